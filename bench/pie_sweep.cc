@@ -45,7 +45,7 @@ constexpr int kMostTurning = kLayers - 8;
 constexpr int kVocabulary = 64;
 
 ModelSpec small_spec() {
-  ModelSpec spec;
+  TransformerShape spec;
   spec.name = "pie-sweep";
   spec.family = "llama";
   spec.vocab_size = kVocabulary;
@@ -59,7 +59,7 @@ ModelSpec small_spec() {
   for (const double f : base_inverse_frequencies(spec.rope))
     spec.rope.inverse_frequencies.push_back(static_cast<float>(f));
   validate(spec, spec.name);
-  return spec;
+  return make_spec(spec);
 }
 
 Model small_model() {
@@ -79,7 +79,7 @@ class Bench {
         model_(small_model()),
         weights_(load_weights(accelerator_, model_, {}, {})),
         kv_(accelerator_, host_,
-            {model_.spec.layers, model_.spec.kv_heads, model_.spec.head_dim, KvType::kF16},
+            {model_.spec.layer_count(), model_.spec.kv_heads, model_.spec.head_dim, KvType::kF16},
             {.device_blocks = options.blocks,
              .most_turning = kMostTurning,
              .spare_buffers = options.spare}),

@@ -24,8 +24,8 @@ struct Options {
 };
 
 // A known shape with some numbers replaced, or a shape of numbers alone.
-ModelSpec make_spec(const Options& options) {
-  ModelSpec spec;
+TransformerShape make_spec(const Options& options) {
+  TransformerShape spec;
   if (!options.model.empty()) {
     const auto known = try_known_model(options.model);
     SPW_CHECK(known.has_value(), kInvalidArgument, "no known model '{}'; known are: {}",
@@ -66,7 +66,7 @@ void write(const Options& options) {
   const auto mix = try_random_mix(options.type);
   SPW_CHECK(mix.has_value(), kInvalidArgument,
             "no type '{}'; give f32, f16, bf16, q4_0, ..., q6_k, q4_k_m or q5_k_m", options.type);
-  const ModelSpec spec = make_spec(options);
+  const TransformerShape spec = make_spec(options);
   uint64_t bytes = 0;
   {
     ProgressBar bar("writing " + options.path);

@@ -65,21 +65,21 @@ void add_vocabulary(GgufWriter& file, int64_t size) {
   file.add_u32("tokenizer.ggml.eos_token_id", 2);
 }
 
-void add_metadata(GgufWriter& file, const ModelSpec& spec) {
+void add_metadata(GgufWriter& file, const TransformerShape& shape) {
   file.add("general.architecture", "llama");
-  file.add("general.name", spec.name + ", random weights");
+  file.add("general.name", shape.name + ", random weights");
   file.add_u32("general.quantization_version", 2);
   Metadata keys("random model");
-  kLlamaFamily.write_gguf_keys(spec, keys);
+  kLlamaFamily.write_gguf_keys(shape, keys);
   copy_gguf_metadata(keys, file);
 }
 
 // Llama 3.1 and later: scaled frequencies are stored as divisors of the plain ones.
-void add_rope_divisors(GgufWriter& file, const ModelSpec& spec) {
-  const auto plain = base_inverse_frequencies(spec.rope);
+void add_rope_divisors(GgufWriter& file, const TransformerShape& shape) {
+  const auto plain = base_inverse_frequencies(shape.rope);
   std::vector<float> divisors;
   for (size_t i = 0; i < plain.size(); ++i) {
-    divisors.push_back(static_cast<float>(plain[i] / double{spec.rope.inverse_frequencies[i]}));
+    divisors.push_back(static_cast<float>(plain[i] / double{shape.rope.inverse_frequencies[i]}));
   }
   const auto scaled = [](float divisor) { return std::abs(divisor - 1) > 1e-4F; };
   if (std::none_of(divisors.begin(), divisors.end(), scaled)) return;
@@ -127,14 +127,13 @@ void fill_ones(std::span<std::byte> out) {
 
 }  // namespace
 
-DType RandomMix::of(const WeightSlot& slot, const ModelSpec& spec) const {
+DType RandomMix::of(const WeightSlot& slot, const TransformerShape& shape) const {
   if (slot.is_vector()) return DType::kF32;
   DType type = main;
   if (more_bits_for_some) {
-    const bool is_head = slot.role == WeightRole::kHead ||
-                         (slot.role == WeightRole::kTokenEmbedding && spec.tied_head);
-    const bool is_sensitive = slot.role == WeightRole::kValue || slot.role == WeightRole::kDown;
-    if (is_head || (is_sensitive && deserves_more_bits(slot.layer, spec.layers))) {
+    const bool is_head = slot.name == "head" || (slot.name == "token_embedding" && shape.tied_head);
+    const bool is_sensitive = slot.name == "value" || slot.name == "mlp_down";
+    if (is_head || (is_sensitive && deserves_more_bits(slot.layer, shape.layers))) {
       type = DType::kQ6_K;
     }
   }
@@ -147,26 +146,26 @@ std::optional<RandomMix> try_random_mix(std::string_view name) {
   return std::nullopt;
 }
 
-GgufWriter random_model(const ModelSpec& spec, const RandomMix& mix,
+GgufWriter random_model(const TransformerShape& shape, const RandomMix& mix,
                         std::function<void(uint64_t done, uint64_t total)> progress) {
-  SPW_CHECK(spec.family == "llama", kUnsupported,
-            "{} is of the family '{}'; only llama has a GGUF form here", spec.name, spec.family);
+  SPW_CHECK(shape.family == "llama", kUnsupported,
+            "{} is of the family '{}'; only llama has a GGUF form here", shape.name, shape.family);
   GgufWriter file;
-  add_metadata(file, spec);
-  add_vocabulary(file, spec.vocab_size);
-  add_rope_divisors(file, spec);
+  add_metadata(file, shape);
+  add_vocabulary(file, shape.vocab_size);
+  add_rope_divisors(file, shape);
 
-  const std::vector<WeightSlot> slots = weight_slots(spec);
+  const std::vector<WeightSlot> slots = weight_slots(make_spec(shape));
   uint64_t total = 0;
   for (const WeightSlot& slot : slots) {
-    total += static_cast<uint64_t>(slot.rows * row_bytes(mix.of(slot, spec), slot.cols));
+    total += static_cast<uint64_t>(slot.rows * row_bytes(mix.of(slot, shape), slot.cols));
   }
   const auto done = std::make_shared<uint64_t>(0);
   const auto names = kLlamaFamily.names(ModelFiles{});  // of GGUF files
   Patterns patterns;
   for (size_t i = 0; i < slots.size(); ++i) {
     const WeightSlot& slot = slots[i];
-    const DType type = mix.of(slot, spec);
+    const DType type = mix.of(slot, shape);
     GgufWriter::Fill fill;
     if (slot.is_vector()) {
       fill = [](uint64_t, std::span<std::byte> out) { fill_ones(out); };

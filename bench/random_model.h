@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "model/model_spec.h"
+#include "model/transformer_shape.h"
 #include "model/weight_slots.h"
 #include "storage/gguf_writer.h"
 #include "tensor/dtype.h"
@@ -23,7 +23,7 @@ struct RandomMix {
 
   // The type of one matrix. Where its rows are no whole number of main blocks, a type of blocks of
   // 32 with about as many bits; where that does not fit either, F16.
-  DType of(const WeightSlot& slot, const ModelSpec& spec) const;
+  DType of(const WeightSlot& slot, const TransformerShape& shape) const;
 };
 // Any DType, q4_k_m or q5_k_m; case does not matter.
 [[nodiscard]] std::optional<RandomMix> try_random_mix(std::string_view name);
@@ -32,7 +32,7 @@ struct RandomMix {
 // norms of ones, and a made-up SentencePiece vocabulary of the spec's size. The same arguments give
 // the same bytes. Weights come into being while writing, a few MiB at a time; `progress` is told
 // the bytes done and the total. Throws kUnsupported for families other than llama.
-GgufWriter random_model(const ModelSpec& spec, const RandomMix& mix,
+GgufWriter random_model(const TransformerShape& shape, const RandomMix& mix,
                         std::function<void(uint64_t done, uint64_t total)> progress = {});
 
 }  // namespace spillway

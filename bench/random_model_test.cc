@@ -20,8 +20,8 @@
 namespace spillway {
 namespace {
 
-ModelSpec tiny_spec(int64_t hidden = 256) {
-  ModelSpec spec;
+TransformerShape tiny_spec(int64_t hidden = 256) {
+  TransformerShape spec;
   spec.family = "llama";
   spec.name = "tiny";
   spec.vocab_size = 301;
@@ -81,27 +81,51 @@ INSTANTIATE_TEST_SUITE_P(Types, RandomModelTest, testing::ValuesIn(all_types()),
                          [](const auto& test) { return test.param; });
 
 TEST(RandomMixTest, GivesMoreBitsToTheHeadAndToHalfOfTheSensitiveMatrices) {
-  ModelSpec spec = tiny_spec();
+  TransformerShape spec = tiny_spec();
   spec.layers = 22;
   const RandomMix mix = try_random_mix("Q4_K_M").value();
-  EXPECT_EQ(mix.of({WeightRole::kHead, -1, 301, 256}, spec), DType::kQ6_K);
-  EXPECT_EQ(mix.of({WeightRole::kTokenEmbedding, -1, 301, 256}, spec), DType::kQ4_K);
+  EXPECT_EQ(mix.of({.layer = -1, .kind = OpKind::kLinear, .name = "head", .rows = 301, .cols = 256},
+                   spec),
+            DType::kQ6_K);
+  EXPECT_EQ(mix.of({.layer = -1,
+                    .kind = OpKind::kEmbedding,
+                    .name = "token_embedding",
+                    .rows = 301,
+                    .cols = 256},
+                   spec),
+            DType::kQ4_K);
   std::string rich;
   for (int layer = 0; layer < 22; ++layer) {
-    const DType down = mix.of({WeightRole::kDown, layer, 256, 512}, spec);
-    EXPECT_EQ(mix.of({WeightRole::kValue, layer, 128, 256}, spec), down);
-    EXPECT_EQ(mix.of({WeightRole::kUp, layer, 512, 256}, spec), DType::kQ4_K);
+    const DType down = mix.of(
+        {.layer = layer, .kind = OpKind::kLinear, .name = "mlp_down", .rows = 256, .cols = 512},
+        spec);
+    EXPECT_EQ(
+        mix.of({.layer = layer, .kind = OpKind::kLinear, .name = "value", .rows = 128, .cols = 256},
+               spec),
+        down);
+    EXPECT_EQ(
+        mix.of(
+            {.layer = layer, .kind = OpKind::kLinear, .name = "mlp_up", .rows = 512, .cols = 256},
+            spec),
+        DType::kQ4_K);
     rich += down == DType::kQ6_K ? '6' : '4';
   }
   EXPECT_EQ(rich, "6644644644644644644666");
   spec.tied_head = true;
-  EXPECT_EQ(mix.of({WeightRole::kTokenEmbedding, -1, 301, 256}, spec), DType::kQ6_K);
+  EXPECT_EQ(mix.of({.layer = -1,
+                    .kind = OpKind::kEmbedding,
+                    .name = "token_embedding",
+                    .rows = 301,
+                    .cols = 256},
+                   spec),
+            DType::kQ6_K);
 }
 
 TEST(RandomMixTest, FallsBackToSmallBlocksWhereRowsAreNotWholeLargeOnes) {
-  const ModelSpec spec = tiny_spec();
+  const TransformerShape spec = tiny_spec();
   const auto type = [&](const char* mix, int64_t columns) {
-    return try_random_mix(mix)->of({WeightRole::kUp, 0, 16, columns}, spec);
+    return try_random_mix(mix)->of(
+        {.layer = 0, .kind = OpKind::kLinear, .name = "mlp_up", .rows = 16, .cols = columns}, spec);
   };
   EXPECT_EQ(type("q4_k", 576), DType::kQ5_0);
   EXPECT_EQ(type("q6_k", 576), DType::kQ8_0);
@@ -114,7 +138,7 @@ TEST(RandomMixTest, FallsBackToSmallBlocksWhereRowsAreNotWholeLargeOnes) {
 
 TEST(RandomModelFileTest, WritesTheSameBytesInOneGoAndInParts) {
   const TempFolder folder;
-  ModelSpec spec = tiny_spec();
+  TransformerShape spec = tiny_spec();
   spec.layers = 1;
   spec.vocab_size = 40000;  // tensors larger than a part, whose ends fall inside blocks
   uint64_t seen = 0, total = 0;
@@ -133,7 +157,7 @@ TEST(RandomModelFileTest, WritesTheSameBytesInOneGoAndInParts) {
 
 TEST(RandomModelFileTest, VocabularyTokenizesAndComesBack) {
   const TempFolder folder;
-  ModelSpec spec = tiny_spec();
+  TransformerShape spec = tiny_spec();
   spec.vocab_size = 5000;
   random_model(spec, {DType::kQ4_0}).write(folder / "model.gguf");
   CpuDevice device({.threads = 1});
@@ -147,7 +171,7 @@ TEST(RandomModelFileTest, VocabularyTokenizesAndComesBack) {
 
 TEST(RandomModelFileTest, ScaledRopeFrequenciesSurvive) {
   const TempFolder folder;
-  ModelSpec spec = try_known_model("llama-3.1-8b").value();
+  TransformerShape spec = try_known_model("llama-3.1-8b").value();
   spec.layers = 1;
   spec.hidden = spec.embedding_dim = 256;
   spec.heads = spec.kv_heads = 2;
@@ -155,14 +179,15 @@ TEST(RandomModelFileTest, ScaledRopeFrequenciesSurvive) {
   spec.vocab_size = 300;
   random_model(spec, {DType::kQ8_0}).write(folder / "model.gguf");
   const Model model = describe_model(open_model(folder / "model.gguf"));
-  ASSERT_EQ(model.spec.rope.inverse_frequencies.size(), 64);
+  ASSERT_EQ(model.spec.ropes.front().inverse_frequencies.size(), 64);
   for (size_t i = 0; i < 64; ++i) {
-    EXPECT_NEAR(model.spec.rope.inverse_frequencies[i] / spec.rope.inverse_frequencies[i], 1, 1e-5);
+    EXPECT_NEAR(model.spec.ropes.front().inverse_frequencies[i] / spec.rope.inverse_frequencies[i],
+                1, 1e-5);
   }
 }
 
 TEST(RandomModelFileTest, RefusesWhatItCannotWrite) {
-  ModelSpec spec = tiny_spec();
+  TransformerShape spec = tiny_spec();
   spec.vocab_size = 200;
   EXPECT_NE(error_of([&] { random_model(spec, {}); }).find("no room"), std::string::npos);
   EXPECT_NE(error_of([&] { random_model(try_known_model("opt-125m").value(), {}); }).find("family"),

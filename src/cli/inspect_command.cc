@@ -64,7 +64,7 @@ json describe_tokenizer(const ModelFiles& files) {
 
 json describe_spec(const Model& model) {
   const ModelSpec& spec = model.spec;
-  const KvShape kv{spec.layers, spec.kv_heads, spec.head_dim, default_kv_type(model)};
+  const KvShape kv{spec.layer_count(), spec.kv_heads, spec.head_dim, default_kv_type(model)};
   const int64_t kv_token_bytes = kv.block_bytes() / kKvBlockTokens;
   std::map<std::string, int64_t> types;
   for (const BoundWeight& weight : model.weights)
@@ -73,7 +73,7 @@ json describe_spec(const Model& model) {
           {"family", spec.family},
           {"executable", spec.executable},
           {"parameters", parameter_count(spec)},
-          {"layers", spec.layers},
+          {"layers", spec.layer_count()},
           {"hidden", spec.hidden},
           {"heads", spec.heads},
           {"kv_heads", spec.kv_heads},

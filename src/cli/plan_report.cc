@@ -110,9 +110,8 @@ void print_plan(const Planner& planner, const PlanReport& report) {
     std::string text;
     for (const CpuLinearShare& at : found.plan.cpu_linear) {
       std::string modules;
-      for (const auto& [group, share] : at.modules)
-        modules += fmt::format("{}{} {:.0f}%", modules.empty() ? "" : ", ",
-                               linear_group_name(group), share * 100);
+      for (const auto& [op, share] : at.modules)
+        modules += fmt::format("{}{} {:.0f}%", modules.empty() ? "" : ", ", op, share * 100);
       text +=
           fmt::format("{}{:.0f}%{}{}", text.empty() ? "" : "; ", at.share * 100,
                       modules.empty() ? "" : fmt::format(" ({})", modules),

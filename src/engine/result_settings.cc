@@ -64,8 +64,7 @@ std::string describe_host_linear(const Plan& plan, const Device& device, const D
   std::string shares;
   for (const CpuLinearShare& at : plan.cpu_linear) {
     shares += fmt::format("{}%", at.share * 100);
-    for (const auto& [group, share] : at.modules)
-      shares += fmt::format(", {} {}%", linear_group_name(group), share * 100);
+    for (const auto& [op, share] : at.modules) shares += fmt::format(", {} {}%", op, share * 100);
     shares += fmt::format(" up to {} tokens, ", at.tokens);
   }
   // Which rows these are depends on what is in host memory.

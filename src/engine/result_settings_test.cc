@@ -64,7 +64,7 @@ TEST_F(HostAttentionTest, TheCutOfLinearLayersCountsBesideAGpu) {
   EXPECT_NE(describe_host_linear(plan, gpu_, host_), cut) << "other rows";
   plan.weights = {};
   EXPECT_EQ(describe_host_linear(plan, gpu_, host_), cut);
-  plan.cpu_linear[0].modules = {{LinearGroup::kUp, 0.5}};
+  plan.cpu_linear[0].modules = {{"mlp_up", 0.5}};
   EXPECT_NE(describe_host_linear(plan, gpu_, host_), cut) << "of one module";
   plan.cpu_linear[0].modules.clear();
   plan.cpu_linear[1].share = 0.5;

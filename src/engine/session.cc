@@ -15,7 +15,7 @@ namespace spillway {
 std::string program_version() { return SPILLWAY_VERSION; }
 
 bool has_any_context(const std::string& model, const ModelSpec& spec) {
-  return try_dummy_name(model) && spec.position == PositionKind::kRope;
+  return try_dummy_name(model) && !spec.ropes.empty();
 }
 
 namespace {

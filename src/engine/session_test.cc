@@ -65,7 +65,7 @@ TEST_F(SessionTest, LoadsOnTheDeviceThatItIsGiven) {
   EXPECT_THAT(titles_, ElementsAre("loading dummy:smollm2-135m:q4_0"));
   EXPECT_GT(loaded_bytes_, 0U);
   Runner runner = session.make_runner(32);
-  EXPECT_EQ(runner.decoder.spec().layers, 30);
+  EXPECT_EQ(runner.decoder.spec().layer_count(), 30);
 }
 
 TEST_F(SessionTest, TellsWhatIsNotOnTheDevice) {

@@ -158,26 +158,23 @@ class ShapeTimer {
 
 std::vector<MatrixGroup> multiplied_matrices(const Device& device, const ModelWeights& weights) {
   std::vector<MatrixGroup> groups;
-  const auto add = [&](std::initializer_list<const WeightView*> matrices) {
-    MatrixGroup group;
-    for (const WeightView* w : matrices) {
-      if (w->empty()) continue;
-      const bool together = !group.empty() && !device.host_visible() &&
-                            group.front().dtype == w->dtype && group.front().layout == w->layout;
-      if (!group.empty() && !together) groups.push_back(std::exchange(group, {}));
-      group.push_back(*w);
+  const auto add = [&](const ListWeights& list) {
+    for (const auto& op : list.ops) {
+      MatrixGroup group;
+      for (const MatrixWeights& matrix : op) {
+        if (!matrix.is_matrix()) continue;
+        const WeightView& w = matrix.weight;
+        const bool together = !group.empty() && !device.host_visible() &&
+                              group.front().dtype == w.dtype && group.front().layout == w.layout;
+        if (!group.empty() && !together) groups.push_back(std::exchange(group, {}));
+        group.push_back(w);
+      }
+      if (!group.empty()) groups.push_back(std::move(group));
     }
-    if (!group.empty()) groups.push_back(std::move(group));
   };
-  add({&weights.project_in});
-  for (const LayerWeights& layer : weights.layers) {
-    add({&layer.query.weight, &layer.key.weight, &layer.value.weight});
-    add({&layer.attention_out.weight});
-    add({&layer.gate.weight, &layer.up.weight});
-    add({&layer.down.weight});
-  }
-  add({&weights.project_out});
-  add({&weights.head});
+  add(weights.embedding);
+  for (const ListWeights& layer : weights.layers) add(layer);
+  add(weights.head);
   return groups;
 }
 

@@ -168,14 +168,15 @@ TEST(MeasureLinearTest, ProgressEndsAtTheNumberOfShapes) {
 
 TEST(MeasureLinearTest, MatricesOfAModelAreThoseThatAreMultiplied) {
   ModelWeights weights;
-  weights.token_embedding = {DType::kF16, 100, 32, address(0)};
-  weights.head = weights.token_embedding;
-  weights.final_norm.weight = {DType::kF32, 1, 32, address(1)};
+  const WeightView table{DType::kF16, 100, 32, address(0)};
+  weights.embedding.ops = {{{.weight = table, .kind = OpKind::kEmbedding}}};
+  weights.head.ops = {{{.weight = {DType::kF32, 1, 32, address(1)}, .kind = OpKind::kNorm}},
+                      {{.weight = table}}};
   weights.layers.resize(2);
-  for (LayerWeights& layer : weights.layers) {
-    layer.query.weight = {DType::kF16, 32, 32, address(2)};
-    layer.query.bias = {DType::kF32, 1, 32, address(3)};
-    layer.down.weight = {DType::kF16, 32, 64, address(4)};
+  for (ListWeights& layer : weights.layers) {
+    layer.ops = {
+        {{.weight = {DType::kF16, 32, 32, address(2)}, .bias = {DType::kF32, 1, 32, address(3)}}},
+        {{.weight = {DType::kF16, 32, 64, address(4)}}}};
   }
   const auto groups = multiplied_matrices(ClockDevice(), weights);
   EXPECT_EQ(groups.size(), 5U);
@@ -190,13 +191,12 @@ TEST(MeasureLinearTest, WhatIsMultipliedTogetherIsMeasuredTogether) {
   ClockDevice device;
   device.own_memory = true;
   ModelWeights weights;
-  weights.head = {DType::kF16, 100, 32, address(0)};
-  weights.layers.resize(1);
-  LayerWeights& layer = weights.layers[0];
-  layer.query.weight = {DType::kF16, 64, 32, address(1)};
-  layer.key.weight = layer.value.weight = {DType::kF16, 32, 32, address(2)};
-  layer.up.weight = {DType::kF16, 96, 32, address(3)};
-  layer.gate.weight = {DType::kQ8_0, 96, 32, address(4)};  // another type: by itself
+  weights.head.ops = {{{.weight = {DType::kF16, 100, 32, address(0)}}}};
+  const MatrixWeights query{.weight = {DType::kF16, 64, 32, address(1)}},
+      key{.weight = {DType::kF16, 32, 32, address(2)}},
+      gate{.weight = {DType::kQ8_0, 96, 32, address(4)}},  // another type: by itself
+      up{.weight = {DType::kF16, 96, 32, address(3)}};
+  weights.layers = {{.ops = {{query, key, key}, {gate, up}}}};
   const auto groups = multiplied_matrices(device, weights);
   ASSERT_EQ(groups.size(), 4U);
   EXPECT_EQ(groups[0].size(), 3U);

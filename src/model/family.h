@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model family: how its files say the spec and how they call the weights. One small file per
+// A model family: how its files say the shape and how they call the weights. One small file per
 // family.
 #pragma once
 
 #include <initializer_list>
 #include <span>
+#include <string_view>
 
-#include "model/model_spec.h"
+#include "model/transformer_shape.h"
 #include "model/weight_slots.h"
 #include "storage/tensor_index.h"
 
@@ -15,13 +16,17 @@ namespace spillway {
 struct Family {
   // Whether these files are of this family, by architecture name only.
   bool (*matches)(const ModelFiles& files);
-  // Fills in the spec from metadata (and, where the format leaves it open, from which tensors there
-  // are).
-  ModelSpec (*read_spec)(const ModelFiles& files);
+  // Reads sizes and choices from metadata (and, where the format leaves it open, from which tensors
+  // there are).
+  TransformerShape (*read_shape)(const ModelFiles& files);
   // The names of this family's weights in these files.
   std::span<const WeightName> (*names)(const ModelFiles& files);
-  // GGUF's keys for a spec, so that read_spec() finds it again; its names are names(ModelFiles{}).
-  void (*write_gguf_keys)(const ModelSpec& spec, Metadata& keys);
+  // GGUF's keys for a shape, so that read_shape() finds it again; its names are
+  // names(ModelFiles{}).
+  void (*write_gguf_keys)(const TransformerShape& shape, Metadata& keys);
+  // Whether GGUF files have the rows of q and k so that rotary pairs lie side by side, where
+  // Hugging Face has halves.
+  bool gguf_pairs_rope;
   // What other programs make of such a file; empty where they read it.
   const char* gguf_caveat;
 };
@@ -35,10 +40,10 @@ extern const Family kOptFamily;    // OPT: Hugging Face, and GGUF files of our o
 // All of them, in the order in which files are tried.
 std::span<const Family* const> families();
 
-// Whether the files have a tensor of any of these roles, in any layer. For GGUF, which has no
-// switches for what may be left out: a network has it if any of it is there, and then all of it
-// must be.
+// Whether the files have a tensor of any of these weights ("query.bias"), in any layer. For GGUF,
+// which has no switches for what may be left out: a network has it if any of it is there, and then
+// all of it must be.
 bool has_any(const ModelFiles& files, std::span<const WeightName> names,
-             std::initializer_list<WeightRole> roles);
+             std::initializer_list<std::string_view> weights);
 
 }  // namespace spillway

@@ -6,34 +6,34 @@
 #include <cmath>
 
 #include "model/family.h"
-#include "model/model_spec.h"
+#include "model/transformer_shape.h"
 
 namespace spillway {
 namespace {
 
-ModelSpec llama_spec() {
-  ModelSpec spec;
-  spec.family = "llama";
-  spec.vocab_size = 100;
-  spec.hidden = spec.embedding_dim = 64;
-  spec.layers = 3;
-  spec.heads = 4;
-  spec.kv_heads = 2;
-  spec.head_dim = 16;
-  spec.ffn = 96;
-  spec.max_context = 512;
-  spec.norm_eps = 1e-6F;
-  spec.sliding_window = 77;
-  spec.rope.dims = 16;
-  spec.rope.theta = 500000;
-  return spec;
+TransformerShape llama_shape() {
+  TransformerShape shape;
+  shape.family = "llama";
+  shape.vocab_size = 100;
+  shape.hidden = shape.embedding_dim = 64;
+  shape.layers = 3;
+  shape.heads = 4;
+  shape.kv_heads = 2;
+  shape.head_dim = 16;
+  shape.ffn = 96;
+  shape.max_context = 512;
+  shape.norm_eps = 1e-6F;
+  shape.sliding_window = 77;
+  shape.rope.dims = 16;
+  shape.rope.theta = 500000;
+  return shape;
 }
 void set_frequencies(RopeSpec& rope, const std::vector<double>& frequencies) {
   rope.inverse_frequencies.assign(frequencies.begin(), frequencies.end());
 }
 
 TEST(GgufInputTest, ScalingOfFrequenciesIsRecognised) {
-  RopeSpec rope = llama_spec().rope;
+  RopeSpec rope = llama_shape().rope;
   auto frequencies = base_inverse_frequencies(rope);
   set_frequencies(rope, frequencies);
   EXPECT_EQ(rope_scaling_kind(rope), RopeScalingKind::kNone);
@@ -50,12 +50,12 @@ TEST(GgufInputTest, ScalingOfFrequenciesIsRecognised) {
 }
 
 // A file of `keys` alone, with tensors that only the names matter of.
-ModelFiles files_of(const ModelSpec& spec, const Family& family) {
+ModelFiles files_of(const TransformerShape& shape, const Family& family) {
   ModelFiles files;
   files.name = "test";
-  files.metadata.add("general.architecture", spec.family);
-  family.write_gguf_keys(spec, files.metadata);
-  for (const WeightSlot& slot : weight_slots(spec)) {
+  files.metadata.add("general.architecture", shape.family);
+  family.write_gguf_keys(shape, files.metadata);
+  for (const WeightSlot& slot : weight_slots(make_spec(shape))) {
     TensorInfo tensor;
     tensor.name = weight_name(family.names(ModelFiles{}), slot);
     tensor.shape = slot.is_vector() ? std::vector<int64_t>{slot.cols}
@@ -72,7 +72,7 @@ ModelFiles files_of(const ModelSpec& spec, const Family& family) {
   return files;
 }
 
-void expect_equal(const ModelSpec& got, const ModelSpec& want) {
+void expect_equal(const TransformerShape& got, const TransformerShape& want) {
   EXPECT_EQ(got.vocab_size, want.vocab_size);
   EXPECT_EQ(got.hidden, want.hidden);
   EXPECT_EQ(got.embedding_dim, want.embedding_dim);
@@ -84,7 +84,7 @@ void expect_equal(const ModelSpec& got, const ModelSpec& want) {
   EXPECT_EQ(got.max_context, want.max_context);
   EXPECT_EQ(got.sliding_window, want.sliding_window);
   EXPECT_EQ(got.norm, want.norm);
-  EXPECT_EQ(got.norm_place, want.norm_place);
+  EXPECT_EQ(got.wiring, want.wiring);
   EXPECT_EQ(got.norm_eps, want.norm_eps);
   EXPECT_EQ(got.norm_affine, want.norm_affine);
   EXPECT_EQ(got.norm_bias, want.norm_bias);
@@ -106,40 +106,40 @@ void expect_equal(const ModelSpec& got, const ModelSpec& want) {
 TEST(GgufInputTest, KeysOfALlamaSayItsSpec) {
   for (const double factor : {1.0, 4.0}) {
     for (const bool flag : {false, true}) {
-      ModelSpec spec = llama_spec();
-      auto frequencies = base_inverse_frequencies(spec.rope);
+      TransformerShape shape = llama_shape();
+      auto frequencies = base_inverse_frequencies(shape.rope);
       for (double& frequency : frequencies) frequency /= factor;
-      set_frequencies(spec.rope, frequencies);
-      spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = spec.tied_head = flag;
-      const ModelFiles files = files_of(spec, kLlamaFamily);
-      expect_equal(kLlamaFamily.read_spec(files), spec);
+      set_frequencies(shape.rope, frequencies);
+      shape.qkv_bias = shape.attention_out_bias = shape.mlp_bias = shape.tied_head = flag;
+      const ModelFiles files = files_of(shape, kLlamaFamily);
+      expect_equal(kLlamaFamily.read_shape(files), shape);
     }
   }
 }
 
 TEST(GgufInputTest, KeysOfAnOptSayItsSpec) {
   for (const bool flag : {false, true}) {
-    ModelSpec spec;
-    spec.family = "opt";
-    spec.vocab_size = 100;
-    spec.hidden = 64;
-    spec.embedding_dim = flag ? 32 : 64;
-    spec.layers = 2;
-    spec.heads = spec.kv_heads = 4;
-    spec.head_dim = 16;
-    spec.ffn = 96;
-    spec.max_context = 128;
-    spec.norm = NormKind::kLayer;
-    spec.norm_bias = true;
-    spec.norm_place = flag ? NormPlace::kPost : NormPlace::kPre;
-    spec.final_norm = spec.norm_affine = !flag;
-    spec.position = PositionKind::kLearned;
-    spec.position_offset = 2;
-    spec.activation = flag ? ActivationKind::kGelu : ActivationKind::kRelu;
-    spec.gated_mlp = false;
-    spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = spec.tied_head = !flag;
-    const ModelFiles files = files_of(spec, kOptFamily);
-    expect_equal(kOptFamily.read_spec(files), spec);
+    TransformerShape shape;
+    shape.family = "opt";
+    shape.vocab_size = 100;
+    shape.hidden = 64;
+    shape.embedding_dim = flag ? 32 : 64;
+    shape.layers = 2;
+    shape.heads = shape.kv_heads = 4;
+    shape.head_dim = 16;
+    shape.ffn = 96;
+    shape.max_context = 128;
+    shape.norm = NormKind::kLayer;
+    shape.norm_bias = true;
+    shape.wiring = flag ? ResidualWiring::kPostNorm : ResidualWiring::kPreNorm;
+    shape.final_norm = shape.norm_affine = !flag;
+    shape.position = PositionKind::kLearned;
+    shape.position_offset = 2;
+    shape.activation = flag ? ActivationKind::kGelu : ActivationKind::kRelu;
+    shape.gated_mlp = false;
+    shape.qkv_bias = shape.attention_out_bias = shape.mlp_bias = shape.tied_head = !flag;
+    const ModelFiles files = files_of(shape, kOptFamily);
+    expect_equal(kOptFamily.read_shape(files), shape);
     EXPECT_EQ(&family_of(files), &kOptFamily);
     EXPECT_NE(gguf_caveat(files).find("llama.cpp"), std::string::npos);
   }

@@ -21,14 +21,14 @@ enum class Kind {
   kBloom
 };
 
-struct Shape {
+struct Sizes {
   const char* name;
   Kind kind;
   int layers, hidden, heads, kv_heads, ffn, vocab, context;
 };
 
 // From the models' published configurations; GPT-3 from its paper (table 2.1).
-constexpr Shape kShapes[] = {
+constexpr Sizes kSizes[] = {
     {"opt-125m", Kind::kOpt, 12, 768, 12, 12, 3072, 50272, 2048},
     {"opt-350m", Kind::kOpt350, 24, 1024, 16, 16, 4096, 50272, 2048},
     {"opt-1.3b", Kind::kOpt, 24, 2048, 32, 32, 8192, 50272, 2048},
@@ -62,124 +62,125 @@ constexpr Shape kShapes[] = {
     {"bloom-176b", Kind::kBloom, 70, 14336, 112, 112, 57344, 250880, 2048},
 };
 
-void set_rope(ModelSpec& spec, double theta, int dims) {
-  spec.rope.style = RopeStyle::kHalves;
-  spec.rope.theta = theta;
-  spec.rope.dims = dims;
-  auto frequencies = base_inverse_frequencies(spec.rope);
-  spec.rope.inverse_frequencies.assign(frequencies.begin(), frequencies.end());
+void set_rope(TransformerShape& shape, double theta, int dims) {
+  shape.rope.style = RopeStyle::kHalves;
+  shape.rope.theta = theta;
+  shape.rope.dims = dims;
+  auto frequencies = base_inverse_frequencies(shape.rope);
+  shape.rope.inverse_frequencies.assign(frequencies.begin(), frequencies.end());
 }
 
-void set_llama3_rope(ModelSpec& spec, double factor) {
-  set_rope(spec, 500000, spec.head_dim);
-  auto frequencies = base_inverse_frequencies(spec.rope);
+void set_llama3_rope(TransformerShape& shape, double factor) {
+  set_rope(shape, 500000, shape.head_dim);
+  auto frequencies = base_inverse_frequencies(shape.rope);
   apply_llama3_scaling({.factor = factor}, frequencies);
-  spec.rope.inverse_frequencies.assign(frequencies.begin(), frequencies.end());
+  shape.rope.inverse_frequencies.assign(frequencies.begin(), frequencies.end());
 }
 
 // What GPT-3, OPT and BLOOM share: LayerNorm, biases, no gate.
-void set_gpt(ModelSpec& spec, ActivationKind activation) {
-  spec.norm = NormKind::kLayer;
-  spec.norm_bias = spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = true;
-  spec.activation = activation;
-  spec.gated_mlp = false;
-  spec.tied_head = true;
+void set_gpt(TransformerShape& shape, ActivationKind activation) {
+  shape.norm = NormKind::kLayer;
+  shape.norm_bias = shape.qkv_bias = shape.attention_out_bias = shape.mlp_bias = true;
+  shape.activation = activation;
+  shape.gated_mlp = false;
+  shape.tied_head = true;
 }
 
-void set_learned_positions(ModelSpec& spec, int offset) {
-  spec.position = PositionKind::kLearned;
-  spec.position_offset = offset;
+void set_learned_positions(TransformerShape& shape, int offset) {
+  shape.position = PositionKind::kLearned;
+  shape.position_offset = offset;
 }
 
-void set_kind(ModelSpec& spec, Kind kind) {
+void set_kind(TransformerShape& shape, Kind kind) {
   switch (kind) {
     case Kind::kOpt350:
-      spec.norm_place = NormPlace::kPost;
-      spec.final_norm = false;
-      spec.embedding_dim = 512;
+      shape.wiring = ResidualWiring::kPostNorm;
+      shape.final_norm = false;
+      shape.embedding_dim = 512;
       [[fallthrough]];
     case Kind::kOpt:
-      spec.family = "opt";
-      set_gpt(spec, ActivationKind::kRelu);
-      set_learned_positions(spec, 2);
+      shape.family = "opt";
+      set_gpt(shape, ActivationKind::kRelu);
+      set_learned_positions(shape, 2);
       return;
     case Kind::kGpt3:
-      spec.family = "gpt-3";
-      set_gpt(spec, ActivationKind::kGeluTanh);
-      set_learned_positions(spec, 0);
+      shape.family = "gpt-3";
+      set_gpt(shape, ActivationKind::kGeluTanh);
+      set_learned_positions(shape, 0);
       return;
     case Kind::kBloom:
-      spec.family = "bloom";
-      set_gpt(spec, ActivationKind::kGeluTanh);
-      spec.position = PositionKind::kAlibi;
-      spec.executable = false;
+      shape.family = "bloom";
+      set_gpt(shape, ActivationKind::kGeluTanh);
+      shape.position = PositionKind::kAlibi;
+      shape.executable = false;
       return;
     case Kind::kGptJ:
     case Kind::kNeoX:
-      spec.family = kind == Kind::kGptJ ? "gpt-j" : "gpt-neox";
-      set_gpt(spec, kind == Kind::kGptJ ? ActivationKind::kGeluTanh : ActivationKind::kGelu);
-      spec.qkv_bias = spec.attention_out_bias = kind == Kind::kNeoX;
-      spec.parallel_residual = true;
-      spec.tied_head = false;
-      set_rope(spec, 10000, kind == Kind::kGptJ ? 64 : 24);
-      spec.executable = false;
+      shape.family = kind == Kind::kGptJ ? "gpt-j" : "gpt-neox";
+      set_gpt(shape, kind == Kind::kGptJ ? ActivationKind::kGeluTanh : ActivationKind::kGelu);
+      shape.qkv_bias = shape.attention_out_bias = kind == Kind::kNeoX;
+      shape.wiring =
+          kind == Kind::kGptJ ? ResidualWiring::kParallel : ResidualWiring::kParallelTwoNorms;
+      shape.tied_head = false;
+      set_rope(shape, 10000, kind == Kind::kGptJ ? 64 : 24);
+      shape.executable = false;
       return;
     case Kind::kChatGlm2:
-      spec.family = "chatglm2";
-      spec.qkv_bias = true;
-      set_rope(spec, 10000, spec.head_dim / 2);
-      spec.executable = false;
+      shape.family = "chatglm2";
+      shape.qkv_bias = true;
+      set_rope(shape, 10000, shape.head_dim / 2);
+      shape.executable = false;
       return;
     case Kind::kLlama1:
-      spec.norm_eps = 1e-6F;
+      shape.norm_eps = 1e-6F;
       [[fallthrough]];
     case Kind::kLlama2:
     case Kind::kMistral:
-      set_rope(spec, 10000, spec.head_dim);
+      set_rope(shape, 10000, shape.head_dim);
       return;
     case Kind::kSmolLm2:
-      set_rope(spec, 100000, spec.head_dim);
-      spec.tied_head = true;
+      set_rope(shape, 100000, shape.head_dim);
+      shape.tied_head = true;
       return;
     case Kind::kLlama3:
-      set_rope(spec, 500000, spec.head_dim);
+      set_rope(shape, 500000, shape.head_dim);
       return;
     case Kind::kLlama31:
-      set_llama3_rope(spec, 8);
+      set_llama3_rope(shape, 8);
       return;
     case Kind::kLlama32:
-      set_llama3_rope(spec, 32);
-      spec.tied_head = true;
+      set_llama3_rope(shape, 32);
+      shape.tied_head = true;
       return;
   }
 }
 
 }  // namespace
 
-std::optional<ModelSpec> try_known_model(std::string_view name) {
-  for (const Shape& shape : kShapes) {
-    if (name != shape.name) continue;
-    ModelSpec spec;
-    spec.name = shape.name;
-    spec.family = "llama";  // unless its kind says otherwise
-    spec.layers = shape.layers;
-    spec.hidden = spec.embedding_dim = shape.hidden;
-    spec.heads = shape.heads;
-    spec.kv_heads = shape.kv_heads;
-    spec.head_dim = shape.hidden / shape.heads;
-    spec.ffn = shape.ffn;
-    spec.vocab_size = shape.vocab;
-    spec.max_context = shape.context;
-    set_kind(spec, shape.kind);
-    validate(spec, spec.name);
-    return spec;
+std::optional<TransformerShape> try_known_model(std::string_view name) {
+  for (const Sizes& known : kSizes) {
+    if (name != known.name) continue;
+    TransformerShape shape;
+    shape.name = known.name;
+    shape.family = "llama";  // unless its kind says otherwise
+    shape.layers = known.layers;
+    shape.hidden = shape.embedding_dim = known.hidden;
+    shape.heads = known.heads;
+    shape.kv_heads = known.kv_heads;
+    shape.head_dim = known.hidden / known.heads;
+    shape.ffn = known.ffn;
+    shape.vocab_size = known.vocab;
+    shape.max_context = known.context;
+    set_kind(shape, known.kind);
+    validate(shape, shape.name);
+    return shape;
   }
   return std::nullopt;
 }
 
 std::vector<std::string> known_model_names() {
   std::vector<std::string> names;
-  for (const Shape& shape : kShapes) names.emplace_back(shape.name);
+  for (const Sizes& known : kSizes) names.emplace_back(known.name);
   return names;
 }
 

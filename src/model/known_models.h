@@ -7,12 +7,12 @@
 #include <string_view>
 #include <vector>
 
-#include "model/model_spec.h"
+#include "model/transformer_shape.h"
 
 namespace spillway {
 
 // "opt-30b", "llama-2-7b", "gpt-3", ... nullopt for a name not in the table.
-[[nodiscard]] std::optional<ModelSpec> try_known_model(std::string_view name);
+[[nodiscard]] std::optional<TransformerShape> try_known_model(std::string_view name);
 std::vector<std::string> known_model_names();
 
 }  // namespace spillway

@@ -15,6 +15,7 @@
 #include "model/foreign_quantization.h"
 #include "model/known_models.h"
 #include "model/metadata_fields.h"
+#include "model/transformer_shape.h"
 
 namespace spillway {
 namespace {
@@ -28,8 +29,9 @@ const TensorInfo* try_tensor(const ModelFiles& files, const std::string& name) {
   return files.try_get(name.substr(kNetworkPrefix.size()));
 }
 
-[[noreturn]] void fail_missing(const ModelFiles& files, const std::string& name, WeightRole role) {
-  if (role == WeightRole::kHead) {
+[[noreturn]] void fail_missing(const ModelFiles& files, const std::string& name,
+                               const WeightSlot& slot) {
+  if (slot.name == "head") {
     fail(ErrorCode::kInvalidArgument,
          "{}: tensor '{}' is missing, and config.json does not tie it to the embedding "
          "(tie_word_embeddings); download the files again",
@@ -40,7 +42,7 @@ const TensorInfo* try_tensor(const ModelFiles& files, const std::string& name) {
 
 BoundWeight bind(const ModelFiles& files, const std::string& name, const WeightSlot& slot) {
   const TensorInfo* tensor = try_tensor(files, name);
-  if (tensor == nullptr) fail_missing(files, name, slot.role);
+  if (tensor == nullptr) fail_missing(files, name, slot);
   const std::vector<int64_t> expected = slot.is_vector()
                                             ? std::vector<int64_t>{slot.cols}
                                             : std::vector<int64_t>{slot.rows, slot.cols};
@@ -64,7 +66,7 @@ void warn_about_unused(const ModelFiles& files, std::span<const WeightName> name
   const auto look_at = [&](const std::string& tensor) {
     for (const std::string& full : {tensor, std::string(kNetworkPrefix) + tensor}) {
       const bool is_weight = std::any_of(names.begin(), names.end(), [&](const WeightName& name) {
-        return name.role != WeightRole::kHead && is_name_of(name.pattern, full);
+        return name.weight != "head" && is_name_of(name.pattern, full);
       });
       if (!is_weight || used.contains(full)) continue;
       if (count++ == 0) first = tensor;
@@ -99,9 +101,9 @@ const Family& family_of(const ModelFiles& files) {
 }
 
 bool has_any(const ModelFiles& files, std::span<const WeightName> names,
-             std::initializer_list<WeightRole> roles) {
+             std::initializer_list<std::string_view> weights) {
   for (const WeightName& name : names) {
-    if (std::find(roles.begin(), roles.end(), name.role) == roles.end()) continue;
+    if (std::find(weights.begin(), weights.end(), name.weight) == weights.end()) continue;
     for (const TensorInfo& tensor : files.tensors) {
       if (is_name_of(name.pattern, tensor.name)) return true;
     }
@@ -123,11 +125,12 @@ DType Model::main_dtype() const {
 }
 
 bool Model::is_multiplied(const WeightSlot& slot) const {
-  if (slot.is_vector() || slot.role == WeightRole::kPositionEmbedding) return false;
-  if (slot.role != WeightRole::kTokenEmbedding) return true;
+  if (slot.is_vector()) return false;
+  if (!slot.is_table()) return true;
   // Tied: the table is the head too.
-  return std::none_of(weights.begin(), weights.end(), [](const BoundWeight& weight) {
-    return weight.slot.role == WeightRole::kHead;
+  return std::ranges::any_of(spec.head->ops, [&](const OpSpec& op) {
+    return std::ranges::any_of(
+        op.matrices, [&](const MatrixSpec& matrix) { return matrix.same_as == slot.name; });
   });
 }
 
@@ -163,7 +166,7 @@ Model describe_model(const ModelFiles& files) {
          files.name, *method);
   }
   Model model;
-  model.spec = family.read_spec(files);
+  model.spec = make_spec(family.read_shape(files));
   const auto names = family.names(files);
   std::unordered_set<std::string> used;
   for (const WeightSlot& slot : weight_slots(model.spec)) {
@@ -184,14 +187,14 @@ Model describe_dummy_model(std::string_view name) {
     dtype = *named;
     name = name.substr(0, colon);
   }
-  const auto spec = try_known_model(name);
-  if (!spec) {
+  const auto shape = try_known_model(name);
+  if (!shape) {
     const std::vector<std::string> names = known_model_names();
     const std::string meant = did_you_mean(name, names);
     fail(ErrorCode::kInvalidArgument, "no known model '{}'{} known are: {}", name,
          meant.empty() ? ";" : meant, fmt::join(names, " "));
   }
-  Model model{*spec, {}};
+  Model model{make_spec(*shape), {}};
   for (const WeightSlot& slot : weight_slots(model.spec)) {
     const bool whole_blocks = slot.cols % dtype_info(dtype).block_elements == 0;
     const DType matrix = whole_blocks ? dtype : DType::kF16;

@@ -2,90 +2,56 @@
 #include "model/model_spec.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
+#include <utility>
 
 #include "base/error.h"
 
 namespace spillway {
-namespace {
 
-void check_range(const std::string& where, const char* field, int64_t value, int64_t low,
-                 int64_t high) {
-  SPW_CHECK(
-      value >= low && value <= high, kInvalidArgument,
-      "{}: {} is {}, which is not within {} to {}; the file is damaged or not of a known kind",
-      where, field, value, low, high);
-}
-
-}  // namespace
-
-void validate(const ModelSpec& spec, const std::string& where) {
-  // The bounds are generous (far above any published model) and small enough that products fit in
-  // 63 bits.
-  check_range(where, "vocabulary size", spec.vocab_size, 1, 1 << 24);
-  check_range(where, "hidden size", spec.hidden, 1, 1 << 20);
-  check_range(where, "embedding size", spec.embedding_dim, 1, 1 << 20);
-  check_range(where, "layer count", spec.layers, 1, 4096);
-  check_range(where, "head count", spec.heads, 1, 1 << 14);
-  check_range(where, "KV head count", spec.kv_heads, 1, spec.heads);
-  check_range(where, "head size", spec.head_dim, 1, 1 << 12);
-  check_range(where, "feed-forward size", spec.ffn, 1, 1 << 22);
-  check_range(where, "context length", spec.max_context, 1, int64_t{1} << 30);
-  check_range(where, "sliding window", spec.sliding_window, 0, int64_t{1} << 30);
-  SPW_CHECK(spec.heads % spec.kv_heads == 0, kInvalidArgument,
-            "{}: {} heads are not a multiple of {} KV heads", where, spec.heads, spec.kv_heads);
-  SPW_CHECK(std::isfinite(spec.norm_eps) && spec.norm_eps >= 0 && spec.norm_eps < 1,
-            kInvalidArgument, "{}: norm epsilon {} makes no sense", where, spec.norm_eps);
-  if (spec.position == PositionKind::kRope) {
-    check_range(where, "rotary size", spec.rope.dims, 2, spec.head_dim);
-    SPW_CHECK(spec.rope.dims % 2 == 0, kInvalidArgument, "{}: rotary size {} is odd", where,
-              spec.rope.dims);
-    SPW_CHECK(std::isfinite(spec.rope.theta) && spec.rope.theta > 0, kInvalidArgument,
-              "{}: rope base frequency {} makes no sense", where, spec.rope.theta);
+int64_t ModelSpec::widest_input() const {
+  int64_t widest = 0;
+  const LayerSpec* last = nullptr;
+  for (const auto& layer : layers) {
+    if (layer.get() == last) continue;
+    last = layer.get();
+    for (const OpSpec& op : last->ops) {
+      if (op.kind != OpKind::kLinear) continue;
+      for (const MatrixSpec& matrix : op.matrices) widest = std::max(widest, matrix.cols);
+    }
   }
+  return widest;
 }
 
-std::vector<double> base_inverse_frequencies(const RopeSpec& rope) {
-  std::vector<double> out;
-  for (int i = 0; i < rope.dims; i += 2)
-    out.push_back(std::pow(rope.theta, -static_cast<double>(i) / rope.dims));
-  return out;
+bool ModelSpec::has_tied_head() const {
+  return std::ranges::any_of(head->ops, [](const OpSpec& op) {
+    return std::ranges::any_of(op.matrices,
+                               [](const MatrixSpec& matrix) { return !matrix.same_as.empty(); });
+  });
 }
 
-std::vector<float> rope_divisors(const RopeSpec& rope) {
-  std::vector<float> divisors;
-  const auto plain = base_inverse_frequencies(rope);
-  for (size_t i = 0; i < plain.size(); ++i)
-    divisors.push_back(static_cast<float>(plain[i] / double{rope.inverse_frequencies.at(i)}));
-  return divisors;
-}
-
-RopeScalingKind rope_scaling_kind(const RopeSpec& rope) {
-  const auto divisors = rope_divisors(rope);
-  const auto differs_from = [](float value) {
-    return [value](float divisor) { return std::fabs(divisor - value) > 1e-5F * value; };
-  };
-  if (std::ranges::none_of(divisors, differs_from(1))) return RopeScalingKind::kNone;
-  const bool uneven = std::ranges::any_of(divisors, differs_from(divisors.front()));
-  return uneven ? RopeScalingKind::kUneven : RopeScalingKind::kLinear;
-}
-
-void apply_llama3_scaling(const Llama3RopeScaling& scaling,
-                          std::vector<double>& inverse_frequencies) {
-  const double low_wavelength = scaling.original_context / scaling.low_freq_factor;
-  const double high_wavelength = scaling.original_context / scaling.high_freq_factor;
-  for (double& frequency : inverse_frequencies) {
-    const double wavelength = 2 * std::numbers::pi / frequency;
-    if (wavelength < high_wavelength) continue;
-    if (wavelength > low_wavelength) {
-      frequency /= scaling.factor;
+void finish_lists(ModelSpec& spec) {
+  auto lowered = std::make_shared<LoweredModel>();
+  validate(*spec.embedding, 0, spec.name + ", embedding");
+  lowered->embedding = lower(spec.embedding, 0, lowered->buffers);
+  const LayerSpec* last = nullptr;
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    if (spec.layers[i].get() == last) {
+      lowered->layers.push_back(lowered->layers.back());
       continue;
     }
-    const double blend = (scaling.original_context / wavelength - scaling.low_freq_factor) /
-                         (scaling.high_freq_factor - scaling.low_freq_factor);
-    frequency = (1 - blend) * frequency / scaling.factor + blend * frequency;
+    last = spec.layers[i].get();
+    validate(*last, spec.hidden, fmt::format("{}, layer {}", spec.name, i));
+    for (const OpSpec& op : last->ops) {
+      SPW_CHECK(op.rope < static_cast<int>(spec.ropes.size()), kInternal,
+                "internal error: {}, layer {}: op '{}' names rope {} of {}", spec.name, i, op.name,
+                op.rope, spec.ropes.size());
+    }
+    lowered->layers.push_back(
+        std::make_shared<const LoweredLayer>(lower(spec.layers[i], spec.hidden, lowered->buffers)));
   }
+  validate(*spec.head, spec.hidden, spec.name + ", head");
+  lowered->head = lower(spec.head, spec.hidden, lowered->buffers, &ScratchBuffer::head_columns);
+  spec.lowered = std::move(lowered);
 }
 
 }  // namespace spillway

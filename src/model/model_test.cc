@@ -34,7 +34,7 @@ ModelFiles tiny_llama() {
                                                               {"max_position_embeddings", 128}}) {
     files.metadata.add(key, value);
   }
-  const ModelSpec spec = kLlamaFamily.read_spec(files);
+  const ModelSpec spec = make_spec(kLlamaFamily.read_shape(files));
   uint64_t offset = 0;
   for (const WeightSlot& slot : weight_slots(spec)) {
     TensorInfo tensor;
@@ -57,7 +57,7 @@ TEST(ModelTest, BindsEveryWeightOfALlama) {
   const Model model = describe_model(tiny_llama());
   EXPECT_EQ(model.spec.head_dim, 16);
   EXPECT_EQ(model.spec.kv_dim(), 32);
-  EXPECT_EQ(model.spec.rope.inverse_frequencies.size(), 8U);
+  EXPECT_EQ(model.spec.ropes.front().inverse_frequencies.size(), 8U);
   EXPECT_EQ(model.weights.size(), 3U + 2 * 9);
   EXPECT_EQ(model.weight_bytes(), parameter_count(model.spec) * 4);
 }
@@ -71,15 +71,15 @@ TEST(ModelTest, DoesNotTieAHeadThatTheFilesLeaveOut) {
             std::string::npos)
       << complaint(files);
   files.metadata.add("tie_word_embeddings", true);
-  EXPECT_TRUE(describe_model(files).spec.tied_head);
+  EXPECT_TRUE(describe_model(files).spec.has_tied_head());
 }
 
 TEST(ModelTest, SaysThatARopeFactorWithoutATypeIsLeftOut) {
   ModelFiles files = tiny_llama();
-  const auto frequencies = describe_model(files).spec.rope.inverse_frequencies;
+  const auto frequencies = describe_model(files).spec.ropes.front().inverse_frequencies;
   files.metadata.add("rope_scaling.factor", 4.0);
   testing::internal::CaptureStderr();
-  EXPECT_EQ(describe_model(files).spec.rope.inverse_frequencies, frequencies);
+  EXPECT_EQ(describe_model(files).spec.ropes.front().inverse_frequencies, frequencies);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("has no rope_type"), std::string::npos);
 }
 
@@ -115,20 +115,20 @@ TEST(ModelTest, RefusesAnUnknownArchitectureByName) {
   EXPECT_NE(complaint(files).find("perceiver"), std::string::npos);
 }
 
-TEST(ModelSpecTest, RefusesSizesThatMakeNoSense) {
-  ModelSpec good = describe_model(tiny_llama()).spec;
+TEST(TransformerShapeTest, RefusesSizesThatMakeNoSense) {
+  const TransformerShape good = kLlamaFamily.read_shape(tiny_llama());
   EXPECT_NO_THROW(validate(good, "here"));
   const auto refuses = [&](auto&& change) {
-    ModelSpec bad = good;
+    TransformerShape bad = good;
     change(bad);
     EXPECT_THROW(validate(bad, "here"), Error);
   };
-  refuses([](ModelSpec& s) { s.layers = 0; });
-  refuses([](ModelSpec& s) { s.heads = -1; });
-  refuses([](ModelSpec& s) { s.kv_heads = 3; });
-  refuses([](ModelSpec& s) { s.vocab_size = int64_t{1} << 40; });
-  refuses([](ModelSpec& s) { s.rope.dims = 7; });
-  refuses([](ModelSpec& s) { s.norm_eps = NAN; });
+  refuses([](TransformerShape& s) { s.layers = 0; });
+  refuses([](TransformerShape& s) { s.heads = -1; });
+  refuses([](TransformerShape& s) { s.kv_heads = 3; });
+  refuses([](TransformerShape& s) { s.vocab_size = int64_t{1} << 40; });
+  refuses([](TransformerShape& s) { s.rope.dims = 7; });
+  refuses([](TransformerShape& s) { s.norm_eps = NAN; });
 }
 
 TEST(RopeScalingTest, KeepsShortAndStretchesLongWavelengths) {
@@ -175,7 +175,11 @@ class GgufLlamaTest : public ::testing::Test {
     writer.write(folder_ / "tiny.gguf");
     return open_model(folder_ / "tiny.gguf");
   }
-  ModelSpec spec(const Change& change) const { return describe_model(files(change)).spec; }
+  TransformerShape shape(const Change& change) const {
+    const ModelFiles read = files(change);
+    (void)describe_model(read);  // it has every tensor
+    return kLlamaFamily.read_shape(read);
+  }
   std::string refusal(const Change& change) const { return complaint(files(change)); }
 
   static void add_floats(GgufWriter& writer, const char* name, const std::vector<float>& values) {
@@ -197,7 +201,7 @@ class GgufLlamaTest : public ::testing::Test {
 };
 
 TEST_F(GgufLlamaTest, TakesWhatTheFileLeavesOutFromTheFormat) {
-  const ModelSpec read = spec([](GgufWriter&) {});
+  const TransformerShape read = shape([](GgufWriter&) {});
   EXPECT_EQ(read.kv_heads, 4);
   EXPECT_EQ(read.head_dim, 8);
   EXPECT_EQ(read.vocab_size, 10);
@@ -212,33 +216,35 @@ TEST_F(GgufLlamaTest, TakesWhatTheFileLeavesOutFromTheFormat) {
 
 TEST_F(GgufLlamaTest, ReadsFewerKvHeads) {
   kv_rows_ = 16;
-  EXPECT_EQ(spec([](GgufWriter& w) { w.add_u32("llama.attention.head_count_kv", 2); }).kv_heads, 2);
+  EXPECT_EQ(shape([](GgufWriter& w) { w.add_u32("llama.attention.head_count_kv", 2); }).kv_heads,
+            2);
   EXPECT_EQ(refusal([](GgufWriter&) {}),
             "tiny.gguf: tensor 'blk.0.attn_k.weight' has shape [16, 32], [32, 32] expected");
 }
 
 TEST_F(GgufLlamaTest, ReadsLinearRopeScaling) {
   const auto scaled = frequencies({4, 4, 4, 4});
-  EXPECT_EQ(spec([](GgufWriter& w) {
+  EXPECT_EQ(shape([](GgufWriter& w) {
               w.add("llama.rope.scaling.type", "linear");
               w.add_f32("llama.rope.scaling.factor", 4);
             }).rope.inverse_frequencies,
             scaled);
   // How files of 2023 say it.
-  EXPECT_EQ(
-      spec([](GgufWriter& w) { w.add_f32("llama.rope.scale_linear", 4); }).rope.inverse_frequencies,
-      scaled);
+  EXPECT_EQ(shape([](GgufWriter& w) {
+              w.add_f32("llama.rope.scale_linear", 4);
+            }).rope.inverse_frequencies,
+            scaled);
   // A factor needs no type.
-  EXPECT_EQ(spec([](GgufWriter& w) {
+  EXPECT_EQ(shape([](GgufWriter& w) {
               w.add_f32("llama.rope.scaling.factor", 4);
             }).rope.inverse_frequencies,
             scaled);
-  EXPECT_EQ(spec([](GgufWriter& w) {
+  EXPECT_EQ(shape([](GgufWriter& w) {
               w.add("llama.rope.scaling.type", "linear");
               w.add_f32("llama.rope.scale_linear", 4);
             }).rope.inverse_frequencies,
             scaled);
-  EXPECT_EQ(spec([](GgufWriter& w) {
+  EXPECT_EQ(shape([](GgufWriter& w) {
               w.add("llama.rope.scaling.type", "none");
               w.add_f32("llama.rope.scaling.factor", 4);
               w.add_f32("llama.rope.scale_linear", 4);
@@ -262,7 +268,7 @@ TEST_F(GgufLlamaTest, DividesFrequenciesByTheTensorForThem) {
   const auto with_divisors = [](std::vector<float> divisors) {
     return [divisors](GgufWriter& w) { add_floats(w, "rope_freqs.weight", divisors); };
   };
-  EXPECT_EQ(spec(with_divisors({1, 2, 4.5, 8})).rope.inverse_frequencies,
+  EXPECT_EQ(shape(with_divisors({1, 2, 4.5, 8})).rope.inverse_frequencies,
             frequencies({1, 2, 4.5, 8}));
   EXPECT_EQ(refusal(with_divisors({1, 2, 3})),
             "tiny.gguf: tensor 'rope_freqs.weight' has 3 elements, 4 expected");
@@ -279,7 +285,7 @@ TEST_F(GgufLlamaTest, RefusesWhatItCannotRunAndNamesTheFile) {
             "tiny.gguf: rope scaling 'yarn' is not supported; none and linear are");
   EXPECT_EQ(refusal([](GgufWriter& w) { w.add_u32("llama.expert_count", 8); }),
             "tiny.gguf: mixture-of-experts models are not supported yet");
-  EXPECT_EQ(spec([](GgufWriter& w) { w.add_u32("llama.expert_count", 0); }).layers, 1);
+  EXPECT_EQ(shape([](GgufWriter& w) { w.add_u32("llama.expert_count", 0); }).layers, 1);
   EXPECT_EQ(refusal([](GgufWriter& w) {
               w.add_u32("llama.attention.key_length", 8);
               w.add_u32("llama.attention.value_length", 16);

@@ -13,59 +13,57 @@
 namespace spillway {
 namespace {
 
-using enum WeightRole;
-
 constexpr WeightName kNames[] = {
-    {kTokenEmbedding, "model.decoder.embed_tokens.weight"},
-    {kPositionEmbedding, "model.decoder.embed_positions.weight"},
-    {kProjectIn, "model.decoder.project_in.weight"},
-    {kProjectOut, "model.decoder.project_out.weight"},
-    {kFinalNorm, "model.decoder.final_layer_norm.weight"},
-    {kFinalNormBias, "model.decoder.final_layer_norm.bias"},
-    {kHead, "lm_head.weight"},
-    {kAttentionNorm, "model.decoder.layers.{}.self_attn_layer_norm.weight"},
-    {kAttentionNormBias, "model.decoder.layers.{}.self_attn_layer_norm.bias"},
-    {kQuery, "model.decoder.layers.{}.self_attn.q_proj.weight"},
-    {kQueryBias, "model.decoder.layers.{}.self_attn.q_proj.bias"},
-    {kKey, "model.decoder.layers.{}.self_attn.k_proj.weight"},
-    {kKeyBias, "model.decoder.layers.{}.self_attn.k_proj.bias"},
-    {kValue, "model.decoder.layers.{}.self_attn.v_proj.weight"},
-    {kValueBias, "model.decoder.layers.{}.self_attn.v_proj.bias"},
-    {kAttentionOut, "model.decoder.layers.{}.self_attn.out_proj.weight"},
-    {kAttentionOutBias, "model.decoder.layers.{}.self_attn.out_proj.bias"},
-    {kMlpNorm, "model.decoder.layers.{}.final_layer_norm.weight"},
-    {kMlpNormBias, "model.decoder.layers.{}.final_layer_norm.bias"},
-    {kUp, "model.decoder.layers.{}.fc1.weight"},
-    {kUpBias, "model.decoder.layers.{}.fc1.bias"},
-    {kDown, "model.decoder.layers.{}.fc2.weight"},
-    {kDownBias, "model.decoder.layers.{}.fc2.bias"},
+    {"token_embedding", "model.decoder.embed_tokens.weight"},
+    {"position_embedding", "model.decoder.embed_positions.weight"},
+    {"project_in", "model.decoder.project_in.weight"},
+    {"project_out", "model.decoder.project_out.weight"},
+    {"final_norm", "model.decoder.final_layer_norm.weight"},
+    {"final_norm.bias", "model.decoder.final_layer_norm.bias"},
+    {"head", "lm_head.weight"},
+    {"attention_norm", "model.decoder.layers.{}.self_attn_layer_norm.weight"},
+    {"attention_norm.bias", "model.decoder.layers.{}.self_attn_layer_norm.bias"},
+    {"query", "model.decoder.layers.{}.self_attn.q_proj.weight"},
+    {"query.bias", "model.decoder.layers.{}.self_attn.q_proj.bias"},
+    {"key", "model.decoder.layers.{}.self_attn.k_proj.weight"},
+    {"key.bias", "model.decoder.layers.{}.self_attn.k_proj.bias"},
+    {"value", "model.decoder.layers.{}.self_attn.v_proj.weight"},
+    {"value.bias", "model.decoder.layers.{}.self_attn.v_proj.bias"},
+    {"attention_out", "model.decoder.layers.{}.self_attn.out_proj.weight"},
+    {"attention_out.bias", "model.decoder.layers.{}.self_attn.out_proj.bias"},
+    {"mlp_norm", "model.decoder.layers.{}.final_layer_norm.weight"},
+    {"mlp_norm.bias", "model.decoder.layers.{}.final_layer_norm.bias"},
+    {"mlp_up", "model.decoder.layers.{}.fc1.weight"},
+    {"mlp_up.bias", "model.decoder.layers.{}.fc1.bias"},
+    {"mlp_down", "model.decoder.layers.{}.fc2.weight"},
+    {"mlp_down.bias", "model.decoder.layers.{}.fc2.bias"},
 };
 
 // In the manner of other families' GGUF files; no other program writes or reads OPT in that format.
 constexpr WeightName kGgufNames[] = {
-    {kTokenEmbedding, "token_embd.weight"},
-    {kPositionEmbedding, "position_embd.weight"},
-    {kProjectIn, "project_in.weight"},
-    {kProjectOut, "project_out.weight"},
-    {kFinalNorm, "output_norm.weight"},
-    {kFinalNormBias, "output_norm.bias"},
-    {kHead, "output.weight"},
-    {kAttentionNorm, "blk.{}.attn_norm.weight"},
-    {kAttentionNormBias, "blk.{}.attn_norm.bias"},
-    {kQuery, "blk.{}.attn_q.weight"},
-    {kQueryBias, "blk.{}.attn_q.bias"},
-    {kKey, "blk.{}.attn_k.weight"},
-    {kKeyBias, "blk.{}.attn_k.bias"},
-    {kValue, "blk.{}.attn_v.weight"},
-    {kValueBias, "blk.{}.attn_v.bias"},
-    {kAttentionOut, "blk.{}.attn_output.weight"},
-    {kAttentionOutBias, "blk.{}.attn_output.bias"},
-    {kMlpNorm, "blk.{}.ffn_norm.weight"},
-    {kMlpNormBias, "blk.{}.ffn_norm.bias"},
-    {kUp, "blk.{}.ffn_up.weight"},
-    {kUpBias, "blk.{}.ffn_up.bias"},
-    {kDown, "blk.{}.ffn_down.weight"},
-    {kDownBias, "blk.{}.ffn_down.bias"},
+    {"token_embedding", "token_embd.weight"},
+    {"position_embedding", "position_embd.weight"},
+    {"project_in", "project_in.weight"},
+    {"project_out", "project_out.weight"},
+    {"final_norm", "output_norm.weight"},
+    {"final_norm.bias", "output_norm.bias"},
+    {"head", "output.weight"},
+    {"attention_norm", "blk.{}.attn_norm.weight"},
+    {"attention_norm.bias", "blk.{}.attn_norm.bias"},
+    {"query", "blk.{}.attn_q.weight"},
+    {"query.bias", "blk.{}.attn_q.bias"},
+    {"key", "blk.{}.attn_k.weight"},
+    {"key.bias", "blk.{}.attn_k.bias"},
+    {"value", "blk.{}.attn_v.weight"},
+    {"value.bias", "blk.{}.attn_v.bias"},
+    {"attention_out", "blk.{}.attn_output.weight"},
+    {"attention_out.bias", "blk.{}.attn_output.bias"},
+    {"mlp_norm", "blk.{}.ffn_norm.weight"},
+    {"mlp_norm.bias", "blk.{}.ffn_norm.bias"},
+    {"mlp_up", "blk.{}.ffn_up.weight"},
+    {"mlp_up.bias", "blk.{}.ffn_up.bias"},
+    {"mlp_down", "blk.{}.ffn_down.weight"},
+    {"mlp_down.bias", "blk.{}.ffn_down.bias"},
 };
 
 bool is_gguf(const ModelFiles& files) { return files.format == ModelFiles::Format::kGguf; }
@@ -92,15 +90,15 @@ ActivationKind read_activation(const ModelFiles& files, const char* key) {
 }
 
 // What all of them have in common.
-ModelSpec plain_spec() {
-  ModelSpec spec;
-  spec.family = "opt";
-  spec.norm = NormKind::kLayer;
-  spec.norm_bias = true;
-  spec.position = PositionKind::kLearned;
-  spec.position_offset = 2;
-  spec.gated_mlp = false;
-  return spec;
+TransformerShape plain_shape() {
+  TransformerShape shape;
+  shape.family = "opt";
+  shape.norm = NormKind::kLayer;
+  shape.norm_bias = true;
+  shape.position = PositionKind::kLearned;
+  shape.position_offset = 2;
+  shape.gated_mlp = false;
+  return shape;
 }
 
 // Where a format keeps the sizes.
@@ -121,77 +119,79 @@ constexpr SizeKeys kGgufSizes = {"opt.block_count",           "opt.embedding_len
                                  "opt.attention.head_count",  "opt.vocab_size",
                                  "opt.context_length"};
 
-void read_sizes(const ModelFiles& files, const SizeKeys& keys, ModelSpec& spec) {
+void read_sizes(const ModelFiles& files, const SizeKeys& keys, TransformerShape& shape) {
   const Metadata& m = files.metadata;
-  spec.layers = read_size(m, keys.layers);
-  spec.hidden = read_size(m, keys.hidden);
-  spec.embedding_dim = read_size_or(m, keys.embedding_dim, spec.hidden);
-  spec.ffn = read_size(m, keys.ffn);
-  spec.heads = spec.kv_heads = static_cast<int>(m.get_int(keys.heads, 1, int64_t{1} << 30));
-  SPW_CHECK(spec.hidden % spec.heads == 0, kInvalidArgument,
-            "{}: {} {} is not a multiple of {} heads", files.name, keys.hidden, spec.hidden,
-            spec.heads);
-  spec.head_dim = static_cast<int>(spec.hidden / spec.heads);
-  spec.vocab_size = read_size(m, keys.vocab_size);
-  spec.max_context = read_size(m, keys.max_context);
+  shape.layers = read_size(m, keys.layers);
+  shape.hidden = read_size(m, keys.hidden);
+  shape.embedding_dim = read_size_or(m, keys.embedding_dim, shape.hidden);
+  shape.ffn = read_size(m, keys.ffn);
+  shape.heads = shape.kv_heads = static_cast<int>(m.get_int(keys.heads, 1, int64_t{1} << 30));
+  SPW_CHECK(shape.hidden % shape.heads == 0, kInvalidArgument,
+            "{}: {} {} is not a multiple of {} heads", files.name, keys.hidden, shape.hidden,
+            shape.heads);
+  shape.head_dim = static_cast<int>(shape.hidden / shape.heads);
+  shape.vocab_size = read_size(m, keys.vocab_size);
+  shape.max_context = read_size(m, keys.max_context);
 }
 
-ModelSpec read_hf_spec(const ModelFiles& files) {
+TransformerShape read_hf_shape(const ModelFiles& files) {
   const Metadata& m = files.metadata;
-  ModelSpec spec = plain_spec();
-  spec.name = files.name;
-  read_sizes(files, kHuggingFaceSizes, spec);
+  TransformerShape shape = plain_shape();
+  shape.name = files.name;
+  read_sizes(files, kHuggingFaceSizes, shape);
 
   const bool norm_before = m.try_bool("do_layer_norm_before").value_or(true);
-  spec.norm_place = norm_before ? NormPlace::kPre : NormPlace::kPost;
-  spec.final_norm = norm_before && !m.try_bool("_remove_final_layer_norm").value_or(false);
-  spec.norm_affine = m.try_bool("layer_norm_elementwise_affine").value_or(true);
-  spec.activation = read_activation(files, "activation_function");
-  spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias =
+  shape.wiring = norm_before ? ResidualWiring::kPreNorm : ResidualWiring::kPostNorm;
+  shape.final_norm = norm_before && !m.try_bool("_remove_final_layer_norm").value_or(false);
+  shape.norm_affine = m.try_bool("layer_norm_elementwise_affine").value_or(true);
+  shape.activation = read_activation(files, "activation_function");
+  shape.qkv_bias = shape.attention_out_bias = shape.mlp_bias =
       m.try_bool("enable_bias").value_or(true);
-  spec.tied_head = m.try_bool("tie_word_embeddings").value_or(true);
-  validate(spec, files.name);
-  return spec;
+  shape.tied_head = m.try_bool("tie_word_embeddings").value_or(true);
+  validate(shape, files.name);
+  return shape;
 }
 
-ModelSpec read_gguf_spec(const ModelFiles& files) {
+TransformerShape read_gguf_shape(const ModelFiles& files) {
   const Metadata& m = files.metadata;
-  ModelSpec spec = plain_spec();
-  spec.name = printable(read_string_or(m, "general.name", files.name));
-  read_sizes(files, kGgufSizes, spec);
+  TransformerShape shape = plain_shape();
+  shape.name = printable(read_string_or(m, "general.name", files.name));
+  read_sizes(files, kGgufSizes, shape);
   const bool norm_before = m.try_bool("opt.norm_before").value_or(true);
-  spec.norm_place = norm_before ? NormPlace::kPre : NormPlace::kPost;
-  spec.final_norm = m.try_bool("opt.final_norm").value_or(norm_before);
-  spec.norm_affine = m.try_bool("opt.norm_affine").value_or(true);
-  spec.norm_eps =
+  shape.wiring = norm_before ? ResidualWiring::kPreNorm : ResidualWiring::kPostNorm;
+  shape.final_norm = m.try_bool("opt.final_norm").value_or(norm_before);
+  shape.norm_affine = m.try_bool("opt.norm_affine").value_or(true);
+  shape.norm_eps =
       static_cast<float>(m.try_double("opt.attention.layer_norm_epsilon").value_or(1e-5));
-  spec.activation = read_activation(files, "opt.activation");
-  spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = has_any(
-      files, kGgufNames, {kQueryBias, kKeyBias, kValueBias, kAttentionOutBias, kUpBias, kDownBias});
-  spec.tied_head = !has_any(files, kGgufNames, {kHead});
-  validate(spec, files.name);
-  return spec;
+  shape.activation = read_activation(files, "opt.activation");
+  shape.qkv_bias = shape.attention_out_bias = shape.mlp_bias =
+      has_any(files, kGgufNames,
+              {"query.bias", "key.bias", "value.bias", "attention_out.bias", "mlp_up.bias",
+               "mlp_down.bias"});
+  shape.tied_head = !has_any(files, kGgufNames, {"head"});
+  validate(shape, files.name);
+  return shape;
 }
 
-ModelSpec read_spec(const ModelFiles& files) {
-  return is_gguf(files) ? read_gguf_spec(files) : read_hf_spec(files);
+TransformerShape read_shape(const ModelFiles& files) {
+  return is_gguf(files) ? read_gguf_shape(files) : read_hf_shape(files);
 }
 
-void write_gguf_keys(const ModelSpec& spec, Metadata& keys) {
+void write_gguf_keys(const TransformerShape& shape, Metadata& keys) {
   const auto size = [&](const char* key, int64_t value) { keys.add(key, value); };
-  size("opt.vocab_size", spec.vocab_size);
-  size("opt.context_length", spec.max_context);
-  size("opt.embedding_length", spec.hidden);
-  size("opt.word_embedding_length", spec.embedding_dim);
-  size("opt.block_count", spec.layers);
-  size("opt.feed_forward_length", spec.ffn);
-  size("opt.attention.head_count", spec.heads);
-  keys.add("opt.attention.layer_norm_epsilon", double{spec.norm_eps});
-  keys.add("opt.norm_before", spec.norm_place == NormPlace::kPre);
-  keys.add("opt.final_norm", spec.final_norm);
-  keys.add("opt.norm_affine", spec.norm_affine);
+  size("opt.vocab_size", shape.vocab_size);
+  size("opt.context_length", shape.max_context);
+  size("opt.embedding_length", shape.hidden);
+  size("opt.word_embedding_length", shape.embedding_dim);
+  size("opt.block_count", shape.layers);
+  size("opt.feed_forward_length", shape.ffn);
+  size("opt.attention.head_count", shape.heads);
+  keys.add("opt.attention.layer_norm_epsilon", double{shape.norm_eps});
+  keys.add("opt.norm_before", shape.wiring == ResidualWiring::kPreNorm);
+  keys.add("opt.final_norm", shape.final_norm);
+  keys.add("opt.norm_affine", shape.norm_affine);
   for (const auto& [name, kind] : kActivations) {
-    if (kind == spec.activation) keys.add("opt.activation", std::string(name));
+    if (kind == shape.activation) keys.add("opt.activation", std::string(name));
   }
 }
 
@@ -202,7 +202,11 @@ std::span<const WeightName> names(const ModelFiles& files) {
 
 }  // namespace
 
-const Family kOptFamily{matches, read_spec, names, write_gguf_keys,
+const Family kOptFamily{matches,
+                        read_shape,
+                        names,
+                        write_gguf_keys,
+                        /*gguf_pairs_rope=*/false,
                         "Spillway reads it; llama.cpp does not know OPT models"};
 
 }  // namespace spillway

@@ -3,88 +3,60 @@
 
 #include <fmt/core.h>
 
+#include <functional>
+
 #include "base/error.h"
 
 namespace spillway {
+namespace {
 
-bool is_vector_role(WeightRole role) {
-  using enum WeightRole;
-  switch (role) {
-    case kFinalNorm:
-    case kFinalNormBias:
-    case kAttentionNorm:
-    case kAttentionNormBias:
-    case kQueryBias:
-    case kKeyBias:
-    case kValueBias:
-    case kAttentionOutBias:
-    case kMlpNorm:
-    case kMlpNormBias:
-    case kGateBias:
-    case kUpBias:
-    case kDownBias:
-      return true;
-    case kTokenEmbedding:
-    case kPositionEmbedding:
-    case kProjectIn:
-    case kProjectOut:
-    case kHead:
-    case kQuery:
-    case kKey:
-    case kValue:
-    case kAttentionOut:
-    case kGate:
-    case kUp:
-    case kDown:
-      return false;
+constexpr std::string_view kBiasSuffix = ".bias";
+
+void add_slots(const ModelSpec& spec, int layer, std::vector<WeightSlot>& slots,
+               const std::function<bool(const OpSpec&)>& wanted) {
+  const LayerSpec& list = list_of(spec, layer);
+  for (size_t op = 0; op < list.ops.size(); ++op) {
+    const OpSpec& of = list.ops[op];
+    if (!wanted(of)) continue;
+    for (size_t i = 0; i < of.matrices.size(); ++i) {
+      const MatrixSpec& matrix = of.matrices[i];
+      if (!matrix.same_as.empty()) continue;
+      WeightSlot slot{.layer = layer,
+                      .op = static_cast<int>(op),
+                      .matrix = static_cast<int>(i),
+                      .kind = of.kind,
+                      .name = matrix.name,
+                      .op_name = of.name,
+                      .by_position = of.embedding.by_position,
+                      .rows = matrix.rows,
+                      .cols = matrix.cols};
+      slots.push_back(slot);
+      if (!matrix.bias) continue;
+      slot.is_bias = true;
+      // A norm's bias is as long as its weight, a matrix's has an element for each row.
+      if (of.kind == OpKind::kLinear) slot.cols = matrix.rows;
+      slot.rows = 1;
+      slots.push_back(slot);
+    }
   }
-  return false;
 }
 
-std::span<const LayerMatrixName> layer_matrix_names() {
-  using enum WeightRole;
-  static constexpr LayerMatrixName kNames[] = {
-      {kQuery, "query"},   {kKey, "key"},   {kValue, "value"},  {kAttentionOut, "attention_out"},
-      {kGate, "mlp_gate"}, {kUp, "mlp_up"}, {kDown, "mlp_down"}};
-  return kNames;
+}  // namespace
+
+const LayerSpec& list_of(const ModelSpec& spec, int layer) {
+  if (layer == kEmbeddingList) return *spec.embedding;
+  if (layer == kHeadList) return *spec.head;
+  return spec.layer(layer);
 }
 
 std::vector<WeightSlot> weight_slots(const ModelSpec& spec) {
-  using enum WeightRole;
   std::vector<WeightSlot> slots;
-  const auto add_norm = [&](WeightRole weight, WeightRole bias, int layer) {
-    if (spec.norm_affine) slots.push_back({weight, layer, 1, spec.hidden});
-    if (spec.norm_affine && spec.norm_bias) slots.push_back({bias, layer, 1, spec.hidden});
-  };
-  const auto add_linear = [&](WeightRole weight, WeightRole bias, int layer, int64_t rows,
-                              int64_t cols, bool has_bias) {
-    slots.push_back({weight, layer, rows, cols});
-    if (has_bias) slots.push_back({bias, layer, 1, rows});
-  };
-
-  slots.push_back({kTokenEmbedding, -1, spec.vocab_size, spec.embedding_dim});
-  if (spec.position == PositionKind::kLearned) {
-    slots.push_back({kPositionEmbedding, -1, spec.learned_positions(), spec.hidden});
-  }
-  if (spec.embedding_dim != spec.hidden) {
-    slots.push_back({kProjectIn, -1, spec.hidden, spec.embedding_dim});
-    slots.push_back({kProjectOut, -1, spec.embedding_dim, spec.hidden});
-  }
-  if (spec.final_norm) add_norm(kFinalNorm, kFinalNormBias, -1);
-  if (!spec.tied_head) slots.push_back({kHead, -1, spec.vocab_size, spec.embedding_dim});
-
-  for (int layer = 0; layer < spec.layers; ++layer) {
-    add_norm(kAttentionNorm, kAttentionNormBias, layer);
-    add_linear(kQuery, kQueryBias, layer, spec.q_dim(), spec.hidden, spec.qkv_bias);
-    add_linear(kKey, kKeyBias, layer, spec.kv_dim(), spec.hidden, spec.qkv_bias);
-    add_linear(kValue, kValueBias, layer, spec.kv_dim(), spec.hidden, spec.qkv_bias);
-    add_linear(kAttentionOut, kAttentionOutBias, layer, spec.hidden, spec.q_dim(),
-               spec.attention_out_bias);
-    if (!spec.parallel_residual) add_norm(kMlpNorm, kMlpNormBias, layer);
-    if (spec.gated_mlp) add_linear(kGate, kGateBias, layer, spec.ffn, spec.hidden, spec.mlp_bias);
-    add_linear(kUp, kUpBias, layer, spec.ffn, spec.hidden, spec.mlp_bias);
-    add_linear(kDown, kDownBias, layer, spec.hidden, spec.ffn, spec.mlp_bias);
-  }
+  const auto is_table = [](const OpSpec& op) { return op.kind == OpKind::kEmbedding; };
+  add_slots(spec, kEmbeddingList, slots, is_table);
+  add_slots(spec, kEmbeddingList, slots, std::not_fn(is_table));
+  const auto all = [](const OpSpec&) { return true; };
+  add_slots(spec, kHeadList, slots, all);
+  for (int layer = 0; layer < spec.layer_count(); ++layer) add_slots(spec, layer, slots, all);
   return slots;
 }
 
@@ -106,12 +78,18 @@ bool is_name_of(std::string_view pattern, std::string_view tensor) {
   return tensor.substr(hole, digits).find_first_not_of("0123456789") == std::string_view::npos;
 }
 
+bool is_name_for(const WeightName& name, const WeightSlot& slot) {
+  if (!slot.is_bias) return name.weight == slot.name;
+  return name.weight.size() == slot.name.size() + kBiasSuffix.size() &&
+         name.weight.starts_with(slot.name) && name.weight.ends_with(kBiasSuffix);
+}
+
 std::string weight_name(std::span<const WeightName> names, const WeightSlot& slot) {
   for (const WeightName& name : names) {
-    if (name.role == slot.role) return fmt::format(fmt::runtime(name.pattern), slot.layer);
+    if (is_name_for(name, slot)) return fmt::format(fmt::runtime(name.pattern), slot.layer);
   }
-  fail(ErrorCode::kInternal, "internal error: no name for weight role {}",
-       static_cast<int>(slot.role));
+  fail(ErrorCode::kInternal, "internal error: no name for weight '{}{}'", slot.name,
+       slot.is_bias ? kBiasSuffix : "");
 }
 
 }  // namespace spillway

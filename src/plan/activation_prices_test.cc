@@ -20,7 +20,8 @@ double mlp_seconds(const Hardware& hardware, const std::string& name, int64_t to
   const StepPrices prices(hardware, model, homes, plan, needs.layout, {.tokens_each = tokens});
   double seconds = 0;
   for (const StepEvent& event : schedule_step(prices.shape())) {
-    if (event.action == StepAction::kUp) seconds += prices.of(event)[Worker::kDevice];
+    if (event.kind == EventKind::kRun && event_name(*model.spec.lowered, event) == "mlp_up")
+      seconds += prices.of(event)[Worker::kDevice];
   }
   return seconds;
 }
@@ -32,7 +33,7 @@ TEST(ActivationPricesTest, ActivationsArePricedByTokensAndWidthWhereTheyWereMeas
   hardware.host.activations_per_s = 1e6;
   const ModelSpec spec = describe_dummy_model("smollm2-135m:q4_0").spec;
   EXPECT_NEAR(mlp_seconds(hardware, "smollm2-135m:q4_0", 128) - free,
-              128.0 * static_cast<double>(spec.layers * spec.ffn) / 1e6, 1e-6);
+              128.0 * static_cast<double>(spec.layer_count() * spec.ffn) / 1e6, 1e-6);
   EXPECT_DOUBLE_EQ(mlp_seconds(hardware, "opt-125m", 128), free_relu);
 }
 

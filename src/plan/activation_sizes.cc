@@ -29,18 +29,16 @@ DecoderBuffers decoder_buffers(const ModelSpec& spec, DType inner, int64_t step_
                                int64_t micro_tokens, int64_t logit_rows,
                                const LookedUpRows& looked_up) {
   DecoderBuffers all;
-  all.normed = bytes_of(inner, micro_tokens, spec.hidden);
-  if (spec.embedding_dim != spec.hidden)
-    all.embedded = bytes_of(inner, std::max(micro_tokens, logit_rows), spec.embedding_dim);
-  if (spec.position == PositionKind::kRope)
-    all.angles = bytes_of(DType::kF32, step_tokens, spec.rope.dims);
-  all.qkv = bytes_of(inner, micro_tokens, spec.q_dim() + 2 * spec.kv_dim());
-  all.attended = bytes_of(inner, micro_tokens, spec.q_dim());
-  all.mlp = std::max(bytes_of(inner, micro_tokens, spec.gated_mlp ? 2 * spec.ffn : spec.ffn),
-                     looked_up.bytes());
-  if (spec.final_norm) all.head_rows = bytes_of(DType::kF32, logit_rows, spec.hidden);
-  all.head_input = bytes_of(inner, logit_rows, spec.hidden);
-  all.logits = bytes_of(DType::kF32, logit_rows, spec.vocab_size);
+  const LoweredModel& lowered = *spec.lowered;
+  for (const ScratchBuffer& buffer : lowered.buffers) {
+    const DType type = buffer.f32 ? DType::kF32 : inner;
+    all.scratch.push_back(std::max(bytes_of(type, micro_tokens, buffer.columns),
+                                   bytes_of(type, logit_rows, buffer.head_columns)));
+  }
+  uint64_t& widest = all.scratch[lowered.widest_buffer()];
+  widest = std::max(widest, looked_up.bytes());
+  for (const RopeSpec& rope : spec.ropes)
+    all.angles.push_back(bytes_of(DType::kF32, step_tokens, rope.dims));
   return all;
 }
 
@@ -98,7 +96,7 @@ ResidualBytes residual_bytes(const ResidualSizes& sizes, bool host_visible) {
 }
 
 HostLinearBytes host_linear_bytes(const ModelSpec& spec, std::span<const CpuRows> uses) {
-  const int64_t widest = std::max({spec.hidden, spec.q_dim(), spec.ffn});
+  const int64_t widest = spec.widest_input();
   HostLinearBytes bytes;
   for (const auto& [tokens, rows] : uses) {
     bytes.input = std::max(bytes.input, bytes_of(DType::kF32, tokens, widest));

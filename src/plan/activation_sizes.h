@@ -2,9 +2,9 @@
 // The buffers that activations lie in, in bytes: the runtime makes exactly these.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "model/model_spec.h"
 #include "plan/plan.h"
@@ -13,22 +13,11 @@
 
 namespace spillway {
 
-// Of a decoder, on its device; one that a model does not need has 0 bytes. Those of logits grow
-// with the rows that are wanted.
+// Of a decoder, on its device: a buffer for each scratch of the network (LoweredModel::buffers),
+// and the angles of each rope, for the tokens of a step. Those of the head grow with the rows that
+// logits are wanted of.
 struct DecoderBuffers {
-  uint64_t normed = 0;      // [tokens of a micro-batch, hidden]
-  uint64_t embedded = 0;    // [tokens or logit rows, embedding_dim], where that is not hidden
-  uint64_t angles = 0;      // [tokens of the step, rope.dims]
-  uint64_t qkv = 0;         // [tokens, q_dim + 2 kv_dim]
-  uint64_t attended = 0;    // [tokens, q_dim]
-  uint64_t mlp = 0;         // [tokens, ffn or 2 ffn]; before the layers, rows of embeddings
-  uint64_t head_rows = 0;   // [logit rows, hidden], from the residual stream
-  uint64_t head_input = 0;  // [logit rows, hidden]
-  uint64_t logits = 0;      // [logit rows, vocab]
-
-  std::array<uint64_t, 9> all() const {
-    return {normed, embedded, angles, qkv, attended, mlp, head_rows, head_input, logits};
-  }
+  std::vector<uint64_t> scratch, angles;
 };
 // Rows of embeddings that are looked up in host memory come to the device as small tables, here of
 // `rows` tokens: bytes of a row of the token embedding, and of the position embedding (0: there is
@@ -39,7 +28,8 @@ struct LookedUpRows {
   uint64_t position_offset() const;  // of the second table, behind the first
   uint64_t bytes() const;            // of both; where nothing is looked up 0
 };
-// `inner` is the type between matrices.
+// `inner` is the type between matrices. Looked-up rows use the widest buffer of the layers, before
+// these do.
 DecoderBuffers decoder_buffers(const ModelSpec& spec, DType inner, int64_t step_tokens,
                                int64_t micro_tokens, int64_t logit_rows,
                                const LookedUpRows& looked_up);

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/block_schedule.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/error.h"
+#include "model/weight_slots.h"
 
 namespace spillway {
 namespace {
@@ -19,7 +23,7 @@ class Scheduling {
     }
     SPW_ASSERT(shape.slotfuls.size() == layer_of_piece_.size());
     for (size_t first = 0, i = 0; batches_ > 1 && i < layer_of_piece_.size(); ++i) {
-      if (layer_of_piece_[i] >= shape.layers) break;
+      if (layer_of_piece_[i] >= shape.layers()) break;
       if (layer_of_piece_[i] != layer_of_piece_[first]) first = i;
       SPW_ASSERT(shape.slotfuls[i] - shape.slotfuls[first] < shape.weight_slots);
     }
@@ -28,68 +32,91 @@ class Scheduling {
   std::vector<StepEvent> run() {
     load_kv_ahead();
     for (int b = 0; b < batches_; ++b) {
-      add(StepAction::kEmbed, -1, b);
-      add(StepAction::kStoreRows, -1, b);
+      add(Kind::kRun, Subject::kOp, {.layer = kEmbeddingList, .op = 0, .batch = b});
+      add(Kind::kStore, Subject::kHiddenStates, {.batch = b});
     }
-    for (int layer = 0; layer < shape_.layers; ++layer) run_layer(layer);
-    bool head = false;
-    for (int b = 0; b < batches_; ++b) {
-      if (!batch(b).logits) continue;
-      head = true;
-      take_rows(shape_.layers, b);
-      add(StepAction::kGather, -1, b);
-      add(StepAction::kDropRows, -1, b);
-      load_rows_ahead(shape_.layers, b);
+    for (int layer = 0; layer < shape_.layers(); ++layer) {
+      for (int b = 0; b < batches_; ++b) run_layer(layer, b);
     }
-    run_head(head);
+    run_head();
     return std::move(events_);
   }
 
  private:
+  using Kind = EventKind;
+  using Subject = EventSubject;
+  struct Where {
+    int layer = -1, op = -1, batch = -1, group = -1;
+  };
+
   int batch_count() const { return static_cast<int>(shape_.batches.size()); }
   const BatchShape& batch(int b) const { return shape_.batches[static_cast<size_t>(b)]; }
-  void add(StepAction action, int layer = -1, int b = -1, int group = -1) {
-    events_.push_back({action, layer, b, group});
+  void add(Kind kind, Subject subject, const Where& where) {
+    events_.push_back({kind, subject, where.layer, where.op, where.batch, where.group});
   }
 
-  void run_layer(int layer) {
-    for (int b = 0; b < batches_; ++b) run_batch(layer, b);
+  // An op of a layer for a batch; of the head for all of them (-1).
+  void run_op(int layer, int op, int b) {
+    const LoweredOp& of = shape_.model->layer(layer).ops[static_cast<size_t>(op)];
+    if (of.kind == LoweredKind::kAttention) return run_attention(layer, op, b);
+    const StreamedShape* const streamed =
+        of.kind == LoweredKind::kLinear ? find_streamed(layer, op) : nullptr;
+    const Where here{layer, op, b};
+    // The CPU is at its rows while the device multiplies what it has, then piece by piece what
+    // comes.
+    if (streamed != nullptr && streamed->on_cpu) add(Kind::kStart, Subject::kCpu, here);
+    add(Kind::kRun, Subject::kOp, here);
+    if (streamed == nullptr) return;
+    run_pieces(*streamed, b, /*multiply=*/true);
+    if (streamed->on_cpu) add(Kind::kJoin, Subject::kCpu, here);
   }
-
-  // The linear op of a layer for a batch: what is on the device, then piece by piece what comes,
-  // while the CPU is at its rows.
-  void run_linear(StepAction action, LinearGroup group, int layer, int b) {
-    add(action, layer, b);
+  const StreamedShape* find_streamed(int layer, int op) const {
     const auto found = std::ranges::lower_bound(
-        shape_.streamed, std::pair(layer, group), {},
-        [](const StreamedShape& linear) { return std::pair(linear.layer, linear.group); });
-    if (found == shape_.streamed.end() || found->layer != layer || found->group != group) return;
-    run_pieces(*found, b, /*multiply=*/true);
-    if (found->on_cpu) add(StepAction::kJoinLinear, layer, b);
+        shape_.streamed, std::pair(layer, op), {},
+        [](const StreamedShape& linear) { return std::pair(linear.layer, linear.op); });
+    const bool is_it = found != shape_.streamed.end() && found->layer == layer && found->op == op;
+    return is_it ? &*found : nullptr;
   }
   void run_pieces(const StreamedShape& linear, int b, bool multiply) {
     const int first = first_piece_[static_cast<size_t>(&linear - shape_.streamed.data())];
     for (int piece = first; piece < first + linear.pieces; ++piece) {
-      if (b <= 0) use_weights(linear.layer, b, piece);
-      if (multiply) add(StepAction::kMultiply, linear.layer, b, piece);
-      if (b < 0 || b + 1 == batches_) leave_weights(linear.layer, b, piece);
+      const Where here{linear.layer, linear.op, b, piece};
+      if (b <= 0) use_weights(here);
+      if (multiply) add(Kind::kRun, Subject::kOp, here);
+      if (b < 0 || b + 1 == batches_) leave_weights(here);
     }
   }
 
   // Pieces of the head take their turn also where no logits are wanted: what comes goes round.
-  void run_head(bool wanted) {
-    const bool streamed = !shape_.streamed.empty() && shape_.streamed.back().layer >= shape_.layers;
-    if (wanted) return run_linear(StepAction::kHead, LinearGroup::kHead, shape_.layers, -1);
-    if (streamed) run_pieces(shape_.streamed.back(), -1, /*multiply=*/false);
+  void run_head() {
+    const int layer = shape_.layers();
+    bool wanted = false;
+    for (int b = 0; b < batches_; ++b) {
+      if (!batch(b).logits) continue;
+      wanted = true;
+      take_rows(layer, b);
+      add(Kind::kRun, Subject::kOp, {.layer = layer, .op = 0, .batch = b});  // gather
+      add(Kind::kRelease, Subject::kHiddenStates, {.batch = b});
+      load_rows_ahead(layer, b);
+    }
+    const int last = shape_.model->head_op();
+    for (int op = 1; wanted && op <= last; ++op) run_op(layer, op, -1);
+    if (const StreamedShape* head = find_streamed(layer, last); head != nullptr && !wanted)
+      run_pieces(*head, -1, /*multiply=*/false);
   }
 
-  void use_weights(int layer, int b, int piece) {
-    if (!shape_.overlap) add(StepAction::kLoadWeights, layer, -1, piece);
-    add(StepAction::kUseWeights, layer, b, piece);
+  void use_weights(Where at) {
+    if (!shape_.overlap) load_weights(at.group);
+    add(Kind::kWait, Subject::kWeights, at);
+  }
+  void load_weights(int piece) {
+    add(Kind::kLoad, Subject::kWeights,
+        {.layer = layer_of_piece_[static_cast<size_t>(piece)], .group = piece});
   }
   // With the last piece of a slotful its slot is free, and pieces of another come.
-  void leave_weights(int layer, int b, int piece) {
-    add(StepAction::kLeaveWeights, layer, b, piece);
+  void leave_weights(Where at) {
+    add(Kind::kRelease, Subject::kWeights, at);
+    const int piece = at.group;
     const auto count = static_cast<int>(shape_.slotfuls.size());
     const auto slotful = [&](int of) { return shape_.slotfuls[static_cast<size_t>(of)]; };
     if (!shape_.overlap || (piece + 1 < count && slotful(piece + 1) == slotful(piece))) return;
@@ -97,44 +124,48 @@ class Scheduling {
     const auto first = std::ranges::lower_bound(shape_.slotfuls, next);
     for (auto i = static_cast<int>(first - shape_.slotfuls.begin());
          i < count && slotful(i) == next; ++i)
-      add(StepAction::kLoadWeights, layer_of_piece_[static_cast<size_t>(i)], -1, i);
+      load_weights(i);
   }
 
-  // The CPU's rows first: it works on them while the device attends to its own.
-  void run_batch(int layer, int b) {
-    const BatchShape& shape = batch(b);
+  void run_layer(int layer, int b) {
     take_rows(layer, b);
     load_rows_ahead(layer, b);
-    run_linear(StepAction::kProject, LinearGroup::kProject, layer, b);
-    if (shape.parts) add(StepAction::kBeginParts, layer, b);
-    if (shape.on_host) add(StepAction::kStartOnHost, layer, b);
-    if (shape.on_device) add(StepAction::kAttend, layer, b);
+    const auto ops = static_cast<int>(shape_.model->layer(layer).ops.size());
+    for (int op = 0; op < ops; ++op) run_op(layer, op, b);
+    const bool last = layer + 1 == shape_.layers() && !batch(b).logits;
+    add(last ? Kind::kRelease : Kind::kStore, Subject::kHiddenStates, {.layer = layer, .batch = b});
+  }
+
+  // The CPU's sequences first: it works on them while the device attends to its own.
+  void run_attention(int layer, int op, int b) {
+    const BatchShape& shape = batch(b);
+    Where here{layer, op, b};
+    if (shape.parts) add(Kind::kStart, Subject::kPartitions, here);
+    if (shape.on_host) add(Kind::kStart, Subject::kCpu, here);
+    if (shape.on_device) add(Kind::kRun, Subject::kOp, here);
     for (int group = 0; group < static_cast<int>(shape.swaps.size()); ++group) {
+      here.group = group;
       // Whatever came ahead of its turn, this one has to be there.
       while (next_kv_ <= kv_item(layer, b, group)) load_next_kv();
-      add(StepAction::kAttendSwapped, layer, b, group);
-      add(StepAction::kStoreKv, layer, b, group);
+      add(Kind::kWait, Subject::kKv, here);
+      add(Kind::kRun, Subject::kOp, here);
+      add(Kind::kStore, Subject::kKv, here);
       --kv_loaded_;
       load_kv_ahead();
     }
-    if (shape.on_host) add(StepAction::kJoinHost, layer, b);
-    if (shape.parts) add(StepAction::kEndParts, layer, b);
-    run_linear(StepAction::kAttentionOut, LinearGroup::kAttentionOut, layer, b);
-    run_linear(StepAction::kUp, LinearGroup::kUp, layer, b);
-    run_linear(StepAction::kDown, LinearGroup::kDown, layer, b);
-    add(StepAction::kFinishLayer, layer, b);
-    const bool last = layer + 1 == shape_.layers && !shape.logits;
-    add(last ? StepAction::kDropRows : StepAction::kStoreRows, layer, b);
+    here.group = -1;
+    if (shape.on_host) add(Kind::kJoin, Subject::kCpu, here);
+    if (shape.parts) add(Kind::kJoin, Subject::kPartitions, here);
   }
 
   void load_rows(int b) {
-    add(StepAction::kLoadRows, -1, b);
+    add(Kind::kLoad, Subject::kHiddenStates, {.batch = b});
     rows_loaded_ = b;
   }
   void take_rows(int layer, int b) {
     if (batch(b).rows_away && rows_loaded_ != b) load_rows(b);
     if (rows_loaded_ == b) rows_loaded_ = -1;
-    add(StepAction::kTakeRows, layer, b);
+    add(Kind::kWait, Subject::kHiddenStates, {.layer = layer, .batch = b});
   }
   // Those that are taken next, unless they are these.
   void load_rows_ahead(int layer, int b) {
@@ -145,10 +176,10 @@ class Scheduling {
   // Behind the last layer rows are taken for logits alone. -1: none.
   int batch_after(int layer, int b) const {
     int next = b + 1;
-    if (layer < shape_.layers) {
+    if (layer < shape_.layers()) {
       if (next < batches_) return next;
       next = 0;
-      if (layer + 1 < shape_.layers) return next;
+      if (layer + 1 < shape_.layers()) return next;
     }
     while (next < batches_ && !batch(next).logits) ++next;
     return next < batches_ ? next : -1;
@@ -162,7 +193,7 @@ class Scheduling {
   static KvItem kv_item(int layer, int b, int group) { return {layer, b, group}; }
   // Skips what has no groups; false at the end.
   bool find_next_kv() {
-    while (next_kv_.layer < shape_.layers) {
+    while (next_kv_.layer < shape_.layers()) {
       if (next_kv_.batch == batches_) {
         next_kv_ = {next_kv_.layer + 1, 0, 0};
       } else if (next_kv_.group == static_cast<int>(batch(next_kv_.batch).swaps.size())) {
@@ -175,7 +206,9 @@ class Scheduling {
   }
   void load_next_kv() {
     if (!find_next_kv()) return;
-    add(StepAction::kLoadKv, next_kv_.layer, next_kv_.batch, next_kv_.group);
+    const LoweredLayer& layer = shape_.model->layer(next_kv_.layer);
+    add(Kind::kLoad, Subject::kKv,
+        {next_kv_.layer, layer.attention_op(), next_kv_.batch, next_kv_.group});
     ++next_kv_.group;
     ++kv_loaded_;
   }
@@ -202,69 +235,29 @@ class Scheduling {
 
 StreamedShape streamed_shape(const StreamedLinear& linear) {
   return {.layer = linear.layer,
-          .group = linear.group,
+          .op = linear.op,
           .pieces = static_cast<int>(linear.pieces.size()),
           .on_cpu = !linear.on_cpu.empty()};
 }
 
-const char* action_name(StepAction action) {
-  switch (action) {
-    case StepAction::kLoadWeights:
-      return "load weights";
-    case StepAction::kUseWeights:
-      return "use weights";
-    case StepAction::kLeaveWeights:
-      return "leave weights";
-    case StepAction::kEmbed:
-      return "embed";
-    case StepAction::kLoadRows:
-      return "load rows";
-    case StepAction::kTakeRows:
-      return "take rows";
-    case StepAction::kStoreRows:
-      return "store rows";
-    case StepAction::kDropRows:
-      return "drop rows";
-    case StepAction::kLoadKv:
-      return "load KV";
-    case StepAction::kProject:
-      return "q, k, v";
-    case StepAction::kStartOnHost:
-      return "attention on the CPU";
-    case StepAction::kAttend:
-      return "attention";
-    case StepAction::kAttendSwapped:
-      return "attention to moved KV";
-    case StepAction::kStoreKv:
-      return "store KV";
-    case StepAction::kJoinHost:
-      return "join the CPU";
-    case StepAction::kBeginParts:
-      return "begin attention in parts";
-    case StepAction::kEndParts:
-      return "end attention in parts";
-    case StepAction::kMultiply:
-      return "multiply";
-    case StepAction::kJoinLinear:
-      return "join the CPU's rows";
-    case StepAction::kAttentionOut:
-      return "output of attention";
-    case StepAction::kUp:
-      return "up";
-    case StepAction::kDown:
-      return "down";
-    case StepAction::kFinishLayer:
-      return "end of the layer";
-    case StepAction::kGather:
-      return "gather";
-    case StepAction::kHead:
-      return "head";
-  }
-  fail(ErrorCode::kInternal, "an action without a name");
+std::string event_name(const LoweredModel& model, const StepEvent& event) {
+  constexpr std::array kKinds = {"load", "wait for", "run", "start", "join", "store", "release"};
+  constexpr std::array kSubjects = {"op",  "weights",   "KV", "KV of the layer", "hidden states",
+                                    "CPU", "partitions"};
+  const auto op = [&] {
+    const bool embeds = event.layer == kEmbeddingList;
+    return (embeds ? model.embedding : model.layer(event.layer)).name(event.op);
+  };
+  if (event.subject == EventSubject::kOp) return std::string(op());
+  if (event.subject == EventSubject::kCpu)
+    return fmt::format("{}{} on the CPU", event.kind == EventKind::kJoin ? "join " : "", op());
+  return fmt::format("{} {}", kKinds[static_cast<size_t>(event.kind)],
+                     kSubjects[static_cast<size_t>(event.subject)]);
 }
 
 std::vector<StepEvent> schedule_step(const StepShape& shape) {
-  SPW_ASSERT(shape.layers > 0 && shape.weight_slots > 0 && shape.kv_buffers > 0);
+  SPW_ASSERT(shape.model != nullptr && shape.layers() > 0);
+  SPW_ASSERT(shape.weight_slots > 0 && shape.kv_buffers > 0);
   return Scheduling(shape).run();
 }
 

@@ -7,52 +7,49 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "model/lowered_layer.h"
 #include "plan/stream_order.h"
 
 namespace spillway {
 
-enum class StepAction : uint8_t {
-  // Pieces of weights that stream have a number in `group`, in the order of their use.
-  kLoadWeights,   // a piece begins to come, into the slot that was left first
-  kUseWeights,    // what is computed from here on waits for the piece
-  kLeaveWeights,  // its slot is free
-  kMultiply,      // the rows of the piece, in the linear op at hand
-  kJoinLinear,    // the CPU's rows of the linear op at hand are there
-  kEmbed,         // makes the rows of `batch`
-  kLoadRows,      // of `batch` begin to come
-  kTakeRows,      // of `batch`, for what is computed from here on
-  kStoreRows,     // they go back to where they live
-  kDropRows,      // nobody will take them again
-  kLoadKv,        // pages of a group begin to come
-  // Linear ops, as far as their matrices are on the device. The CPU begins with its rows of those
-  // that are not.
-  kProject,        // norm, q, k and v
-  kBeginParts,     // of rows whose KV is in several memories: nothing of it has been seen
-  kStartOnHost,    // the CPU attends to its rows
-  kAttend,         // of rows whose KV is on the device
-  kAttendSwapped,  // of a group, when its pages are there
-  kStoreKv,        // what the group has changed goes back
-  kJoinHost,       // the CPU's rows are there
-  kEndParts,       // all has been seen
-  kAttentionOut,   // linear
-  kUp,             // linear: norm, gate and up, the activation
-  kDown,           // linear
-  kFinishLayer,    // norms that come behind it
-  kGather,         // the rows of `batch` whose logits are wanted
-  kHead,           // linear: logits of all of them
+enum class EventKind : uint8_t {
+  kLoad,     // begins to come to the device
+  kWait,     // what is computed from here on finds it there
+  kRun,      // the device computes
+  kStart,    // work begins beside what the device computes next
+  kJoin,     // that work is done, for what is computed from here on
+  kStore,    // goes back to where it lives
+  kRelease,  // its memory on the device is free
 };
 
-const char* action_name(StepAction action);
+// What an event is about.
+enum class EventSubject : uint8_t {
+  kOp,       // `op` of `layer`: all that is on the device, or by `group`: the rows of a segment
+             // of weights, or the sequences whose KV was loaded as that group
+  kWeights,  // the segment `group`, numbered in the order of use
+  kKv,       // pages of `group` of the batch's swapped sequences, in `layer`
+  kLayerKv,  // all KV of a swapped layer
+  kHiddenStates,  // the residual stream of `batch`
+  kCpu,           // the CPU's rows of a linear op, or its sequences of an attention op
+  kPartitions,    // attention to sequences whose KV is in several memories
+};
 
 struct StepEvent {
-  StepAction action;
-  int layer = -1;
+  EventKind kind = EventKind::kRun;
+  EventSubject subject = EventSubject::kOp;
+  int layer = -1;  // kEmbeddingList; as many as there are: the head's list
+  int op = -1;     // in that list as devices run it (LoweredLayer::ops)
   int batch = -1;
   int group = -1;
   bool operator==(const StepEvent&) const = default;
 };
+
+// "load weights", "qkv", "qkv on the CPU": what a trace shows.
+std::string event_name(const LoweredModel& model, const StepEvent& event);
 
 // What of a step decides its order.
 struct BatchShape {
@@ -69,13 +66,13 @@ struct BatchShape {
 // A linear op with weights that are not on the device.
 struct StreamedShape {
   int layer = 0;  // as many as there are: the head
-  LinearGroup group = LinearGroup::kProject;
+  int op = 0;
   int pieces = 1;       // that come there
   bool on_cpu = false;  // has rows that the CPU multiplies
   bool operator==(const StreamedShape&) const = default;
 };
 struct StepShape {
-  int layers = 0;
+  std::shared_ptr<const LoweredModel> model = {};
   std::vector<StreamedShape> streamed = {};  // in the order of their use
   std::vector<int> slotfuls = {};  // of their pieces: which come into a slot together, 0, 1, ...
   int weight_slots = 2;            // all were filled before the first step
@@ -84,6 +81,8 @@ struct StepShape {
   bool overlap = true;             // false: everything is loaded right before its use
   std::vector<BatchShape> batches = {};
   bool operator==(const StepShape&) const = default;
+
+  int layers() const { return model->layer_count(); }
 };
 
 StreamedShape streamed_shape(const StreamedLinear& linear);

@@ -6,49 +6,48 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <tuple>
 #include <utility>
+
+#include "model/known_models.h"
+#include "model/transformer_shape.h"
 
 namespace spillway {
 namespace {
 
 using testing::ElementsAre;
 
-const char* name_of(StepAction action) {
-  constexpr std::array kNames = {"load weights", "use weights",  "leave weights", "multiply",
-                                 "join linear",  "embed",        "load rows",     "take rows",
-                                 "store rows",   "drop rows",    "load KV",       "project",
-                                 "begin parts",  "start on CPU", "attend",        "attend swapped",
-                                 "store KV",     "join CPU",     "end parts",     "out",
-                                 "up",           "down",         "finish layer",  "gather",
-                                 "head"};
-  return kNames[static_cast<size_t>(action)];
+// A network of so many layers, as devices run it. The ops of a layer are qkv, attention,
+// attention_out, mlp_up and mlp_down.
+std::shared_ptr<const LoweredModel> layers(int count, const char* of = "opt-125m") {
+  TransformerShape shape = try_known_model(of).value();
+  shape.layers = count;
+  return make_spec(shape).lowered;
 }
-
-constexpr LinearGroup kLayerGroups[] = {LinearGroup::kProject, LinearGroup::kAttentionOut,
-                                        LinearGroup::kUp, LinearGroup::kDown};
+constexpr int kLinears[] = {0, 2, 3, 4}, kDown = 4, kHead = 1;
 
 // A piece of each linear op of these layers, all of a layer in a slot.
-void stream_layers(StepShape& shape, const std::vector<int>& layers) {
+void stream_layers(StepShape& shape, const std::vector<int>& numbers) {
   int slotful = 0;
-  for (const int layer : layers) {
-    for (const LinearGroup group : kLayerGroups) {
-      shape.streamed.push_back({.layer = layer, .group = group});
+  for (const int layer : numbers) {
+    for (const int op : kLinears) {
+      shape.streamed.push_back({.layer = layer, .op = op});
       shape.slotfuls.push_back(slotful);
     }
     ++slotful;
   }
 }
 
-// "load weights 1", "attend swapped 0.1.2": layer, batch and group, as far as it has them.
+// "load weights 1", "wait for KV 0.1.2", "attention 0.1.2": layer, batch and group, as far as it
+// has them.
 std::vector<std::string> described(const StepShape& shape) {
   std::vector<std::string> all;
   for (const StepEvent& event : schedule_step(shape)) {
-    std::string text = name_of(event.action);
+    std::string text = event_name(*shape.model, event);
     std::string where;
     for (const int number : {event.layer, event.batch, event.group}) {
       if (number >= 0) where += fmt::format("{}{}", where.empty() ? "" : ".", number);
@@ -59,18 +58,19 @@ std::vector<std::string> described(const StepShape& shape) {
 }
 
 TEST(BlockScheduleTest, AResidentStepOnlyComputes) {
-  const StepShape shape{.layers = 2, .batches = {{.logits = true}}};
-  EXPECT_THAT(described(shape),
-              ElementsAre("embed 0", "store rows 0",                                //
-                          "take rows 0.0", "project 0.0", "attend 0.0", "out 0.0",  //
-                          "up 0.0", "down 0.0", "finish layer 0.0", "store rows 0.0",
-                          "take rows 1.0", "project 1.0", "attend 1.0", "out 1.0",  //
-                          "up 1.0", "down 1.0", "finish layer 1.0", "store rows 1.0",
-                          "take rows 2.0", "gather 0", "drop rows 0", "head 2"));
+  const StepShape shape{.model = layers(2), .batches = {{.logits = true}}};
+  EXPECT_THAT(
+      described(shape),
+      ElementsAre("token_embedding 0", "store hidden states 0",                                   //
+                  "wait for hidden states 0.0", "qkv 0.0", "attention 0.0", "attention_out 0.0",  //
+                  "mlp_up 0.0", "mlp_down 0.0", "store hidden states 0.0",
+                  "wait for hidden states 1.0", "qkv 1.0", "attention 1.0", "attention_out 1.0",  //
+                  "mlp_up 1.0", "mlp_down 1.0", "store hidden states 1.0",
+                  "wait for hidden states 2.0", "gather 2.0", "release hidden states 0", "head 2"));
 }
 
 TEST(BlockScheduleTest, ASlotIsFilledAgainWhenItsLastPieceIsLeft) {
-  StepShape shape{.layers = 4, .weight_slots = 2, .batches = {{}, {}}};
+  StepShape shape{.model = layers(4), .weight_slots = 2, .batches = {{}, {}}};
   stream_layers(shape, {0, 1, 3});
   const auto loads_after = [&] {
     std::vector<std::string> found, all = described(shape);
@@ -81,74 +81,81 @@ TEST(BlockScheduleTest, ASlotIsFilledAgainWhenItsLastPieceIsLeft) {
     return found;
   };
   // Those of the next step, too.
-  EXPECT_THAT(loads_after(), ElementsAre("leave weights 0.1.3, load weights 3.8",
-                                         "leave weights 1.1.7, load weights 0.0",
-                                         "leave weights 3.1.11, load weights 1.4"));
+  EXPECT_THAT(loads_after(), ElementsAre("release weights 0.1.3, load weights 3.8",
+                                         "release weights 1.1.7, load weights 0.0",
+                                         "release weights 3.1.11, load weights 1.4"));
   shape.overlap = false;
-  EXPECT_THAT(loads_after().front(), "project 0.0, load weights 0.0");
+  EXPECT_THAT(loads_after().front(), "qkv 0.0, load weights 0.0");
   EXPECT_EQ(loads_after().size(), 12U);
 }
 
 // Of one batch, piece by piece; the CPU's rows are joined behind the last one.
 TEST(BlockScheduleTest, APieceIsMultipliedWhenItIsThere) {
-  const StepShape shape{
-      .layers = 1,
-      .streamed = {{.layer = 0, .group = LinearGroup::kDown, .pieces = 2, .on_cpu = true}},
-      .slotfuls = {0, 1},
-      .batches = {{}}};
+  const StepShape shape{.model = layers(1),
+                        .streamed = {{.layer = 0, .op = kDown, .pieces = 2, .on_cpu = true}},
+                        .slotfuls = {0, 1},
+                        .batches = {{}}};
   EXPECT_THAT(
       described(shape),
-      ElementsAre("embed 0", "store rows 0", "take rows 0.0", "project 0.0", "attend 0.0",
-                  "out 0.0", "up 0.0", "down 0.0",  //
-                  "use weights 0.0.0", "multiply 0.0.0", "leave weights 0.0.0", "load weights 0.0",
-                  "use weights 0.0.1", "multiply 0.0.1", "leave weights 0.0.1", "load weights 0.1",
-                  "join linear 0.0", "finish layer 0.0", "drop rows 0.0"));
+      ElementsAre("token_embedding 0", "store hidden states 0", "wait for hidden states 0.0",
+                  "qkv 0.0", "attention 0.0", "attention_out 0.0", "mlp_up 0.0",
+                  "mlp_down on the CPU 0.0", "mlp_down 0.0",  //
+                  "wait for weights 0.0.0", "mlp_down 0.0.0", "release weights 0.0.0",
+                  "load weights 0.0", "wait for weights 0.0.1", "mlp_down 0.0.1",
+                  "release weights 0.0.1", "load weights 0.1", "join mlp_down on the CPU 0.0",
+                  "release hidden states 0.0"));
 }
 
 TEST(BlockScheduleTest, RowsOfTheNextMicroBatchComeWhileThisOneComputes) {
-  const StepShape shape{.layers = 1,
+  const StepShape shape{.model = layers(1),
                         .batches = {{.rows_away = true, .logits = true}, {.rows_away = true}}};
-  EXPECT_THAT(described(shape),
-              ElementsAre("embed 0", "store rows 0", "embed 1", "store rows 1",  //
-                          "load rows 0", "take rows 0.0", "load rows 1", "project 0.0",
-                          "attend 0.0", "out 0.0", "up 0.0", "down 0.0", "finish layer 0.0",
-                          "store rows 0.0", "take rows 0.1", "load rows 0", "project 0.1",
-                          "attend 0.1", "out 0.1", "up 0.1", "down 0.1", "finish layer 0.1",
-                          "drop rows 0.1",  //
-                          "take rows 1.0", "gather 0", "drop rows 0", "head 1"));
+  EXPECT_THAT(
+      described(shape),
+      ElementsAre("token_embedding 0", "store hidden states 0", "token_embedding 1",
+                  "store hidden states 1",  //
+                  "load hidden states 0", "wait for hidden states 0.0", "load hidden states 1",
+                  "qkv 0.0", "attention 0.0", "attention_out 0.0", "mlp_up 0.0", "mlp_down 0.0",
+                  "store hidden states 0.0", "wait for hidden states 0.1", "load hidden states 0",
+                  "qkv 0.1", "attention 0.1", "attention_out 0.1", "mlp_up 0.1", "mlp_down 0.1",
+                  "release hidden states 0.1",  //
+                  "wait for hidden states 1.0", "gather 1.0", "release hidden states 0", "head 1"));
 }
 
 // Nothing has been seen before the first part, and all of it behind the last.
 TEST(BlockScheduleTest, PartsAreBetweenTheirBeginningAndTheirEnd) {
-  StepShape shape{.layers = 1};
+  StepShape shape{.model = layers(1)};
   shape.batches = {{.on_device = true, .on_host = true, .swaps = {false, false}, .parts = true}};
-  EXPECT_THAT(described(shape),
-              ElementsAre("load KV 0.0.0", "load KV 0.0.1", "embed 0", "store rows 0",
-                          "take rows 0.0", "project 0.0", "begin parts 0.0", "start on CPU 0.0",
-                          "attend 0.0", "attend swapped 0.0.0", "store KV 0.0.0",
-                          "attend swapped 0.0.1", "store KV 0.0.1", "join CPU 0.0", "end parts 0.0",
-                          "out 0.0", "up 0.0", "down 0.0", "finish layer 0.0", "drop rows 0.0"));
+  EXPECT_THAT(
+      described(shape),
+      ElementsAre("load KV 0.0.0", "load KV 0.0.1", "token_embedding 0", "store hidden states 0",
+                  "wait for hidden states 0.0", "qkv 0.0", "start partitions 0.0",
+                  "attention on the CPU 0.0", "attention 0.0", "wait for KV 0.0.0",
+                  "attention 0.0.0", "store KV 0.0.0", "wait for KV 0.0.1", "attention 0.0.1",
+                  "store KV 0.0.1", "join attention on the CPU 0.0", "join partitions 0.0",
+                  "attention_out 0.0", "mlp_up 0.0", "mlp_down 0.0", "release hidden states 0.0"));
 }
 
 TEST(BlockScheduleTest, PagesComeTwoGroupsAheadButNotBeforeWhatTheyReadIsBack) {
   StepShape shape{
-      .layers = 1,
+      .model = layers(1),
       .batches = {{.on_device = false, .on_host = true, .swaps = {false, true, false}}}};
-  EXPECT_THAT(
-      described(shape),
-      ElementsAre("load KV 0.0.0", "embed 0", "store rows 0", "take rows 0.0", "project 0.0",
-                  "start on CPU 0.0", "attend swapped 0.0.0", "store KV 0.0.0", "load KV 0.0.1",
-                  "load KV 0.0.2", "attend swapped 0.0.1", "store KV 0.0.1", "attend swapped 0.0.2",
-                  "store KV 0.0.2", "join CPU 0.0", "out 0.0", "up 0.0", "down 0.0",
-                  "finish layer 0.0", "drop rows 0.0"));
+  EXPECT_THAT(described(shape),
+              ElementsAre("load KV 0.0.0", "token_embedding 0", "store hidden states 0",
+                          "wait for hidden states 0.0", "qkv 0.0", "attention on the CPU 0.0",
+                          "wait for KV 0.0.0", "attention 0.0.0", "store KV 0.0.0", "load KV 0.0.1",
+                          "load KV 0.0.2", "wait for KV 0.0.1", "attention 0.0.1", "store KV 0.0.1",
+                          "wait for KV 0.0.2", "attention 0.0.2", "store KV 0.0.2",
+                          "join attention on the CPU 0.0", "attention_out 0.0", "mlp_up 0.0",
+                          "mlp_down 0.0", "release hidden states 0.0"));
   shape.overlap = false;
   EXPECT_THAT(
       described(shape),
-      ElementsAre("embed 0", "store rows 0", "take rows 0.0", "project 0.0", "start on CPU 0.0",
-                  "load KV 0.0.0", "attend swapped 0.0.0", "store KV 0.0.0", "load KV 0.0.1",
-                  "attend swapped 0.0.1", "store KV 0.0.1", "load KV 0.0.2", "attend swapped 0.0.2",
-                  "store KV 0.0.2", "join CPU 0.0", "out 0.0", "up 0.0", "down 0.0",
-                  "finish layer 0.0", "drop rows 0.0"));
+      ElementsAre("token_embedding 0", "store hidden states 0", "wait for hidden states 0.0",
+                  "qkv 0.0", "attention on the CPU 0.0", "load KV 0.0.0", "wait for KV 0.0.0",
+                  "attention 0.0.0", "store KV 0.0.0", "load KV 0.0.1", "wait for KV 0.0.1",
+                  "attention 0.0.1", "store KV 0.0.1", "load KV 0.0.2", "wait for KV 0.0.2",
+                  "attention 0.0.2", "store KV 0.0.2", "join attention on the CPU 0.0",
+                  "attention_out 0.0", "mlp_up 0.0", "mlp_down 0.0", "release hidden states 0.0"));
 }
 
 // Whatever the step: everything is loaded once before its use, slots and buffers are never too few,
@@ -157,27 +164,28 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
   std::mt19937 random(3);
   const auto pick = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };
   for (int round = 0; round < 500; ++round) {
-    StepShape shape{.layers = 1 + pick(5), .overlap = pick(3) > 0};
+    StepShape shape{.model = layers(1 + pick(5)), .overlap = pick(3) > 0};
     const int batches = 1 + pick(3);
     // With several batches a layer comes into one slot.
     const bool by_layers = batches > 1 || pick(1) > 0;
     shape.weight_slots = 1 + pick(3);
     int slotful = -1, last_layer = -1, pieces = 0;
-    const auto stream = [&](int layer, LinearGroup group) {
-      shape.streamed.push_back({.layer = layer, .group = group, .pieces = 1 + pick(2)});
+    const auto stream = [&](int layer, int op) {
+      shape.streamed.push_back(
+          {.layer = layer, .op = op, .pieces = 1 + pick(2), .on_cpu = pick(2) == 0});
       for (int i = 0; i < shape.streamed.back().pieces; ++i) {
-        if (!by_layers || layer != last_layer || layer == shape.layers) ++slotful;
+        if (!by_layers || layer != last_layer || layer == shape.layers()) ++slotful;
         last_layer = layer;
         shape.slotfuls.push_back(slotful);
         ++pieces;
       }
     };
-    for (int layer = 0; layer < shape.layers; ++layer) {
-      for (const LinearGroup group : kLayerGroups) {
-        if (pick(2) > 0) stream(layer, group);
+    for (int layer = 0; layer < shape.layers(); ++layer) {
+      for (const int op : kLinears) {
+        if (pick(2) > 0) stream(layer, op);
       }
     }
-    if (pick(1) > 0) stream(shape.layers, LinearGroup::kHead);
+    if (pick(1) > 0) stream(shape.layers(), kHead);
     for (int b = 0; b < batches; ++b) {
       BatchShape& batch = shape.batches.emplace_back();
       batch.rows_away = pick(1) > 0;
@@ -185,8 +193,9 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
       batch.logits = pick(1) > 0;
       for (int group = pick(3); group > 0; --group) batch.swaps.push_back(pick(2) == 0);
     }
-    std::map<std::tuple<int, int, int>, int> kv;  // 1: it has come, 2: it is attended to, 3: stored
-    int kv_there = 0, rows_coming = -1, rows_taken = -1, host_busy = -1;
+    std::map<std::tuple<int, int, int>, int>
+        kv;  // 1: it comes, 2: it is there, 3: attended to, 4: stored
+    int kv_there = 0, rows_coming = -1, rows_taken = -1, cpu_busy = -1;
     // Slotfuls that are in a slot, or on their way there, and how often; the first ones came
     // before.
     std::vector<int> in_slots(static_cast<size_t>(slotful + 1));
@@ -204,81 +213,85 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
     int heads = 0;
     for (const StepEvent& e : schedule_step(shape)) {
       const auto item = std::tuple(e.layer, e.batch, e.group);
-      switch (e.action) {
-        case StepAction::kUseWeights:
-          EXPECT_EQ(e.group, used++);
-          EXPECT_GT(in_slots[static_cast<size_t>(slotful_of(e.group))], 0);
-          break;
-        case StepAction::kMultiply:
-          EXPECT_LT(e.group, used);
-          EXPECT_GE(e.group, left);
-          ++multiplied;
-          break;
-        case StepAction::kLoadWeights:
-          if (!first_of(e.group)) break;
-          ++in_slots[static_cast<size_t>(slotful_of(e.group))];
-          EXPECT_LE(++slots_taken, shape.weight_slots);
-          break;
-        case StepAction::kLeaveWeights:
-          EXPECT_EQ(e.group, left++);
-          if (!last_of(e.group)) break;
-          --in_slots[static_cast<size_t>(slotful_of(e.group))];
-          --slots_taken;
-          break;
-        case StepAction::kStartOnHost:
-          EXPECT_EQ(host_busy, -1);
-          host_busy = e.batch;
-          break;
-        case StepAction::kJoinHost:
-          EXPECT_EQ(std::exchange(host_busy, -1), e.batch);
-          break;
-        case StepAction::kLoadKv:
-          EXPECT_EQ(kv[item]++, 0);
-          EXPECT_LE(++kv_there, shape.kv_buffers);
-          if (shape.batches[static_cast<size_t>(e.batch)].swaps[static_cast<size_t>(e.group)] &&
-              e.group > 0) {
-            EXPECT_EQ((kv[{e.layer, e.batch, e.group - 1}]), 3) << "what it reads is back";
+      const bool of_attention = e.layer >= 0 && e.layer < shape.layers() && e.op == 1;
+      switch (e.subject) {
+        case EventSubject::kWeights:
+          if (e.kind == EventKind::kWait) {
+            EXPECT_EQ(e.group, used++);
+            EXPECT_GT(in_slots[static_cast<size_t>(slotful_of(e.group))], 0);
+          } else if (e.kind == EventKind::kLoad && first_of(e.group)) {
+            ++in_slots[static_cast<size_t>(slotful_of(e.group))];
+            EXPECT_LE(++slots_taken, shape.weight_slots);
+          } else if (e.kind == EventKind::kRelease) {
+            EXPECT_EQ(e.group, left++);
+            if (!last_of(e.group)) break;
+            --in_slots[static_cast<size_t>(slotful_of(e.group))];
+            --slots_taken;
           }
           break;
-        case StepAction::kAttendSwapped:
-          EXPECT_EQ(kv[item]++, 1);
-          break;
-        case StepAction::kStoreKv:
-          EXPECT_EQ(kv[item]++, 2);
-          --kv_there;
-          break;
-        case StepAction::kLoadRows:
-          EXPECT_EQ(rows_coming, -1);
-          rows_coming = e.batch;
-          break;
-        case StepAction::kTakeRows:
-          if (shape.batches[static_cast<size_t>(e.batch)].rows_away) {
-            EXPECT_EQ(rows_coming, e.batch);
-            rows_coming = -1;
+        case EventSubject::kCpu:
+          if (e.kind == EventKind::kStart) {
+            EXPECT_EQ(cpu_busy, -1);
+            cpu_busy = e.op;
+          } else {
+            EXPECT_EQ(std::exchange(cpu_busy, -1), e.op);
           }
-          rows_taken = e.batch;
           break;
-        case StepAction::kFinishLayer:
-          EXPECT_EQ(e.batch, rows_taken);
-          EXPECT_EQ(host_busy, -1) << "the CPU's rows are part of it";
-          EXPECT_EQ(layers_done[static_cast<size_t>(e.batch)]++, e.layer);
+        case EventSubject::kKv:
+          if (e.kind == EventKind::kLoad) {
+            EXPECT_EQ(kv[item]++, 0);
+            EXPECT_LE(++kv_there, shape.kv_buffers);
+            const auto& swaps = shape.batches[static_cast<size_t>(e.batch)].swaps;
+            if (swaps[static_cast<size_t>(e.group)] && e.group > 0) {
+              EXPECT_EQ((kv[{e.layer, e.batch, e.group - 1}]), 4) << "what it reads is back";
+            }
+          } else if (e.kind == EventKind::kWait) {
+            EXPECT_EQ(kv[item]++, 1);
+          } else {
+            EXPECT_EQ(kv[item]++, 3);
+            --kv_there;
+          }
           break;
-        case StepAction::kHead:
-          EXPECT_EQ(e.layer, shape.layers);
-          ++heads;
+        case EventSubject::kHiddenStates:
+          if (e.kind == EventKind::kLoad) {
+            EXPECT_EQ(rows_coming, -1);
+            rows_coming = e.batch;
+          } else if (e.kind == EventKind::kWait) {
+            if (shape.batches[static_cast<size_t>(e.batch)].rows_away) {
+              EXPECT_EQ(rows_coming, e.batch);
+              rows_coming = -1;
+            }
+            rows_taken = e.batch;
+          }
+          break;
+        case EventSubject::kOp:
+          if (e.layer == shape.layers() && e.op == kHead && e.group < 0) ++heads;
+          if (of_attention && e.group >= 0) {
+            EXPECT_EQ(kv[item]++, 2);
+            break;
+          }
+          if (e.group >= 0) {
+            EXPECT_LT(e.group, used);
+            EXPECT_GE(e.group, left);
+            ++multiplied;
+          } else if (e.layer >= 0 && e.layer < shape.layers() && e.op == kDown) {
+            EXPECT_EQ(e.batch, rows_taken);
+            EXPECT_TRUE(cpu_busy == -1 || cpu_busy == kDown) << "the CPU's part of others is done";
+            EXPECT_EQ(layers_done[static_cast<size_t>(e.batch)]++, e.layer);
+          }
           break;
         default:
           break;
       }
     }
-    for (const auto& [item, state] : kv) EXPECT_EQ(state, 3);
+    for (const auto& [item, state] : kv) EXPECT_EQ(state, 4);
     EXPECT_EQ(rows_coming, -1);
-    EXPECT_THAT(layers_done, testing::Each(shape.layers));
+    EXPECT_THAT(layers_done, testing::Each(shape.layers()));
     EXPECT_EQ(used, pieces) << "also where no logits are wanted";
     EXPECT_EQ(left, pieces);
     const bool logits = std::ranges::any_of(shape.batches, &BatchShape::logits);
     EXPECT_EQ(heads, logits ? 1 : 0);
-    const bool head = !shape.streamed.empty() && shape.streamed.back().layer == shape.layers;
+    const bool head = !shape.streamed.empty() && shape.streamed.back().layer == shape.layers();
     const int of_head = head ? shape.streamed.back().pieces : 0;
     EXPECT_EQ(multiplied, (pieces - of_head) * batches + (logits ? of_head : 0));
     if (HasFailure()) return;

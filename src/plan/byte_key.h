@@ -21,6 +21,10 @@ class ByteKey {
   void add_all(T... values) {
     (add(values), ...);
   }
+  void add(const std::string& text) {
+    add(text.size());
+    bytes_ += text;
+  }
   void add(const TierShares& shares) { add_all(shares.device, shares.host, shares.disk); }
   void add(const WeightPlan& plan) {
     add(plan.shares);
@@ -28,12 +32,16 @@ class ByteKey {
     for (const WeightOverride& entry : plan.overrides) {
       add(entry.layers.size());
       for (const LayerRange& range : entry.layers) add_all(range.first, range.last);
-      add_all(entry.role ? static_cast<int>(*entry.role) : -1, entry.home);
+      add(entry.matrix);
+      add(entry.home);
     }
   }
   void add(const CpuLinearShare& share) {
     add_all(share.tokens, share.share, share.modules.size());
-    for (const auto& [group, of] : share.modules) add_all(group, of);
+    for (const auto& [op, of] : share.modules) {
+      add(op);
+      add(of);
+    }
   }
   std::string take() { return std::move(bytes_); }
 

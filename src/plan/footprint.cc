@@ -22,7 +22,7 @@ namespace {
 // As the weights' type will be when they are loaded: what a decoder chooses activations by.
 DType matrix_type(const Model& model) {
   for (const BoundWeight& weight : model.weights) {
-    if (weight.slot.layer == 0 && weight.slot.role == WeightRole::kQuery) return weight.dtype;
+    if (weight.slot.layer == 0 && weight.slot.is_layer_matrix()) return weight.dtype;
   }
   return model.main_dtype();
 }
@@ -126,9 +126,9 @@ RunLayout layout_run(const Model& model, const Plan& plan, const RunSize& size,
                      const DeviceTraits& traits, bool streams_weights) {
   const ModelSpec& spec = model.spec;
   RunLayout layout;
-  layout.kv = {spec.layers, spec.kv_heads, spec.head_dim, size.kv_type};
+  layout.kv = {spec.layer_count(), spec.kv_heads, spec.head_dim, size.kv_type};
   place_kv(plan, size, !traits.host_visible, layout);
-  layout.turns = {.layers = spec.layers, .blocks = layout.device_blocks};
+  layout.turns = {.layers = spec.layer_count(), .blocks = layout.device_blocks};
   if (!traits.host_visible && layout.device_blocks > 0) layout.turns.most = size.most_turning;
   place_activations(spec, plan, size, traits, streams_weights, layout);
   return layout;
@@ -136,7 +136,7 @@ RunLayout layout_run(const Model& model, const Plan& plan, const RunSize& size,
 
 // A kernel may want its input in another type.
 uint64_t conversion_bytes(const ModelSpec& spec, int64_t micro_tokens) {
-  return static_cast<uint64_t>(4 * std::max({spec.hidden, spec.q_dim(), spec.ffn}) * micro_tokens);
+  return static_cast<uint64_t>(4 * spec.widest_input() * micro_tokens);
 }
 
 // Sums of sequences' parts that are attended to apart.
@@ -175,7 +175,8 @@ void count_activations(const PlacedWeights& placed, const Plan& plan, const RunL
   }
   const DecoderBuffers buffers = decoder_buffers(spec, inner, layout.max_tokens,
                                                  layout.micro_tokens, layout.logit_rows, looked_up);
-  for (const uint64_t bytes : buffers.all()) device.add(MemoryTag::kActivations, bytes);
+  for (const uint64_t bytes : buffers.scratch) device.add(MemoryTag::kActivations, bytes);
+  for (const uint64_t bytes : buffers.angles) device.add(MemoryTag::kActivations, bytes);
   host.add(MemoryTag::kStaging, looked_up.bytes());
   const ResidualSizes residual =
       residual_sizes(layout.activations, layout.max_tokens, layout.micro_tokens, spec.hidden)

@@ -2,9 +2,10 @@
 #include "plan/linear_shares.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <map>
 #include <set>
+#include <string>
 
 #include "plan/stream_order.h"
 #include "plan/weight_homes.h"
@@ -63,10 +64,10 @@ struct Sum {
 std::vector<SplitOp> split_ops(const Model& model) {
   std::vector<SplitOp> ops;
   int64_t most = 0;  // bytes of a matrix of the last one
-  const auto add = [&](size_t number, int layer, LinearGroup group) {
+  const auto add = [&](size_t number, int layer, std::string_view name) {
     const BoundWeight& weight = model.weights[number];
-    if (ops.empty() || ops.back().layer != layer || ops.back().group != group) {
-      ops.push_back({.layer = layer, .group = group});
+    if (ops.empty() || ops.back().layer != layer || ops.back().name != name) {
+      ops.push_back({.layer = layer, .name = name});
       most = 0;
     }
     SplitOp& op = ops.back();
@@ -80,10 +81,10 @@ std::vector<SplitOp> split_ops(const Model& model) {
   };
   for (size_t i = 0; i < model.weights.size(); ++i) {
     const WeightSlot& slot = model.weights[i].slot;
-    if (slot.layer >= 0 && !slot.is_vector()) add(i, slot.layer, group_of(slot.role));
+    if (slot.is_layer_matrix()) add(i, slot.layer, slot.op_name);
   }
-  add(static_cast<size_t>(&head_of(model) - model.weights.data()), model.spec.layers,
-      LinearGroup::kHead);
+  add(static_cast<size_t>(&head_of(model) - model.weights.data()), model.spec.layer_count(),
+      model.spec.head->ops.back().name);
   return ops;
 }
 
@@ -120,7 +121,7 @@ double expected_cpu_rate(const Hardware& hardware, const Model& model, const Pla
   if (entry >= plan.cpu_linear.size()) return 0;
   double bytes = 0, seconds = 0;
   for (const SplitOp& op : ops_not_on_device(hardware, model, plan)) {
-    const double share = plan.cpu_linear[entry].of(op.group);
+    const double share = plan.cpu_linear[entry].of(op.name);
     for (const size_t i : op.weights)
       bytes += share * static_cast<double>(model.weights[i].bytes());
     seconds += split_curve_of(hardware, op.shape, tokens).cpu_s(share);
@@ -148,17 +149,20 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
                                                         : at;
     const double batches = std::ceil(static_cast<double>(of_step) / static_cast<double>(at));
     Sum all;
-    std::array<Sum, kLinearGroups> by_group;
-    std::array<bool, kLinearGroups> measured = {};
+    struct Module {
+      Sum sum;
+      bool measured = false;
+    };
+    std::map<std::string_view, Module> modules;
     bool all_measured = true;
     for (const SplitOp& op : ops) {
-      const auto group = static_cast<size_t>(op.group);
+      Module& module = modules[op.name];
       const SplitCurve curve = split_curve_of(hardware, op.shape, static_cast<double>(at));
       all.add(hardware, curve, static_cast<double>(at), batches);
-      by_group[group].add(hardware, curve, static_cast<double>(at), batches);
-      measured[group] =
+      module.sum.add(hardware, curve, static_cast<double>(at), batches);
+      module.measured =
           try_split_curve(hardware.splits, op.shape, static_cast<double>(at)) != nullptr;
-      all_measured = all_measured && measured[group];
+      all_measured = all_measured && module.measured;
     }
     double else_on_link = 0;  // less what the CPU attends to
     if (at == decoding) {
@@ -174,11 +178,10 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
                          .share = whole_percents(all.crossing(else_on_link))};
     // Of modules that were measured each has its own, around what all have together.
     const double moved = all.crossing(else_on_link) - all.crossing();
-    for (int i = 0; i < kLinearGroups; ++i) {
-      if (!measured[static_cast<size_t>(i)]) continue;
-      const double own = whole_percents(by_group[static_cast<size_t>(i)].crossing() + moved);
-      if (std::fabs(own - share.share) > kSameShare)
-        share.modules[static_cast<LinearGroup>(i)] = own;
+    for (const auto& [name, module] : modules) {
+      if (!module.measured) continue;
+      const double own = whole_percents(module.sum.crossing() + moved);
+      if (std::fabs(own - share.share) > kSameShare) share.modules[std::string(name)] = own;
     }
     shares.push_back(std::move(share));
   }

@@ -5,12 +5,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "model/model.h"
 #include "plan/footprint.h"
 #include "plan/hardware.h"
-#include "plan/linear_group.h"
 #include "plan/plan.h"
 #include "plan/predict.h"
 #include "plan/split_curve.h"
@@ -24,7 +24,7 @@ inline constexpr double kLargeTransfer = 1 << 30;
 // that of most bytes.
 struct SplitOp {
   int layer = 0;  // as many as there are: the head
-  LinearGroup group = LinearGroup::kProject;
+  std::string_view name = {};
   SplitShape shape = {};
   std::vector<size_t> weights = {};  // their numbers in Model::weights
 };

@@ -29,11 +29,11 @@ struct LinearSharesTest : testing::Test {
 
 TEST_F(LinearSharesTest, OpsAreThoseOfALayerAndTheHead) {
   const auto ops = split_ops(model);
-  ASSERT_EQ(ops.size(), 4U * static_cast<size_t>(model.spec.layers) + 1);
+  ASSERT_EQ(ops.size(), 4U * static_cast<size_t>(model.spec.layer_count()) + 1);
   EXPECT_EQ(ops[0].shape, (SplitShape{DType::kF16, 3 * 4096, 4096}));
-  EXPECT_EQ(ops[2].group, LinearGroup::kUp);
+  EXPECT_EQ(ops[2].name, "mlp_up");
   EXPECT_EQ(ops[2].shape, (SplitShape{DType::kF16, 2 * 11008, 4096}));  // gate and up
-  EXPECT_EQ(ops.back().group, LinearGroup::kHead);
+  EXPECT_EQ(ops.back().name, "head");
 }
 
 // Equation 9, by hand.
@@ -58,8 +58,8 @@ TEST_F(LinearSharesTest, WhatWasMeasuredHasItsOwn) {
   hardware.splits = {{.shape = down, .tokens = 1, .cpu = {0, 3e-3}, .link = {0, 1e-3}}};
   const auto found = shares();
   ASSERT_FALSE(found.empty());
-  EXPECT_NEAR(found[0].of(LinearGroup::kDown), 0.25, 0.011);
-  EXPECT_GT(found[0].of(LinearGroup::kUp), 0.4);
+  EXPECT_NEAR(found[0].of("mlp_down"), 0.25, 0.011);
+  EXPECT_GT(found[0].of("mlp_up"), 0.4);
   EXPECT_EQ(found[0].modules.size(), 1U);
 }
 

@@ -13,12 +13,11 @@ PlacedWeights::PlacedWeights(const Model& model, const DeviceTraits& traits)
     : model_(model), traits_(traits) {
   for (const BoundWeight& weight : model.weights) {
     const WeightSlot& slot = weight.slot;
-    if (slot.role == WeightRole::kTokenEmbedding)
-      embedding_rows_.token_row = weight.bytes() / slot.rows;
-    if (slot.role == WeightRole::kPositionEmbedding)
-      embedding_rows_.position_row = weight.bytes() / slot.rows;
+    if (slot.is_table())
+      (slot.by_position ? embedding_rows_.position_row : embedding_rows_.token_row) =
+          weight.bytes() / slot.rows;
     if (!is_quantized(weight.dtype) || !model.is_multiplied(slot)) continue;
-    int64_t& most = slot.layer < 0 ? expanded_.outside_bytes : expanded_.layer_bytes;
+    int64_t& most = !slot.in_layer() ? expanded_.outside_bytes : expanded_.layer_bytes;
     most = std::max(most, 2 * slot.rows * slot.cols);
   }
 }

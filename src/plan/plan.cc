@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "model/transformer_shape.h"
 #include "plan/weight_override_json.h"
 
 namespace spillway {
@@ -96,7 +97,7 @@ bool CpuLinearShare::any() const {
 void CpuLinearShare::add(double more) {
   const auto within = [](double of) { return std::clamp(of, 0.0, 1.0); };
   share = within(share + more);
-  for (auto& [group, of] : modules) of = within(of + more);
+  for (auto& [op, of] : modules) of = within(of + more);
 }
 
 std::vector<CpuLinearShare> parse_cpu_linear(std::string_view text, std::string_view option) {
@@ -196,6 +197,18 @@ double percent_of(const json& value, const std::string& field) {
   return share;
 }
 
+// Plans of earlier versions have shorter names. Empty: there is no such op.
+std::string_view try_linear_op(std::string_view name) {
+  constexpr std::pair<std::string_view, std::string_view> kShorter[] = {
+      {"out", "attention_out"}, {"up", "mlp_up"}, {"down", "mlp_down"}};
+  for (const auto& [shorter, op] : kShorter) {
+    if (name == shorter) return op;
+  }
+  const auto known = linear_op_names();
+  const auto found = std::ranges::find(known, name);
+  return found == known.end() ? std::string_view() : *found;
+}
+
 std::vector<CpuLinearShare> cpu_linear_of(const json& value, const std::string& field) {
   SPW_CHECK(value.is_array(), kInvalidArgument, "{} is not a list of [tokens, percent]", field);
   std::vector<CpuLinearShare> shares;
@@ -203,7 +216,7 @@ std::vector<CpuLinearShare> cpu_linear_of(const json& value, const std::string& 
     SPW_CHECK(
         point.is_array() && (point.size() == 2 || (point.size() == 3 && point[2].is_object())),
         kInvalidArgument,
-        "{}: an entry is [tokens, percent] or [tokens, percent, {{\"up\": percent}}], not {}",
+        "{}: an entry is [tokens, percent] or [tokens, percent, {{\"mlp_up\": percent}}], not {}",
         field, printable(point.dump()));
     const auto tokens = static_cast<int>(positive_of(point[0], field));
     SPW_CHECK(shares.empty() || tokens > shares.back().tokens, kInvalidArgument,
@@ -213,11 +226,10 @@ std::vector<CpuLinearShare> cpu_linear_of(const json& value, const std::string& 
     at.share = percent_of(point[1], field);
     if (point.size() < 3) continue;
     for (const auto& [name, percent] : point[2].items()) {
-      const auto group = try_parse_linear_group(name);
-      SPW_CHECK(group.has_value(), kInvalidArgument,
-                "{}: no linear layer has the name {}; they are qkv, out, up, down and head", field,
-                printable(name));
-      at.modules[*group] = percent_of(percent, field);
+      const std::string_view op = try_linear_op(name);
+      SPW_CHECK(!op.empty(), kInvalidArgument, "{}: no linear op has the name {}; they are {}",
+                field, printable(name), fmt::join(linear_op_names(), ", "));
+      at.modules[std::string(op)] = percent_of(percent, field);
     }
   }
   return shares;
@@ -373,9 +385,9 @@ std::string plan_to_json(const Plan& plan) {
   if (plan.at_once) document["at_once"] = *plan.at_once;
   for (const CpuLinearShare& at : plan.cpu_linear) {
     nlohmann::ordered_json point{at.tokens, at.share * 100};
-    for (const auto& [group, share] : at.modules) {
+    for (const auto& [op, share] : at.modules) {
       if (point.size() < 3) point.push_back(nlohmann::ordered_json::object());
-      point[2][linear_group_name(group)] = share * 100;
+      point[2][op] = share * 100;
     }
     document["cpu_linear"].push_back(std::move(point));
   }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -14,7 +15,6 @@
 #include <vector>
 
 #include "base/tier.h"
-#include "plan/linear_group.h"
 #include "plan/weight_plan.h"
 #include "tensor/kv_format.h"
 
@@ -41,10 +41,11 @@ enum class AttentionPlace : uint8_t {
 struct CpuLinearShare {
   int tokens = 1;
   double share = 0;
-  std::map<LinearGroup, double> modules = {};  // those that have another
+  std::map<std::string, double, std::less<>> modules = {};  // linear ops that have another
 
-  double of(LinearGroup group) const {
-    const auto found = modules.find(group);
+  double of(std::string_view op) const {
+    if (modules.empty()) return share;
+    const auto found = modules.find(op);
     return found == modules.end() ? share : found->second;
   }
   bool any() const;

@@ -51,7 +51,7 @@ TEST(PlanTest, KeepsWhatTheRunIsMadeWith) {
   plan.context = 4096;
   plan.chunk = 512;
   plan.sequences = 48;
-  plan.cpu_linear = {{1, 0.5, {{LinearGroup::kUp, 0.625}, {LinearGroup::kHead, 0}}}, {8, 0.25}};
+  plan.cpu_linear = {{1, 0.5, {{"mlp_up", 0.625}, {"head", 0}}}, {8, 0.25}};
   plan.made_for = {"model-sum", "machine-sum"};
   const std::string text = plan_to_json(plan);
   const Plan read = parse_plan(text, "p");
@@ -72,9 +72,9 @@ TEST(PlanTest, NamedMatricesSurviveBeingWrittenAndRead) {
       {"role": "attention_out", "home": "gpu"}]})",
                                "p");
   const std::vector<WeightOverride> expected = {
-      {.layers = {{0, 3}, {40, 40}}, .role = WeightRole::kDown, .home = Tier::kHost},
+      {.layers = {{0, 3}, {40, 40}}, .matrix = "mlp_down", .home = Tier::kHost},
       {.home = Tier::kDisk},
-      {.role = WeightRole::kAttentionOut, .home = Tier::kDevice}};
+      {.matrix = "attention_out", .home = Tier::kDevice}};
   EXPECT_EQ(read.overrides, expected);
   EXPECT_FALSE(read.all_on_device());
   const std::string text = plan_to_json(read);
@@ -114,14 +114,18 @@ TEST(PlanTest, ErrorsNameFileAndField) {
   EXPECT_THAT(error(R"({"context": 0})"), HasSubstr("context is 0"));
   EXPECT_THAT(error(R"({"cpu_linear": [[8, 10], [8, 20]]})"), HasSubstr("tokens grow"));
   EXPECT_THAT(error(R"({"cpu_linear": [[8, 110]]})"), HasSubstr("percent; give 0 to 100"));
-  EXPECT_THAT(error(R"({"cpu_linear": [[8, 10, {"gate": 5}]]})"), HasSubstr("no linear layer"));
+  EXPECT_EQ(
+      parse_plan(R"({"cpu_linear": [[8, 10, {"up": 5}]]})", "my.json").cpu_linear[0].of("mlp_up"),
+      0.05)
+      << "names of earlier versions";
+  EXPECT_THAT(error(R"({"cpu_linear": [[8, 10, {"gate": 5}]]})"), HasSubstr("no linear op"));
   EXPECT_THAT(error(R"({"cpu_linear": [[8, 10, {"up": 101}]]})"), HasSubstr("give 0 to 100"));
   EXPECT_THAT(error(R"({"overrides": {}})"), HasSubstr("my.json: overrides is not a list"));
   EXPECT_THAT(error(R"({"overrides": [1]})"), HasSubstr("overrides[0] is not an object"));
   EXPECT_THAT(error(R"({"overrides": [{"role": "key"}]})"), HasSubstr("overrides[0] says no home"));
   EXPECT_THAT(error(R"({"overrides": [{"home": "host"}, {"role": "norm", "home": "host"}]})"),
               HasSubstr("overrides[1].role is 'norm', no matrix of a layer (query, key, value, "
-                        "attention_out, mlp_gate, mlp_up, mlp_down)"));
+                        "attention_out, mlp_gate, mlp_up, mlp_down, or qkv for the first three)"));
   EXPECT_THAT(error(R"({"overrides": [{"home": "tape"}]})"), HasSubstr("give gpu, host or disk"));
   EXPECT_THAT(error(R"({"overrides": [{"home": "gpu", "size": 1}]})"), HasSubstr("[0].size: no"));
   for (const char* layers : {"", "a", "1,", "-1", "1-", "3-1", "99999999999"}) {

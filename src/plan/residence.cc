@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <string>
 
 #include "plan/linear_shares.h"
 #include "plan/weight_homes.h"
@@ -12,11 +13,12 @@ namespace spillway {
 
 std::vector<ResidenceGain> residence_gains(const Hardware& hardware, const Model& model,
                                            double tokens) {
-  std::array<ResidenceGain, kLinearGroups> by_group;
+  std::vector<ResidenceGain> gains;  // in the order of a layer
   for (const SplitOp& op : split_ops(model)) {
-    if (op.group == LinearGroup::kHead) continue;  // lives where embeddings do
-    ResidenceGain& gain = by_group[static_cast<size_t>(op.group)];
-    gain.group = op.group;
+    if (op.layer == model.spec.layer_count()) continue;  // lives where embeddings do
+    auto known = std::ranges::find(gains, op.name, &ResidenceGain::op);
+    if (known == gains.end()) known = gains.insert(known, {.op = op.name});
+    ResidenceGain& gain = *known;
     for (const size_t i : op.weights) gain.bytes += static_cast<double>(model.weights[i].bytes());
     const SplitCurve curve = split_curve_of(hardware, op.shape, tokens);
     const double share = curve.crossing();
@@ -25,10 +27,6 @@ std::vector<ResidenceGain> residence_gains(const Hardware& hardware, const Model
       gain.joining += hand_over_seconds(hardware, tokens, static_cast<double>(op.shape.cols),
                                         share * static_cast<double>(op.shape.rows));
     }
-  }
-  std::vector<ResidenceGain> gains;
-  for (const ResidenceGain& gain : by_group) {
-    if (gain.bytes > 0) gains.push_back(gain);
   }
   std::ranges::stable_sort(gains, std::greater(), &ResidenceGain::per_byte);
   return gains;
@@ -50,14 +48,14 @@ std::vector<LayerRange> spread_layers(int layers, int count) {
   return ranges;
 }
 
-std::vector<WeightRole> roles_of(const Model& model, LinearGroup group) {
-  std::vector<WeightRole> roles;
+std::vector<std::string> matrices_of(const Model& model, std::string_view op) {
+  std::vector<std::string> names;
   for (const BoundWeight& weight : model.weights) {
     const WeightSlot& slot = weight.slot;
-    if (slot.layer == 0 && !slot.is_vector() && group_of(slot.role) == group)
-      roles.push_back(slot.role);
+    if (slot.layer == 0 && slot.is_layer_matrix() && slot.op_name == op)
+      names.emplace_back(slot.name);
   }
-  return roles;
+  return names;
 }
 
 }  // namespace
@@ -76,13 +74,13 @@ Plan with_residence_by_gain(const Hardware& hardware, const Model& model, const 
   for (const ResidenceGain& gain : gains) all += gain.bytes;
   Plan placed = plan;
   double left = shares.device * all, others = all;
-  const auto put = [&](LinearGroup group, const std::vector<LayerRange>& layers) {
-    for (const WeightRole role : roles_of(model, group))
-      placed.overrides.push_back({.layers = layers, .role = role, .home = Tier::kDevice});
+  const auto put = [&](std::string_view op, const std::vector<LayerRange>& layers) {
+    for (const std::string& matrix : matrices_of(model, op))
+      placed.overrides.push_back({.layers = layers, .matrix = matrix, .home = Tier::kDevice});
   };
   size_t whole = 0;
   for (; whole < gains.size() && gains[whole].bytes <= left; ++whole) {
-    put(gains[whole].group, {});
+    put(gains[whole].op, {});
     left -= gains[whole].bytes;
     others -= gains[whole].bytes;
   }
@@ -90,10 +88,10 @@ Plan with_residence_by_gain(const Hardware& hardware, const Model& model, const 
   const bool alike =
       whole + 1 < gains.size() && gains[whole + 1].per_byte() > 0.99 * gains[whole].per_byte();
   if (whole < gains.size() && !alike) {
-    const double each = gains[whole].bytes / model.spec.layers;
+    const double each = gains[whole].bytes / model.spec.layer_count();
     const int count = static_cast<int>(left / each);
     if (count > 0) {
-      put(gains[whole].group, spread_layers(model.spec.layers, count));
+      put(gains[whole].op, spread_layers(model.spec.layer_count(), count));
       left -= count * each;
       others -= count * each;
     }
@@ -109,7 +107,7 @@ TierShares placed_shares(const Model& model, const Plan& plan, bool has_device) 
   double all = 0;
   for (size_t i = 0; i < homes.size(); ++i) {
     const WeightSlot& slot = model.weights[i].slot;
-    if (slot.layer < 0 || slot.is_vector()) continue;
+    if (!slot.is_layer_matrix()) continue;
     bytes[static_cast<size_t>(homes[i])] += static_cast<double>(model.weights[i].bytes());
     all += static_cast<double>(model.weights[i].bytes());
   }

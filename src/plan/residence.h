@@ -3,21 +3,21 @@
 // do not: HeteGen's module scheduler (4.5).
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "model/model.h"
 #include "plan/hardware.h"
-#include "plan/linear_group.h"
 #include "plan/plan.h"
 
 namespace spillway {
 
 // What the device's memory gains by a byte of these layers, in seconds of a step.
 struct ResidenceGain {
-  LinearGroup group = LinearGroup::kProject;
-  double bytes = 0;      // of all layers
-  double computing = 0;  // equation 13: what both take for it by the share at which they meet
-  double joining = 0;    // and what handing over to the CPU and back takes besides
+  std::string_view op = {};  // its name
+  double bytes = 0;          // of all layers
+  double computing = 0;      // equation 13: what both take for it by the share at which they meet
+  double joining = 0;        // and what handing over to the CPU and back takes besides
   double per_byte() const { return bytes > 0 ? (computing + joining) / bytes : 0; }
 };
 

@@ -3,7 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
+#include <map>
+#include <string_view>
 
 #include "model/known_models.h"
 #include "plan/weight_homes.h"
@@ -15,18 +16,18 @@ struct ResidenceTest : testing::Test {
   Hardware hardware = read_hardware("h200");
   Model model = describe_dummy_model("opt-13b");
 
-  // Bytes on the device, of each group.
-  std::array<double, kLinearGroups> there(const Plan& plan) {
-    std::array<double, kLinearGroups> bytes = {}, all = {};
+  // Of the bytes of each op, the share on the device.
+  std::map<std::string_view, double> there(const Plan& plan) {
+    std::map<std::string_view, double> bytes, all;
     const auto homes = weight_homes(false, model, plan.weight_plan());
     for (size_t i = 0; i < homes.size(); ++i) {
       const WeightSlot& slot = model.weights[i].slot;
-      if (slot.layer < 0 || slot.is_vector()) continue;
-      const auto group = static_cast<size_t>(group_of(slot.role));
-      all[group] += static_cast<double>(model.weights[i].bytes());
-      if (homes[i] == Tier::kDevice) bytes[group] += static_cast<double>(model.weights[i].bytes());
+      if (!slot.is_layer_matrix()) continue;
+      const auto of = static_cast<double>(model.weights[i].bytes());
+      all[slot.op_name] += of;
+      if (homes[i] == Tier::kDevice) bytes[slot.op_name] += of;
     }
-    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = all[i] > 0 ? bytes[i] / all[i] : 0;
+    for (auto& [op, share] : bytes) share /= all[op];
     return bytes;
   }
 };
@@ -35,8 +36,8 @@ struct ResidenceTest : testing::Test {
 TEST_F(ResidenceTest, SmallOpsGainTheMost) {
   const auto gains = residence_gains(hardware, model, 1);
   ASSERT_EQ(gains.size(), 4U);
-  EXPECT_EQ(gains[0].group, LinearGroup::kAttentionOut);
-  EXPECT_EQ(gains[1].group, LinearGroup::kProject);
+  EXPECT_EQ(gains[0].op, "attention_out");
+  EXPECT_EQ(gains[1].op, "qkv");
   for (size_t i = 1; i < gains.size(); ++i) EXPECT_LE(gains[i].per_byte(), gains[i - 1].per_byte());
 }
 
@@ -45,7 +46,7 @@ TEST_F(ResidenceTest, WhatIsSlowGoesFirst) {
   const int64_t hidden = model.spec.hidden, ffn = model.spec.ffn;
   hardware.splits = {
       {.shape = {DType::kF16, ffn, hidden}, .tokens = 1, .cpu = {0, 1}, .link = {0, 1}}};
-  EXPECT_EQ(residence_gains(hardware, model, 1)[0].group, LinearGroup::kUp);
+  EXPECT_EQ(residence_gains(hardware, model, 1)[0].op, "mlp_up");
 }
 
 TEST_F(ResidenceTest, AsManyBytesAsBeforeWhateverTheShare) {
@@ -56,13 +57,13 @@ TEST_F(ResidenceTest, AsManyBytesAsBeforeWhateverTheShare) {
     const TierShares now = placed_shares(model, placed);
     EXPECT_NEAR(now.device, share, 0.01) << share;
     EXPECT_NEAR(now.device + now.host, 1, 1e-9);
-    const auto bytes = there(placed);
+    auto bytes = there(placed);
     // Nothing of a group before all of one that gains more.
     const auto gains = residence_gains(hardware, model, 1);
     for (size_t i = 1; i < gains.size(); ++i) {
       if (gains[i].per_byte() > 0.99 * gains[i - 1].per_byte()) continue;
-      const double before = bytes[static_cast<size_t>(gains[i - 1].group)];
-      if (bytes[static_cast<size_t>(gains[i].group)] > 0.05) EXPECT_GT(before, 0.95) << share;
+      const double before = bytes[gains[i - 1].op];
+      if (bytes[gains[i].op] > 0.05) EXPECT_GT(before, 0.95) << share;
     }
   }
 }
@@ -70,7 +71,7 @@ TEST_F(ResidenceTest, AsManyBytesAsBeforeWhateverTheShare) {
 TEST_F(ResidenceTest, SomebodysOwnOverridesStay) {
   Plan plan;
   plan.weights = {0.5, 0.5, 0};
-  plan.overrides = {{.role = WeightRole::kDown, .home = Tier::kDevice}};
+  plan.overrides = {{.matrix = "mlp_down", .home = Tier::kDevice}};
   EXPECT_EQ(with_residence_by_gain(hardware, model, plan, 1).overrides, plan.overrides);
   plan.overrides.clear();
   plan.weights = {0, 1, 0};

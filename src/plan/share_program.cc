@@ -28,7 +28,7 @@ ShareProgram::ShareProgram(const SearchRequest& request, PlacedWeights& weights,
     if (weight.slot.layer >= 0 && !weight.slot.is_vector())
       weight_bytes_ += static_cast<double>(weight.bytes());
   }
-  layer_bytes_ = weight_bytes_ / r_.model.spec.layers;
+  layer_bytes_ = weight_bytes_ / r_.model.spec.layer_count();
 }
 
 ShareProgram::Sizes ShareProgram::sizes_of(const FoundPlan& found) {
@@ -57,7 +57,7 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
   const Sizes sizes = sizes_of(found);
   const auto device_budget = static_cast<double>(apart_ ? r_.budgets.device : r_.budgets.host);
   if (sizes.device_fixed > device_budget) return false;
-  const auto layers = static_cast<double>(r_.model.spec.layers);
+  const auto layers = static_cast<double>(r_.model.spec.layer_count());
   // What does not depend on shares: products, by the prices of a plan with everything there.
   FoundPlan resident = found;
   resident.plan.attention = AttentionPlace::kAuto;

@@ -2,6 +2,7 @@
 #include "plan/simulate.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace spillway {
@@ -23,7 +24,7 @@ class Simulation {
       first_group_.push_back(groups_);
       groups_ += batch.swaps.size();
     }
-    kv_there_.resize(static_cast<size_t>(shape.layers) * groups_);
+    kv_there_.resize(static_cast<size_t>(shape.layers()) * groups_);
     kv_stored_.resize(kv_there_.size());
     for (const StepEvent& event : schedule_step(shape)) add(event, price(event));
   }
@@ -40,46 +41,28 @@ class Simulation {
   // shown: a prompt's micro-batches have ten each in every layer.
   void add(const StepEvent& event, const EventPrice& price) {
     if (!keep_events_ && shape_.overlap) {
-      if (only_moves_rows(event.action) && !batch_of(event).rows_away) return;
-      if (only_computes(event.action) && has_only_device(price)) {
+      const bool only_moves_rows =
+          event.subject == EventSubject::kHiddenStates && event.kind != EventKind::kLoad;
+      if (only_moves_rows && !batch_of(event).rows_away) return;
+      const bool only_computes =
+          event.kind == EventKind::kRun || event.subject == EventSubject::kPartitions;
+      if (only_computes && has_only_device(price)) {
         const double seconds = price[Worker::kDevice];
         if (seconds <= 0) return;
+        const bool beside_cpu = !events_.empty() && events_.back().kind == EventKind::kStart;
         if (!events_.empty() && joinable_) {
           prices_.back()[Worker::kDevice] += seconds;
           return;
         }
-        events_.push_back({StepAction::kAttend});
+        events_.push_back(event);
         prices_.push_back(price);
-        joinable_ = true;
+        joinable_ = !beside_cpu;
         return;
       }
     }
     events_.push_back(event);
     prices_.push_back(price);
     joinable_ = false;
-  }
-  static bool only_moves_rows(StepAction action) {
-    return action == StepAction::kTakeRows || action == StepAction::kStoreRows ||
-           action == StepAction::kDropRows;
-  }
-  static bool only_computes(StepAction action) {
-    switch (action) {
-      case StepAction::kMultiply:
-      case StepAction::kEmbed:
-      case StepAction::kProject:
-      case StepAction::kBeginParts:
-      case StepAction::kAttend:
-      case StepAction::kEndParts:
-      case StepAction::kAttentionOut:
-      case StepAction::kUp:
-      case StepAction::kDown:
-      case StepAction::kFinishLayer:
-      case StepAction::kGather:
-      case StepAction::kHead:
-        return true;
-      default:
-        return false;
-    }
   }
   static bool has_only_device(const EventPrice& price) {
     return std::all_of(price.seconds.begin() + 1, price.seconds.end(),
@@ -97,14 +80,10 @@ class Simulation {
   double& free_at(Worker worker) { return free_[static_cast<size_t>(worker)]; }
 
   // Occupies its workers, each from when it is free and the event `ready`. Returns when all have
-  // done their part.
-  double work(const StepEvent& event, double ready) { return work(event, ready, ready); }
-  // `readable`: from when on the disk may be at it.
-  double work(const StepEvent& event, double ready, double readable) {
+  // done their part. `readable`: from when on the disk may be at it.
+  double occupy(const StepEvent& event, double ready, double readable) {
     const EventPrice& price = prices_[at_];
     if (keep_events_) result_.events.push_back({.event = event});
-    // Without overlap nothing begins before all else has ended, and the device waits for it.
-    if (!shape_.overlap) ready = readable = *std::max_element(free_.begin(), free_.end());
     double end = ready;
     for (const Worker worker : kAllWorkers) {
       const double seconds = price[worker];
@@ -119,9 +98,18 @@ class Simulation {
       result_.events.back().begin[w] = begin;
       result_.events.back().end[w] = free_at(worker);
     }
-    if (!shape_.overlap) device_waits_for(end);
     return end;
   }
+  double work(const StepEvent& event, double ready) { return work(event, ready, ready); }
+  double work(const StepEvent& event, double ready, double readable) {
+    if (shape_.overlap) return occupy(event, ready, readable);
+    // Nothing begins before all else has ended, and the device waits for it.
+    const double all_free = all_are_free_at();
+    const double end = occupy(event, all_free, all_free);
+    device_waits_for(end);
+    return end;
+  }
+  double all_are_free_at() const { return *std::max_element(free_.begin(), free_.end()); }
   // On the device's queue, when what came before is done.
   void compute(const StepEvent& event) {
     free_at(Worker::kDevice) = work(event, free_at(Worker::kDevice));
@@ -130,60 +118,69 @@ class Simulation {
     free_at(Worker::kDevice) = std::max(free_at(Worker::kDevice), time);
   }
 
+  // The one place where the simulation tells events apart.
   void run(const StepEvent& event) {
+    switch (event.kind) {
+      case EventKind::kLoad:
+        return load(event);
+      case EventKind::kWait:
+        if (double* const there = try_there(event)) device_waits_for(*there);
+        return;
+      case EventKind::kStart:
+        if (event.subject == EventSubject::kPartitions) return compute(event);
+        return start_on_cpu(event);
+      case EventKind::kJoin:
+        if (event.subject == EventSubject::kPartitions) return compute(event);
+        return device_waits_for(cpu_done_);
+      case EventKind::kStore:
+        return store(event);
+      case EventKind::kRelease:
+        if (event.subject == EventSubject::kWeights) slot_left_ = free_at(Worker::kDevice);
+        return;
+      case EventKind::kRun:
+        if (!started_) return compute(event);
+        device_waits_for(std::max(cpu_done_, occupy(event, *started_, *started_)));
+        started_.reset();
+        return;
+    }
+  }
+  // When what a wait is for has come.
+  double* try_there(const StepEvent& event) {
+    if (event.subject == EventSubject::kWeights)
+      return &weights_there_[static_cast<size_t>(event.group)];
+    if (event.subject == EventSubject::kHiddenStates)
+      return &rows_there_[static_cast<size_t>(event.batch)];
+    return &kv_there_[group_at(event)];
+  }
+  void load(const StepEvent& event) {
+    double& there = *try_there(event);
+    if (event.subject == EventSubject::kWeights) {
+      there = load_weights(event);
+    } else if (event.subject == EventSubject::kHiddenStates) {
+      there = work(event, rows_stored_);
+    } else {
+      there = work(event, std::max(kv_left_[kv_loads_ % 2], group_before(event)));
+      ++kv_loads_;
+    }
+  }
+  void store(const StepEvent& event) {
     const double now = free_at(Worker::kDevice);
-    switch (event.action) {
-      case StepAction::kLoadWeights:
-        weights_there_[static_cast<size_t>(event.group)] = load_weights(event);
-        break;
-      case StepAction::kUseWeights:
-        device_waits_for(weights_there_[static_cast<size_t>(event.group)]);
-        break;
-      case StepAction::kLeaveWeights:
-        slot_left_ = now;
-        break;
-      case StepAction::kLoadRows:
-        rows_there_[static_cast<size_t>(event.batch)] = work(event, rows_stored_);
-        break;
-      case StepAction::kTakeRows:
-        device_waits_for(rows_there_[static_cast<size_t>(event.batch)]);
-        break;
-      case StepAction::kStoreRows:
-        if (batch_of(event).rows_away) rows_stored_ = work(event, now);
-        break;
-      case StepAction::kLoadKv:
-        kv_there_[group_at(event)] =
-            work(event, std::max(kv_left_[kv_loads_ % 2], group_before(event)));
-        ++kv_loads_;
-        break;
-      case StepAction::kAttendSwapped:
-        device_waits_for(kv_there_[group_at(event)]);
-        compute(event);
-        break;
-      case StepAction::kStoreKv:
-        kv_stored_[group_at(event)] = kv_left_[kv_stores_ % 2] = work(event, now);
-        ++kv_stores_;
-        break;
-      case StepAction::kStartOnHost:
-        host_done_ = work(event, now);
-        break;
-      case StepAction::kJoinHost:
-        device_waits_for(host_done_);
-        break;
-      case StepAction::kProject:
-      case StepAction::kAttentionOut:
-      case StepAction::kUp:
-      case StepAction::kDown:
-      case StepAction::kHead:
-        linear_done_ = work(event, now);  // also of the CPU, beside what the device does next
-        break;
-      case StepAction::kJoinLinear:
-        device_waits_for(linear_done_);
-        break;
-      case StepAction::kDropRows:
-        break;
-      default:
-        compute(event);
+    if (event.subject == EventSubject::kHiddenStates) {
+      if (batch_of(event).rows_away) rows_stored_ = work(event, now);
+    } else {
+      kv_stored_[group_at(event)] = kv_left_[kv_stores_ % 2] = work(event, now);
+      ++kv_stores_;
+    }
+  }
+  // Of a linear op the device multiplies its own rows meanwhile, also where nothing overlaps.
+  void start_on_cpu(const StepEvent& event) {
+    const LoweredLayer& layer = shape_.model->layer(event.layer);
+    const bool is_linear = layer.ops[static_cast<size_t>(event.op)].kind == LoweredKind::kLinear;
+    if (shape_.overlap || !is_linear) {
+      cpu_done_ = work(event, free_at(Worker::kDevice));
+    } else {
+      started_ = all_are_free_at();
+      cpu_done_ = occupy(event, *started_, *started_);
     }
   }
   // What is on disk is read before there is room in a slot, as far as staging memory goes.
@@ -209,7 +206,8 @@ class Simulation {
   bool joinable_ = false;  // the last event is the device's alone, and joined with others
   size_t at_ = 0;          // the event that runs
   std::array<double, kWorkerCount> free_ = {};
-  double slot_left_ = 0, host_done_ = 0, linear_done_ = 0;
+  double slot_left_ = 0, cpu_done_ = 0;
+  std::optional<double> started_;      // the CPU's part of the linear op at hand, without overlap
   double rows_stored_ = 0;             // all that left their slots so far
   std::vector<double> weights_there_;  // by piece
   std::vector<double> read_;           // when pieces from disk were there, on and on

@@ -4,14 +4,26 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <numeric>
+
+#include "model/known_models.h"
+#include "model/transformer_shape.h"
 
 namespace spillway {
 namespace {
 
+// A network of so many layers, as devices run it; its sizes do not matter.
+std::shared_ptr<const LoweredModel> layers(int count) {
+  TransformerShape shape = try_known_model("opt-125m").value();
+  shape.layers = count;
+  return make_spec(shape).lowered;
+}
+constexpr int kLastOp = 4;  // of a layer
+
 struct SimulateTest : testing::Test {
   // One piece a layer.
-  StepShape shape{.layers = 4,
+  StepShape shape{.model = layers(4),
                   .streamed = {{.layer = 0}, {.layer = 1}, {.layer = 2}, {.layer = 3}},
                   .slotfuls = {0, 1, 2, 3},
                   .batches = {{.logits = true}}};
@@ -19,14 +31,16 @@ struct SimulateTest : testing::Test {
 
   EventPrice price(const StepEvent& event) const {
     EventPrice price;
-    if (event.action == StepAction::kFinishLayer) price[Worker::kDevice] = layer_s;
-    if (event.action == StepAction::kLoadWeights) {
+    const bool is_run = event.kind == EventKind::kRun, is_load = event.kind == EventKind::kLoad;
+    const bool of_kv = event.subject == EventSubject::kKv;
+    if (is_run && event.op == kLastOp) price[Worker::kDevice] = layer_s;
+    if (is_load && event.subject == EventSubject::kWeights) {
       price[Worker::kToDevice] = weights_s;
       price[Worker::kDiskRead] = disk_s;
     }
-    if (event.action == StepAction::kStartOnHost) price[Worker::kCpu] = host_s;
-    if (event.action == StepAction::kLoadKv) price[Worker::kToDevice] = kv_s;
-    if (event.action == StepAction::kStoreKv) price[Worker::kToHost] = store_s;
+    if (event.kind == EventKind::kStart) price[Worker::kCpu] = host_s;
+    if (is_load && of_kv) price[Worker::kToDevice] = kv_s;
+    if (event.kind == EventKind::kStore && of_kv) price[Worker::kToHost] = store_s;
     return price;
   }
   // The third step of several: by then all are alike.
@@ -47,7 +61,7 @@ TEST_F(SimulateTest, WhatIsSlowerDecides) {
 
 // Of eight layers one is on disk: it is read while the others come from host memory.
 TEST_F(SimulateTest, TheDiskReadsAheadAsFarAsThereIsStagingMemory) {
-  shape.layers = 8;
+  shape.model = layers(8);
   shape.streamed.clear();
   shape.slotfuls.clear();
   for (int layer = 0; layer < 8; ++layer) {
@@ -58,8 +72,8 @@ TEST_F(SimulateTest, TheDiskReadsAheadAsFarAsThereIsStagingMemory) {
     shape.pieces_read_ahead = ahead;
     const auto done = simulate_steps(shape, 4, [](const StepEvent& event) {
       EventPrice price;
-      if (event.action == StepAction::kFinishLayer) price[Worker::kDevice] = 0.5;
-      if (event.action == StepAction::kLoadWeights) {
+      if (event.kind == EventKind::kRun && event.op == kLastOp) price[Worker::kDevice] = 0.5;
+      if (event.kind == EventKind::kLoad && event.subject == EventSubject::kWeights) {
         price[Worker::kToDevice] = 1;
         if (event.group == 3) price[Worker::kDiskRead] = 10;
       }

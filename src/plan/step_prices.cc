@@ -6,13 +6,26 @@
 #include <utility>
 
 #include "base/error.h"
+#include "model/weight_slots.h"
 #include "plan/activation_sizes.h"
 
 namespace spillway {
 namespace {
 
-// Ops of a layer beside products: norm, rope and append; the sum; norm and activation; the sum.
-constexpr double kProjectOps = 3, kAttentionOutOps = 1, kUpOps = 2, kDownOps = 1;
+// Launches of a linear op beside its products: norm, rope and append; the sum; norm and activation.
+double launches_of(LinearFinish finish) {
+  switch (finish) {
+    case LinearFinish::kAppend:
+      return 3;
+    case LinearFinish::kActivate:
+    case LinearFinish::kGate:
+      return 2;
+    case LinearFinish::kAdd:
+    case LinearFinish::kStore:
+      break;
+  }
+  return 1;
+}
 
 CpuLinearShare cpu_share(const std::vector<CpuLinearShare>& shares, double tokens) {
   const size_t number = order_for(shares, static_cast<int64_t>(tokens));
@@ -24,22 +37,6 @@ double sequences_of_a_batch(const Plan& plan, const RunLayout& layout, const Ste
                                                static_cast<double>(size.tokens_each)));
   if (size.tokens_each > 1 || plan.micro_batch <= 0) return most;
   return std::min(most, static_cast<double>(plan.micro_batch));
-}
-
-double ops_of(LinearGroup group) {
-  switch (group) {
-    case LinearGroup::kProject:
-      return kProjectOps;
-    case LinearGroup::kAttentionOut:
-      return kAttentionOutOps;
-    case LinearGroup::kUp:
-      return kUpOps;
-    case LinearGroup::kDown:
-      return kDownOps;
-    case LinearGroup::kHead:
-      break;
-  }
-  return 1;
 }
 
 void add_price(EventPrice& to, const EventPrice& price, double times = 1) {
@@ -81,7 +78,7 @@ StepPrices::StepPrices(const Hardware& hardware, const ModelSpec& spec,
                    : std::max(0.0, size.keys - static_cast<double>(size.tokens_each) / 2);
   if (size.tokens_each == 1) traffic_ = kv_traffic(hardware, spec_, kv_type_, plan.attention_topk);
   row_bytes_ = 4.0 * static_cast<double>(spec_.hidden);
-  shape_ = {.layers = spec_.layers,
+  shape_ = {.model = spec_.lowered,
             .streamed = weights_->streamed,
             .slotfuls = weights_->slotfuls,
             .weight_slots = std::max(1, layout.weight_slots),
@@ -116,8 +113,9 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
   const double on_disk = static_cast<double>(layout.disk_blocks) / blocks;
   double cpu_share = plan.attention == AttentionPlace::kCpu ? 1 : 0;
   if (plan.attention == AttentionPlace::kAuto && on_host > 0) {
-    cpu_share = plan.cpu_attention.value_or(balanced_cpu_share(
-        kv_bytes(all * on_host), weights_->streamed_bytes / static_cast<double>(spec_.layers)));
+    cpu_share = plan.cpu_attention.value_or(
+        balanced_cpu_share(kv_bytes(all * on_host),
+                           weights_->streamed_bytes / static_cast<double>(spec_.layer_count())));
   }
   // Whole sequences: as many as the decoder gives to the CPU. Of those that come in parts it has a
   // share.
@@ -183,21 +181,29 @@ double StepPrices::products(const Processor& on, const OpProducts& of, double to
   return seconds;
 }
 
+// The head multiplies the rows of all batches that logits are wanted of.
+double StepPrices::tokens_of(const StepWeights::Linear& of, double batch_tokens) const {
+  return of.is_head ? static_cast<double>(size_.sequences) : batch_tokens;
+}
+
 EventPrice StepPrices::price_of_linear(const StepWeights::Linear& of, double tokens) const {
   EventPrice price;
-  if (of.group == LinearGroup::kHead) {
-    if (!size_.logits) return price;
-    tokens = static_cast<double>(size_.sequences);
-  }
-  price[Worker::kDevice] = ops_of(of.group) * hardware_.device().launch_s +
+  if (of.is_head && !size_.logits) return price;
+  tokens = tokens_of(of, tokens);
+  price[Worker::kDevice] = launches_of(of.finish) * hardware_.device().launch_s +
                            products(hardware_.device(), of.resident, tokens);
-  if (of.group == LinearGroup::kUp) price[Worker::kDevice] += activate(tokens);
-  if (!of.on_cpu.empty()) {
-    price[Worker::kCpu] = hand_over_seconds(hardware_, tokens, of.columns, of.cpu_rows) +
-                          products(hardware_.host, of.on_cpu, tokens) / cpu_share_;
-    if (of.cpu_from_disk > 0)
-      price[Worker::kDiskRead] = of.cpu_from_disk / std::max(1.0, hardware_.disk_read);
-  }
+  if (of.activations > 0) price[Worker::kDevice] += activate(tokens * of.activations);
+  return price;
+}
+
+EventPrice StepPrices::price_on_cpu(const StepWeights::Linear& of, double tokens) const {
+  EventPrice price;
+  if (of.on_cpu.empty() || (of.is_head && !size_.logits)) return price;
+  tokens = tokens_of(of, tokens);
+  price[Worker::kCpu] = hand_over_seconds(hardware_, tokens, of.columns, of.cpu_rows) +
+                        products(hardware_.host, of.on_cpu, tokens) / cpu_share_;
+  if (of.cpu_from_disk > 0)
+    price[Worker::kDiskRead] = of.cpu_from_disk / std::max(1.0, hardware_.disk_read);
   return price;
 }
 
@@ -211,11 +217,10 @@ EventPrice StepPrices::price_of_load(const StepWeights::Segment& segment) const 
 }
 
 // Nothing else between the products takes time that shows: on a CPU it is a twentieth of a small
-// model's prompts. ReLU is a comparison.
-double StepPrices::activate(double tokens) const {
+// model's prompts.
+double StepPrices::activate(double elements) const {
   const double rate = hardware_.device().activations_per_s;
-  if (rate <= 0 || spec_.activation == ActivationKind::kRelu) return 0;
-  return tokens * static_cast<double>(spec_.ffn) / rate;
+  return rate <= 0 ? 0 : elements / rate;
 }
 
 double StepPrices::attend(const Processor& on, double sequences) const {
@@ -251,28 +256,30 @@ double StepPrices::disk(double bytes, double rate) const {
   return bytes <= 0 ? 0 : hardware_.disk_access_s + bytes / std::max(rate, 1.0);
 }
 
-EventPrice StepPrices::price_of_batch(StepAction action, const Batch& batch) const {
+EventPrice StepPrices::price_of_batch(Priced what, const Batch& batch) const {
   EventPrice price;
   const double launch = hardware_.device().launch_s;
-  switch (action) {
-    case StepAction::kEmbed:
+  switch (what) {
+    case Priced::kNothing:
+      break;
+    case Priced::kEmbed:
       price[Worker::kToDevice] = up(batch.tokens * weights_->looked_up_bytes);
       [[fallthrough]];
-    case StepAction::kGather:
+    case Priced::kGather:
       price[Worker::kDevice] = launch;
       break;
-    case StepAction::kLoadRows:
+    case Priced::kLoadRows:
       price[Worker::kToDevice] = up(batch.tokens * row_bytes_);
       if (batch.rows == Tier::kDisk)
         price[Worker::kDiskRead] = disk(batch.tokens * row_bytes_, hardware_.disk_read);
       break;
-    case StepAction::kStoreRows:
+    case Priced::kStoreRows:
       if (batch.rows == Tier::kDevice) break;  // they are where they live
       price[Worker::kToHost] = down(batch.tokens * row_bytes_);
       if (batch.rows == Tier::kDisk)
         price[Worker::kDiskWrite] = disk(batch.tokens * row_bytes_, hardware_.disk_write);
       break;
-    case StepAction::kStartOnHost: {
+    case Priced::kAttendOnCpu: {
       const double width = static_cast<double>(spec_.q_dim() + 2 * spec_.kv_dim());
       const double rows = batch.on_cpu * static_cast<double>(size_.tokens_each);
       price[Worker::kToHost] = down(rows * width * inner_bytes_);
@@ -280,16 +287,16 @@ EventPrice StepPrices::price_of_batch(StepAction action, const Batch& batch) con
       price[Worker::kToDevice] = up(rows * static_cast<double>(spec_.q_dim()) * inner_bytes_);
       break;
     }
-    case StepAction::kBeginParts:
+    case Priced::kStartPartitions:
       price[Worker::kDevice] = 2 * launch;
       break;
-    case StepAction::kEndParts:
+    case Priced::kJoinPartitions:
       price[Worker::kDevice] = launch;
       break;
-    case StepAction::kAttend:
+    case Priced::kAttend:
       price[Worker::kDevice] = attend(hardware_.device(), batch.resident);
       break;
-    case StepAction::kLoadKv:
+    case Priced::kLoadKv:
       if (batch.groups == 0) break;
       price[Worker::kToDevice] =
           up(readers_ *
@@ -300,32 +307,30 @@ EventPrice StepPrices::price_of_batch(StepAction action, const Batch& batch) con
       price[Worker::kDiskRead] =
           disk(readers_ * kv_bytes(batch.swapped_from_disk) / batch.groups, hardware_.disk_read);
       break;
-    case StepAction::kAttendSwapped:
+    case Priced::kAttendSwapped:
       if (batch.groups > 0) return attend_swapped(batch);
       break;
-    case StepAction::kStoreKv:
+    case Priced::kStoreKv:
       if (batch.groups == 0) break;
       price[Worker::kToHost] = down(new_kv_bytes(batch.swapped) / batch.groups);
       price[Worker::kDiskWrite] =
           disk(new_kv_bytes(batch.swapped_from_disk) / batch.groups, hardware_.disk_write);
       break;
-    default:
-      break;  // it only waits, or is priced by its weights
   }
   return price;
 }
 
 void StepPrices::price_all() {
-  constexpr auto kActions = static_cast<size_t>(StepAction::kHead) + 1;
-  batch_prices_.reserve(kActions * batch_kinds_.size());
-  for (size_t action = 0; action < kActions; ++action) {
-    for (const Batch& batch : batch_kinds_) {
-      batch_prices_.push_back(price_of_batch(static_cast<StepAction>(action), batch));
-    }
+  batch_prices_.reserve(kPriced * batch_kinds_.size());
+  for (size_t what = 0; what < kPriced; ++what) {
+    for (const Batch& batch : batch_kinds_)
+      batch_prices_.push_back(price_of_batch(static_cast<Priced>(what), batch));
   }
   for (const StepWeights::Linear& linear : weights_->linear_kinds) {
-    for (const Batch& batch : batch_kinds_)
+    for (const Batch& batch : batch_kinds_) {
       linear_prices_.push_back(price_of_linear(linear, batch.tokens));
+      cpu_prices_.push_back(price_on_cpu(linear, batch.tokens));
+    }
   }
   const auto multiply = [&](const StepWeights::Segment& segment, double tokens) {
     EventPrice price;
@@ -339,34 +344,50 @@ void StepPrices::price_all() {
   }
 }
 
+// The one place where prices tell events apart; what is not named here only waits.
+StepPrices::Priced StepPrices::find_priced(const StepEvent& event) const {
+  const bool is_load = event.kind == EventKind::kLoad, is_store = event.kind == EventKind::kStore;
+  switch (event.subject) {
+    case EventSubject::kHiddenStates:
+      return is_load ? Priced::kLoadRows : is_store ? Priced::kStoreRows : Priced::kNothing;
+    case EventSubject::kKv:
+      return is_load ? Priced::kLoadKv : is_store ? Priced::kStoreKv : Priced::kNothing;
+    case EventSubject::kCpu:
+      return event.kind == EventKind::kStart ? Priced::kAttendOnCpu : Priced::kNothing;
+    case EventSubject::kPartitions:
+      return event.kind == EventKind::kStart ? Priced::kStartPartitions : Priced::kJoinPartitions;
+    case EventSubject::kOp:
+      if (event.layer == kEmbeddingList) return Priced::kEmbed;
+      switch (shape_.model->layer(event.layer).ops[static_cast<size_t>(event.op)].kind) {
+        case LoweredKind::kGather:
+          return Priced::kGather;
+        case LoweredKind::kAttention:
+          return event.group < 0 ? Priced::kAttend : Priced::kAttendSwapped;
+        default:
+          return Priced::kNothing;
+      }
+    case EventSubject::kWeights:
+    case EventSubject::kLayerKv:
+      break;
+  }
+  return Priced::kNothing;
+}
+
 const EventPrice& StepPrices::of(const StepEvent& event) const {
   const size_t kind = batches_[static_cast<size_t>(std::max(0, event.batch))];
   const auto segment = [&] { return weights_->segments[static_cast<size_t>(event.group)]; };
-  const auto linear = [&](LinearGroup group) -> const EventPrice& {
-    return linear_price(weights_->linear_kind(event.layer, group), kind);
-  };
-  switch (event.action) {
-    case StepAction::kLoadWeights:
-      return load_prices_[static_cast<size_t>(segment())];
-    case StepAction::kMultiply:
-      return multiply_price(segment(), event.batch < 0 ? batch_kinds_.size() : kind);
-    case StepAction::kProject:
-      return linear(LinearGroup::kProject);
-    case StepAction::kAttentionOut:
-      return linear(LinearGroup::kAttentionOut);
-    case StepAction::kUp:
-      return linear(LinearGroup::kUp);
-    case StepAction::kDown:
-      return linear(LinearGroup::kDown);
-    case StepAction::kHead:
-      return linear(LinearGroup::kHead);
-    default:
-      return batch_price(event.action, kind);
-  }
+  if (event.subject == EventSubject::kWeights && event.kind == EventKind::kLoad)
+    return load_prices_[static_cast<size_t>(segment())];
+  const bool of_op = event.subject == EventSubject::kOp || event.subject == EventSubject::kCpu;
+  const int linear = of_op && event.layer >= 0 ? weights_->linear_kind(event.layer, event.op) : -1;
+  if (linear < 0 || event.kind == EventKind::kJoin) return batch_price(find_priced(event), kind);
+  if (event.kind == EventKind::kStart) return cpu_price(linear, kind);
+  if (event.group < 0) return linear_price(linear, kind);
+  return multiply_price(segment(), event.batch < 0 ? batch_kinds_.size() : kind);
 }
 
 StepEstimate StepPrices::sums() const {
-  const auto layers = static_cast<size_t>(spec_.layers);
+  const auto layers = static_cast<size_t>(spec_.layer_count());
   std::vector<double> count(batch_kinds_.size());  // of batches of each kind
   for (const size_t kind : batches_) count[kind] += 1;
   const auto over_batches = [&](EventPrice& to, auto price_of_kind) {
@@ -378,23 +399,22 @@ StepEstimate StepPrices::sums() const {
   for (size_t b = 0; b < batches_.size(); ++b) {
     const size_t kind = batches_[b];
     const BatchShape& shape = shape_.batches[b];
-    const auto with = [&](StepAction action, double times = 1) {
-      add_price(each, batch_price(action, kind), times);
+    const auto with = [&](Priced what, double times = 1) {
+      add_price(each, batch_price(what, kind), times);
     };
-    if (shape.parts) with(StepAction::kBeginParts), with(StepAction::kEndParts);
-    if (shape.on_host) with(StepAction::kStartOnHost);
-    if (shape.on_device) with(StepAction::kAttend);
+    if (shape.parts) with(Priced::kStartPartitions), with(Priced::kJoinPartitions);
+    if (shape.on_host) with(Priced::kAttendOnCpu);
+    if (shape.on_device) with(Priced::kAttend);
     const double groups = batch_kinds_[kind].groups;
-    for (const StepAction action :
-         {StepAction::kLoadKv, StepAction::kAttendSwapped, StepAction::kStoreKv}) {
-      if (groups > 0) with(action, groups);
+    for (const Priced what : {Priced::kLoadKv, Priced::kAttendSwapped, Priced::kStoreKv}) {
+      if (groups > 0) with(what, groups);
     }
-    add_price(stored, batch_price(StepAction::kStoreRows, kind));
-    if (b > 0 && shape.rows_away) add_price(loaded, batch_price(StepAction::kLoadRows, kind));
+    add_price(stored, batch_price(Priced::kStoreRows, kind));
+    if (b > 0 && shape.rows_away) add_price(loaded, batch_price(Priced::kLoadRows, kind));
   }
   // Rows of the first batch come while the last one of the layer before is computed.
   const EventPrice first = shape_.batches.front().rows_away
-                               ? batch_price(StepAction::kLoadRows, batches_.front())
+                               ? batch_price(Priced::kLoadRows, batches_.front())
                                : EventPrice{};
   // Behind the layers' sums: what belongs to none, and a head that streams.
   std::vector<EventPrice> sums(layers + 1);
@@ -402,28 +422,32 @@ StepEstimate StepPrices::sums() const {
   for (size_t i = 0; i < of_linear.size(); ++i) {
     over_batches(of_linear[i],
                  [&](size_t kind) { return linear_price(static_cast<int>(i), kind); });
+    over_batches(of_linear[i], [&](size_t kind) { return cpu_price(static_cast<int>(i), kind); });
   }
-  constexpr auto kLayerGroups = static_cast<size_t>(LinearGroup::kHead);
   for (size_t layer = 0; layer < layers; ++layer) {
     EventPrice& sum = sums[layer];
     add_price(sum, each);
     add_price(sum, loaded);
-    for (size_t group = 0; group < kLayerGroups; ++group)
-      add_price(sum,
-                of_linear[static_cast<size_t>(weights_->linears[layer * kLinearGroups + group])]);
+    for (auto op = static_cast<size_t>(weights_->first_of[layer]);
+         op < static_cast<size_t>(weights_->first_of[layer + 1]); ++op) {
+      if (const int linear = weights_->linears[op]; linear >= 0)
+        add_price(sum, of_linear[static_cast<size_t>(linear)]);
+    }
     if (layer + 1 < layers || size_.logits) {
       add_price(sum, stored);
       add_price(sum, first);
     }
   }
   EventPrice& rest = sums[layers];
-  over_batches(rest, [&](size_t kind) { return batch_price(StepAction::kEmbed, kind); });
+  over_batches(rest, [&](size_t kind) { return batch_price(Priced::kEmbed, kind); });
   add_price(rest, stored);
   add_price(rest, first);
   if (size_.logits) {
-    over_batches(rest, [&](size_t kind) { return batch_price(StepAction::kGather, kind); });
+    over_batches(rest, [&](size_t kind) { return batch_price(Priced::kGather, kind); });
     add_price(rest, loaded);
-    add_price(rest, linear_price(weights_->linear_kind(spec_.layers, LinearGroup::kHead), 0));
+    const int head = weights_->linears.back();
+    add_price(rest, linear_price(head, 0));
+    add_price(rest, cpu_price(head, 0));
   }
   std::vector<EventPrice> of_segment(weights_->segment_kinds.size());
   for (size_t i = 0; i < of_segment.size(); ++i) {
@@ -433,7 +457,7 @@ StepEstimate StepPrices::sums() const {
   }
   size_t at = 0;
   for (const StreamedShape& linear : weights_->streamed) {
-    const bool is_head = linear.layer >= spec_.layers;
+    const bool is_head = linear.layer >= spec_.layer_count();
     for (int i = 0; i < linear.pieces; ++i, ++at) {
       const int kind = weights_->segments[at];
       if (!is_head) {

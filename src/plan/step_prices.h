@@ -71,15 +71,34 @@ class StepPrices {
   double balanced_cpu_share(double kv_bytes, double weight_bytes) const;
   // Fills the tables of prices.
   void price_all();
-  EventPrice price_of_batch(StepAction action, const Batch& batch) const;
+  // What of a batch's events takes time beside linear ops and weights.
+  enum class Priced : uint8_t {
+    kNothing,
+    kEmbed,
+    kGather,
+    kLoadRows,
+    kStoreRows,
+    kAttendOnCpu,
+    kStartPartitions,
+    kJoinPartitions,
+    kAttend,
+    kLoadKv,
+    kAttendSwapped,
+    kStoreKv,
+  };
+  static constexpr auto kPriced = static_cast<size_t>(Priced::kStoreKv) + 1;
+  EventPrice price_of_batch(Priced what, const Batch& batch) const;
   EventPrice price_of_linear(const StepWeights::Linear& of, double tokens) const;
+  EventPrice price_on_cpu(const StepWeights::Linear& of, double tokens) const;
+  double tokens_of(const StepWeights::Linear& of, double batch_tokens) const;
+  Priced find_priced(const StepEvent& event) const;
   EventPrice price_of_load(const StepWeights::Segment& segment) const;
   double products(const Processor& on, const OpProducts& of, double tokens) const;
   double kv_bytes(double sequences) const { return sequences * keys_read_ * kv_token_bytes_; }
   double new_kv_bytes(double sequences) const {
     return sequences * static_cast<double>(size_.tokens_each) * kv_token_bytes_;
   }
-  double activate(double tokens) const;
+  double activate(double elements) const;
   double attend(const Processor& on, double sequences) const;
   double attend_bytes(const Processor& on, double bytes) const {
     return attention_seconds(on, kv_type_, query_group(spec_), bytes);
@@ -90,11 +109,14 @@ class StepPrices {
   double down(double bytes) const;
   double disk(double bytes, double rate) const;
 
-  const EventPrice& batch_price(StepAction action, size_t kind) const {
-    return batch_prices_[static_cast<size_t>(action) * batch_kinds_.size() + kind];
+  const EventPrice& batch_price(Priced what, size_t kind) const {
+    return batch_prices_[static_cast<size_t>(what) * batch_kinds_.size() + kind];
   }
   const EventPrice& linear_price(int linear, size_t kind) const {
     return linear_prices_[static_cast<size_t>(linear) * batch_kinds_.size() + kind];
+  }
+  const EventPrice& cpu_price(int linear, size_t kind) const {
+    return cpu_prices_[static_cast<size_t>(linear) * batch_kinds_.size() + kind];
   }
   // kind: of the batch; behind the last: the head's rows.
   const EventPrice& multiply_price(int segment, size_t kind) const {
@@ -118,9 +140,10 @@ class StepPrices {
   double cpu_attention_ = 1;
   double link_share_ = 1, cpu_share_ = 1;  // what each leaves the other of its rate
   StepShape shape_;
-  // [action, kind of batch], [kind of linear, kind of batch], [kind of segment], [kind of segment,
-  // kind of batch or head]
-  std::vector<EventPrice> batch_prices_, linear_prices_, load_prices_, multiply_prices_;
+  // [what, kind of batch], [kind of linear, kind of batch] on the device and on the CPU, [kind of
+  // segment], [kind of segment, kind of batch or head]
+  std::vector<EventPrice> batch_prices_, linear_prices_, cpu_prices_, load_prices_,
+      multiply_prices_;
 };
 
 // A step by the events one after the other, with every wait (simulate.h): a step among others.

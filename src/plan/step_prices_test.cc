@@ -8,8 +8,11 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include "model/transformer_shape.h"
 #include "plan/predict.h"
 
 namespace spillway {
@@ -20,15 +23,17 @@ double two_to(int exponent) { return std::ldexp(1.0, exponent); }
 // Two layers of 1024: four matrices of 2 MiB, two of 8 MiB. A token's KV takes 4 KiB of a layer,
 // and so does its row of the residual stream.
 Model round_model() {
-  Model model;
-  model.spec.vocab_size = 64;
-  model.spec.hidden = model.spec.embedding_dim = 1024;
-  model.spec.layers = 2;
-  model.spec.heads = model.spec.kv_heads = 8;
-  model.spec.head_dim = 128;
-  model.spec.ffn = 4096;
-  model.spec.max_context = 4096;
-  model.spec.gated_mlp = false;
+  TransformerShape shape;
+  shape.vocab_size = 64;
+  shape.hidden = shape.embedding_dim = 1024;
+  shape.layers = 2;
+  shape.heads = shape.kv_heads = 8;
+  shape.head_dim = 128;
+  shape.ffn = 4096;
+  shape.max_context = 4096;
+  shape.gated_mlp = false;
+  shape.rope.dims = 128;
+  Model model{make_spec(shape), {}};
   for (const WeightSlot& slot : weight_slots(model.spec))
     model.weights.push_back({slot, slot.is_vector() ? DType::kF32 : DType::kF16, {}});
   return model;
@@ -58,14 +63,14 @@ struct StepPricesTest : testing::Test {
     layout.host_blocks = host * 64;
     layout.disk_blocks = disk * 64;
   }
-  // Ticks of the first event of this kind, of each worker; of weights, of all pieces of a layer.
-  EventPrice price(StepAction action, int batch = 0, int layer = 0) {
+  // Ticks of the first event of this name, of each worker; of weights, of all segments of a layer.
+  EventPrice price(std::string_view name, int batch = 0, int layer = 0) {
     const StepPrices prices(hardware, model, homes(), plan, layout, size);
-    const bool all = action == StepAction::kLoadWeights || action == StepAction::kMultiply;
+    const bool all = name == "load weights" || name == "multiply";
     EventPrice sum;
     bool any = false;
     for (const StepEvent& event : schedule_step(prices.shape())) {
-      if (event.action != action) continue;
+      if (name_of(event) != name) continue;
       if (event.batch >= 0 && event.batch != batch) continue;
       if (event.layer >= 0 && event.layer != layer) continue;
       const EventPrice one = prices.of(event);
@@ -73,14 +78,25 @@ struct StepPricesTest : testing::Test {
       any = true;
       if (!all) break;
     }
-    EXPECT_TRUE(any) << "no such event";
+    EXPECT_TRUE(any) << "no event " << name;
     return sum;
+  }
+  bool has(std::string_view name) {
+    const StepPrices prices(hardware, model, homes(), plan, layout, size);
+    return std::ranges::any_of(schedule_step(prices.shape()),
+                               [&](const StepEvent& event) { return name_of(event) == name; });
+  }
+  // As event_name() has it, but for rows of segments and sequences of groups.
+  std::string name_of(const StepEvent& event) const {
+    const std::string name = event_name(*model.spec.lowered, event);
+    if (event.kind != EventKind::kRun || event.group < 0) return name;
+    return name == "attention" ? "attention, swapped" : "multiply";
   }
   // Of the linear ops behind attention.
   double finish_layer() {
     double ticks = 0;
-    for (const StepAction action : {StepAction::kAttentionOut, StepAction::kUp, StepAction::kDown})
-      ticks += price(action)[Worker::kDevice];
+    for (const char* op : {"attention_out", "mlp_up", "mlp_down"})
+      ticks += price(op)[Worker::kDevice];
     return ticks;
   }
   const std::vector<Tier>& homes() {
@@ -99,26 +115,26 @@ struct StepPricesTest : testing::Test {
 };
 
 TEST_F(StepPricesTest, FewTokensReadTheWeights) {
-  EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kDevice], 3);
+  EXPECT_DOUBLE_EQ(price("qkv")[Worker::kDevice], 3);
   EXPECT_DOUBLE_EQ(finish_layer(), 1 + 4 + 4);
 }
 
 TEST_F(StepPricesTest, ManyTokensMultiply) {
   size = {.sequences = 1, .tokens_each = 1024, .keys = 512.5};
-  EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kDevice], 3 * 32);
+  EXPECT_DOUBLE_EQ(price("qkv")[Worker::kDevice], 3 * 32);
   EXPECT_DOUBLE_EQ(finish_layer(), (1 + 4 + 4) * 32);
   hardware.gpu->prompt_attention_flop_per_s = two_to(31);
-  EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], 1024 * 1.0009765625)
+  EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], 1024 * 1.0009765625)
       << "4 x 1024 tokens x 512.5 keys x 1024";
 }
 
 TEST_F(StepPricesTest, WeightsComeOverBusAndDisk) {
   plan.weights = {0, 1, 0};
-  EventPrice load = price(StepAction::kLoadWeights);
+  EventPrice load = price("load weights");
   EXPECT_DOUBLE_EQ(load[Worker::kToDevice], 24);
   EXPECT_DOUBLE_EQ(load[Worker::kDiskRead], 0);
   plan.weights = {0, 0, 1};
-  load = price(StepAction::kLoadWeights);
+  load = price("load weights");
   EXPECT_DOUBLE_EQ(load[Worker::kToDevice], 24) << "and then over the bus";
   EXPECT_DOUBLE_EQ(load[Worker::kDiskRead], 4 * 24);
 }
@@ -127,19 +143,19 @@ TEST_F(StepPricesTest, FourBitWeightsAreExpandedWhereTheMachineSaysSo) {
   compress_matrices(model);
   plan.weights = {0, 1, 0};
   constexpr double kShare = 4.5 / 16;
-  EXPECT_DOUBLE_EQ(price(StepAction::kMultiply)[Worker::kDevice], 12 * kShare);
-  EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 24 * kShare);
+  EXPECT_DOUBLE_EQ(price("multiply")[Worker::kDevice], 12 * kShare);
+  EXPECT_DOUBLE_EQ(price("load weights")[Worker::kToDevice], 24 * kShare);
   hardware.gpu->dequantize_bytes_per_s = two_to(30);
   hardware.pageable_to_device = two_to(29);
-  EXPECT_DOUBLE_EQ(price(StepAction::kMultiply)[Worker::kDevice], 12 * (2 + 1))
+  EXPECT_DOUBLE_EQ(price("multiply")[Worker::kDevice], 12 * (2 + 1))
       << "expanded at half the speed that the result is read with";
-  EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 2 * 24 * kShare);
+  EXPECT_DOUBLE_EQ(price("load weights")[Worker::kToDevice], 2 * 24 * kShare);
 }
 
 TEST_F(StepPricesTest, OnlyWeightsThatAreNotQuantizedArePinned) {
   plan.weights = {0, 1, 0};
   hardware.pageable_to_device = two_to(29);
-  EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 24);
+  EXPECT_DOUBLE_EQ(price("load weights")[Worker::kToDevice], 24);
 }
 
 // Half of what streams: the CPU reads it at 64 MiB/s, and the bus has the other half.
@@ -152,18 +168,18 @@ TEST_F(StepPricesTest, TheCpuMultipliesItsRowsWhereTheyLie) {
     return kTicks * 4 * 4 * (columns / hardware.to_host.best() + rows / hardware.to_device.best());
   };
   const double of_down = handed(4 * 1024, 1024.0 / 2);
-  EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kCpu],
+  EXPECT_DOUBLE_EQ(price("qkv on the CPU")[Worker::kCpu],
                    3 * 32 / 2 + handed(1024, 3 * 1024.0 / 2));
-  EXPECT_DOUBLE_EQ(price(StepAction::kDown)[Worker::kCpu], 4 * 32 / 2 + of_down);
-  EXPECT_DOUBLE_EQ(price(StepAction::kMultiply)[Worker::kDevice], 12.0 / 2);
-  EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 24.0 / 2);
+  EXPECT_DOUBLE_EQ(price("mlp_down on the CPU")[Worker::kCpu], 4 * 32 / 2 + of_down);
+  EXPECT_DOUBLE_EQ(price("multiply")[Worker::kDevice], 12.0 / 2);
+  EXPECT_DOUBLE_EQ(price("load weights")[Worker::kToDevice], 24.0 / 2);
   hardware.cpu_beside_link = 0.5;
   hardware.link_beside_cpu = 0.25;
-  EXPECT_DOUBLE_EQ(price(StepAction::kDown)[Worker::kCpu], 2 * 4 * 32 / 2 + of_down);
-  EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 4 * 24.0 / 2);
+  EXPECT_DOUBLE_EQ(price("mlp_down on the CPU")[Worker::kCpu], 2 * 4 * 32 / 2 + of_down);
+  EXPECT_DOUBLE_EQ(price("load weights")[Worker::kToDevice], 4 * 24.0 / 2);
   size.sequences = 5;
-  EXPECT_DOUBLE_EQ(price(StepAction::kDown)[Worker::kCpu], 0) << "the share is of fewer tokens";
-  EXPECT_DOUBLE_EQ(price(StepAction::kLoadWeights)[Worker::kToDevice], 24);
+  EXPECT_FALSE(has("mlp_down on the CPU")) << "the share is of fewer tokens";
+  EXPECT_DOUBLE_EQ(price("load weights")[Worker::kToDevice], 24);
 }
 
 TEST_F(StepPricesTest, RowsThatStayCostNothing) {
@@ -171,83 +187,83 @@ TEST_F(StepPricesTest, RowsThatStayCostNothing) {
   size.sequences = 12;
   layout.max_tokens = 12;
   layout.activations = {1.0 / 3, 1.0 / 3, 1.0 / 3};
-  EventPrice store = price(StepAction::kStoreRows, 0);
+  EventPrice store = price("store hidden states", 0);
   EXPECT_EQ(store.seconds, EventPrice().seconds);
-  store = price(StepAction::kStoreRows, 1);
+  store = price("store hidden states", 1);
   EXPECT_DOUBLE_EQ(store[Worker::kToHost], 1.0 / 32);
   EXPECT_DOUBLE_EQ(store[Worker::kDiskWrite], 0);
-  store = price(StepAction::kStoreRows, 2);
+  store = price("store hidden states", 2);
   EXPECT_DOUBLE_EQ(store[Worker::kToHost], 1.0 / 32);
   EXPECT_DOUBLE_EQ(store[Worker::kDiskWrite], 1.0 / 8);
-  EXPECT_DOUBLE_EQ(price(StepAction::kLoadRows, 1)[Worker::kToDevice], 1.0 / 64);
-  EXPECT_DOUBLE_EQ(price(StepAction::kLoadRows, 2)[Worker::kDiskRead], 1.0 / 16);
+  EXPECT_DOUBLE_EQ(price("load hidden states", 1)[Worker::kToDevice], 1.0 / 64);
+  EXPECT_DOUBLE_EQ(price("load hidden states", 2)[Worker::kDiskRead], 1.0 / 16);
   layout.max_tokens = 36;  // of a prompt's step: there is room for all that decode
-  EXPECT_EQ(price(StepAction::kStoreRows, 2).seconds, EventPrice().seconds);
+  EXPECT_EQ(price("store hidden states", 2).seconds, EventPrice().seconds);
 }
 
 TEST_F(StepPricesTest, KvOnTheDeviceIsReadThere) {
-  EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], 1);
+  EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], 1);
 }
 
 TEST_F(StepPricesTest, TheCpuAttendsToWhatItHas) {
   place_kv(0, 1, 0);
   plan.attention = AttentionPlace::kCpu;
-  EventPrice start = price(StepAction::kStartOnHost);
+  EventPrice start = price("attention on the CPU");
   EXPECT_DOUBLE_EQ(start[Worker::kCpu], 32);
   EXPECT_DOUBLE_EQ(start[Worker::kToHost], 3.0 / 64) << "q, k and v of four tokens";
   EXPECT_DOUBLE_EQ(start[Worker::kToDevice], 1.0 / 128);
   plan.weights = {0, 1, 0};
   hardware.cpu_beside_link = 0.5;
-  EXPECT_DOUBLE_EQ(price(StepAction::kStartOnHost)[Worker::kCpu], 64) << "beside a busy bus";
+  EXPECT_DOUBLE_EQ(price("attention on the CPU")[Worker::kCpu], 64) << "beside a busy bus";
 }
 
 TEST_F(StepPricesTest, PagesComeAndWhatIsNewGoesBack) {
   place_kv(0, 1, 0);
   plan.attention = AttentionPlace::kGpu;
-  EXPECT_DOUBLE_EQ(price(StepAction::kLoadKv)[Worker::kToDevice], 2);
-  EXPECT_DOUBLE_EQ(price(StepAction::kAttendSwapped)[Worker::kDevice], 1);
-  EXPECT_DOUBLE_EQ(price(StepAction::kStoreKv)[Worker::kToHost], 1.0 / 32);
+  EXPECT_DOUBLE_EQ(price("load KV")[Worker::kToDevice], 2);
+  EXPECT_DOUBLE_EQ(price("attention, swapped")[Worker::kDevice], 1);
+  EXPECT_DOUBLE_EQ(price("store KV")[Worker::kToHost], 1.0 / 32);
   hardware.pageable_to_device = two_to(29);
-  EXPECT_DOUBLE_EQ(price(StepAction::kLoadKv)[Worker::kToDevice], 4);
+  EXPECT_DOUBLE_EQ(price("load KV")[Worker::kToDevice], 4);
   place_kv(0, 0, 1);
-  EXPECT_DOUBLE_EQ(price(StepAction::kLoadKv)[Worker::kDiskRead], 8);
-  EXPECT_DOUBLE_EQ(price(StepAction::kStoreKv)[Worker::kDiskWrite], 1.0 / 8);
+  EXPECT_DOUBLE_EQ(price("load KV")[Worker::kDiskRead], 8);
+  EXPECT_DOUBLE_EQ(price("store KV")[Worker::kDiskWrite], 1.0 / 8);
 }
 
 TEST_F(StepPricesTest, HeadsThatShareKeysAttendAtTheirOwnRate) {
   hardware.gpu->attention[KvType::kF16] = RateCurve({{1, two_to(31)}, {4, two_to(29)}});
-  EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], 1);
+  EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], 1);
   model.spec.kv_heads = 2;
-  EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], 4);
+  EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], 4);
 }
 
 TEST_F(StepPricesTest, SparseAttentionReadsAllOfKAndAShareOfV) {
   plan.attention_topk = 0.25F;
-  EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], (1 + 0.25) / 2);
+  EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], (1 + 0.25) / 2);
   place_kv(0, 1, 0);
   plan.attention = AttentionPlace::kCpu;
-  EXPECT_DOUBLE_EQ(price(StepAction::kStartOnHost)[Worker::kCpu], 32 * (1 + 0.25) / 2);
+  EXPECT_DOUBLE_EQ(price("attention on the CPU")[Worker::kCpu], 32 * (1 + 0.25) / 2);
   model.spec.kv_heads = 4;
-  EXPECT_DOUBLE_EQ(price(StepAction::kStartOnHost)[Worker::kCpu], 32 * (1 + 0.5) / 2)
+  EXPECT_DOUBLE_EQ(price("attention on the CPU")[Worker::kCpu], 32 * (1 + 0.5) / 2)
       << "two heads choose for themselves";
   model.spec.kv_heads = 8;
   size.tokens_each = 2;
-  const double sparse = price(StepAction::kProject)[Worker::kDevice];
+  const double sparse = price("qkv")[Worker::kDevice];
   plan.attention_topk = 0;
-  EXPECT_DOUBLE_EQ(price(StepAction::kProject)[Worker::kDevice], sparse);
+  EXPECT_DOUBLE_EQ(price("qkv")[Worker::kDevice], sparse);
 }
 
 TEST_F(StepPricesTest, SparseAttentionLeavesVAtHomeWhereTheDeviceCanReadIt) {
   place_kv(0, 1, 0);
   plan.attention = AttentionPlace::kGpu;
   plan.attention_topk = 0.25F;
-  EXPECT_DOUBLE_EQ(price(StepAction::kLoadKv)[Worker::kToDevice], 1) << "K alone";
-  EventPrice attend = price(StepAction::kAttendSwapped);
+  EXPECT_DOUBLE_EQ(price("load KV")[Worker::kToDevice], 1) << "K alone";
+  EventPrice attend = price("attention, swapped");
   EXPECT_DOUBLE_EQ(attend[Worker::kDevice], 0.5);
   EXPECT_DOUBLE_EQ(attend[Worker::kToDevice], 0.25) << "what is chosen of V";
   const auto expect_whole_pages = [&](double load) {
-    EXPECT_DOUBLE_EQ(price(StepAction::kLoadKv)[Worker::kToDevice], load);
-    attend = price(StepAction::kAttendSwapped);
+    EXPECT_DOUBLE_EQ(price("load KV")[Worker::kToDevice], load);
+    attend = price("attention, swapped");
     EXPECT_DOUBLE_EQ(attend[Worker::kDevice], (1 + 0.25) / 2);
     EXPECT_DOUBLE_EQ(attend[Worker::kToDevice], 0);
   };
@@ -258,15 +274,15 @@ TEST_F(StepPricesTest, SparseAttentionLeavesVAtHomeWhereTheDeviceCanReadIt) {
   expect_whole_pages(4);
   hardware.pageable_to_device = 0;
   plan.attention_topk = 1;
-  EXPECT_DOUBLE_EQ(price(StepAction::kLoadKv)[Worker::kToDevice], 2) << "no less than its pages";
+  EXPECT_DOUBLE_EQ(price("load KV")[Worker::kToDevice], 2) << "no less than its pages";
 }
 
 TEST_F(StepPricesTest, SequencesAreSharedByTheirHomes) {
   place_kv(2, 1, 1);
   plan.attention = AttentionPlace::kCpu;
-  EXPECT_DOUBLE_EQ(price(StepAction::kAttend)[Worker::kDevice], 0.5);
-  EXPECT_DOUBLE_EQ(price(StepAction::kStartOnHost)[Worker::kCpu], 8);
-  EXPECT_DOUBLE_EQ(price(StepAction::kLoadKv)[Worker::kDiskRead], 2);
+  EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], 0.5);
+  EXPECT_DOUBLE_EQ(price("attention on the CPU")[Worker::kCpu], 8);
+  EXPECT_DOUBLE_EQ(price("load KV")[Worker::kDiskRead], 2);
 }
 
 TEST_F(StepPricesTest, MicroBatchesShareALayersTripAndReadItEach) {
@@ -308,7 +324,7 @@ TEST_F(StepPricesTest, SumsAreThoseOfTheSchedulesEvents) {
     std::vector<EventPrice> sums(3);
     size_t at = 2;
     for (const StepEvent& event : schedule_step(prices.shape())) {
-      if (event.action != StepAction::kLoadRows)
+      if (name_of(event) != "load hidden states")
         at = event.layer < 0 ? 2 : std::min<size_t>(2, static_cast<size_t>(event.layer));
       for (size_t i = 0; i < sums[at].seconds.size(); ++i)
         sums[at].seconds[i] += prices.of(event).seconds[i];

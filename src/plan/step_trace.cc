@@ -26,7 +26,7 @@ std::string trace_of_steps(const Hardware& hardware, const Model& model, const P
       if (done.end[w] <= done.begin[w]) continue;
       const StepEvent& event = done.event;
       trace.add_span(
-          i, action_name(event.action), done.begin[w], done.end[w] - done.begin[w],
+          i, event_name(*prices.shape().model, event), done.begin[w], done.end[w] - done.begin[w],
           {{"layer", event.layer}, {"micro-batch", event.batch}, {"group", event.group}});
     }
   }

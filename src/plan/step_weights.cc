@@ -2,6 +2,7 @@
 #include "plan/step_weights.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "plan/weight_homes.h"
 
@@ -47,26 +48,45 @@ WeightProduct product_of(const Model& model, const MatrixRows& rows) {
 
 StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, const StreamCut& cut) {
   StepWeights all;
-  const int layers = model.spec.layers;
-  std::vector<StepWeights::Linear> linears(static_cast<size_t>(layers + 1) * kLinearGroups);
-  const auto linear = [&](int layer, LinearGroup group) -> StepWeights::Linear& {
-    return linears[static_cast<size_t>(layer) * kLinearGroups + static_cast<size_t>(group)];
+  const LoweredModel& lowered = *model.spec.lowered;
+  const int layers = lowered.layer_count();
+  std::vector<std::optional<StepWeights::Linear>> linears;
+  for (int i = 0; i <= layers; ++i) {
+    const LoweredLayer& layer = lowered.layer(i);
+    all.first_of.push_back(static_cast<int>(linears.size()));
+    for (size_t op = 0; op < layer.ops.size(); ++op) {
+      std::optional<StepWeights::Linear>& of = linears.emplace_back();
+      const LoweredOp& from = layer.ops[op];
+      // Of the head's list only the product with the head takes time that shows.
+      if (from.kind != LoweredKind::kLinear || (i == layers && op + 1 < layer.ops.size())) continue;
+      of.emplace();
+      of->finish = from.finish;
+      of->is_head = i == layers;
+      if (from.activation >= 0) {
+        // ReLU is a comparison.
+        const OpSpec& activation = layer.spec->ops[static_cast<size_t>(from.activation)];
+        if (activation.activation.kind != ActivationKind::kRelu)
+          of->activations = static_cast<double>(layer.of(static_cast<int>(op)).matrices[0].rows);
+      }
+    }
+  }
+  const auto linear = [&](int layer, int op) -> StepWeights::Linear& {
+    return linears[static_cast<size_t>(all.first_of[static_cast<size_t>(layer)] + op)].value();
   };
-  for (size_t i = 0; i < linears.size(); ++i)
-    linears[i].group = static_cast<LinearGroup>(i % kLinearGroups);
   const BoundWeight& head = head_of(model);
   for (size_t i = 0; i < model.weights.size(); ++i) {
     const BoundWeight& weight = model.weights[i];
     const WeightSlot& slot = weight.slot;
     const bool is_head = &weight == &head;
-    if (slot.layer < 0 && homes[i] == Tier::kHost && slot.role != WeightRole::kHead)
+    if (slot.is_table() && homes[i] == Tier::kHost)
       all.looked_up_bytes += static_cast<double>(weight.bytes()) / static_cast<double>(slot.rows);
-    if (slot.is_vector() || (slot.layer < 0 && !is_head)) continue;
-    if (homes[i] != Tier::kDevice) continue;
-    linear(is_head ? layers : slot.layer, group_of(is_head ? WeightRole::kHead : slot.role))
-        .resident.push_back({weight.dtype,
-                             static_cast<double>(slot.rows) * static_cast<double>(slot.cols),
-                             static_cast<double>(weight.bytes())});
+    if (homes[i] != Tier::kDevice || !(is_head || slot.is_layer_matrix())) continue;
+    StepWeights::Linear& of =
+        is_head ? linear(layers, lowered.head_op())
+                : linear(slot.layer, lowered.layer(slot.layer).number_of(slot.op));
+    of.resident.push_back({weight.dtype,
+                           static_cast<double>(slot.rows) * static_cast<double>(slot.cols),
+                           static_cast<double>(weight.bytes())});
   }
   const StreamOrder order = stream_order(model, homes, cut);
   all.uses_cpu = order.uses_cpu();
@@ -75,7 +95,7 @@ StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, con
   all.streamed.reserve(order.linears.size());
   Kinds<StepWeights::Segment> segment_kinds(all.segment_kinds);
   for (const StreamedLinear& streamed : order.linears) {
-    StepWeights::Linear& of = linear(streamed.layer, streamed.group);
+    StepWeights::Linear& of = linear(streamed.layer, streamed.op);
     double cpu_from_disk = 0;
     for (const MatrixRows& rows : streamed.on_cpu) {
       const WeightProduct product = product_of(model, rows);
@@ -103,7 +123,7 @@ StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, con
   }
   all.linears.reserve(linears.size());
   Kinds<StepWeights::Linear> linear_kinds(all.linear_kinds);
-  for (const StepWeights::Linear& of : linears) all.linears.push_back(linear_kinds.number_of(of));
+  for (const auto& of : linears) all.linears.push_back(of ? linear_kinds.number_of(*of) : -1);
   return all;
 }
 

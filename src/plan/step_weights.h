@@ -4,14 +4,13 @@
 // kinds of ops and segments: each kind is priced once.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
+#include "base/small_vector.h"
 #include "base/tier.h"
 #include "model/model.h"
 #include "plan/block_schedule.h"
-#include "plan/linear_group.h"
 #include "plan/stream_order.h"
 #include "tensor/dtype.h"
 
@@ -24,23 +23,14 @@ struct WeightProduct {
   bool operator==(const WeightProduct&) const = default;
 };
 
-// Those of an op; as many matrices as an op has (OpRows).
-class OpProducts {
- public:
-  void push_back(const WeightProduct& product) { products_.at(count_++) = product; }
-  bool empty() const { return count_ == 0; }
-  const WeightProduct* begin() const { return products_.data(); }
-  const WeightProduct* end() const { return products_.data() + count_; }
-  bool operator==(const OpProducts&) const = default;
-
- private:
-  std::array<WeightProduct, 3> products_ = {};
-  size_t count_ = 0;
-};
+// Those of an op.
+using OpProducts = SmallVector<WeightProduct, 3>;
 
 struct StepWeights {
   struct Linear {
-    LinearGroup group = LinearGroup::kProject;
+    LinearFinish finish = LinearFinish::kStore;
+    double activations = 0;  // elements of a token that an activation is computed of
+    bool is_head = false;
     OpProducts resident = {}, on_cpu = {};
     double cpu_rows = 0, columns = 0;
     double cpu_from_disk = 0;  // bytes, where nothing else of it streams
@@ -57,7 +47,8 @@ struct StepWeights {
 
   std::vector<Linear> linear_kinds;
   std::vector<Segment> segment_kinds;
-  std::vector<int> linears;   // [layers + 1, kLinearGroups]: the kind of each; the head's is last
+  std::vector<int> linears;   // the kind of each op of a layer, in order; -1: it is not linear
+  std::vector<int> first_of;  // [layers + 1]: where those of a layer begin; the head's are last
   std::vector<int> segments;  // the kind of each, in the order of their use
   std::vector<StreamedShape> streamed;
   std::vector<int> slotfuls;   // by segment (StepShape)
@@ -66,8 +57,9 @@ struct StepWeights {
   double looked_up_bytes = 0;  // of a token's rows of embeddings, in host memory
   bool uses_cpu = false;
 
-  int linear_kind(int layer, LinearGroup group) const {
-    return linears[static_cast<size_t>(layer) * kLinearGroups + static_cast<size_t>(group)];
+  // Of an op of a layer as devices run it (LoweredLayer::ops); -1: it is not linear.
+  int linear_kind(int layer, int op) const {
+    return linears[static_cast<size_t>(first_of[static_cast<size_t>(layer)] + op)];
   }
 };
 

@@ -15,7 +15,7 @@ namespace spillway {
 namespace {
 
 struct Matrix {
-  WeightRole role;
+  int number = 0;  // of the op's
   int64_t rows = 0, row_bytes = 0;
   Tier home = Tier::kHost;
   size_t weight = 0;
@@ -57,7 +57,7 @@ class Stacked {
       const int64_t first = i == from.matrix ? from.row : 0;
       const int64_t last = i == to.matrix ? to.row : matrices_[i].rows;
       if (last > first)
-        rows.push_back({matrices_[i].role, first, last - first, matrices_[i].weight});
+        rows.push_back({matrices_[i].number, first, last - first, matrices_[i].weight});
     }
     return rows;
   }
@@ -99,7 +99,8 @@ void cut_abreast(const std::vector<Matrix>& matrices, double cpu_share, uint64_t
   }
   const auto both = [&](int64_t first, int64_t count) {
     OpRows of;
-    for (const Matrix& matrix : matrices) of.push_back({matrix.role, first, count, matrix.weight});
+    for (const Matrix& matrix : matrices)
+      of.push_back({matrix.number, first, count, matrix.weight});
     return of;
   };
   int64_t first = static_cast<int64_t>(std::llround(cpu_share * static_cast<double>(rows)));
@@ -113,10 +114,9 @@ void cut_abreast(const std::vector<Matrix>& matrices, double cpu_share, uint64_t
     to.pieces.push_back(both(first, std::min(each, rows - first)));
 }
 
-StreamedLinear cut_group(int layer, LinearGroup group, const std::vector<Matrix>& matrices,
-                         bool gated, double cpu_share, uint64_t piece_bytes) {
-  StreamedLinear linear{.layer = layer, .group = group};
-  const bool together = group == LinearGroup::kUp && gated;
+// `together`: the matrices are split at the same rows.
+void cut_op(const std::vector<Matrix>& matrices, bool together, double cpu_share,
+            uint64_t piece_bytes, StreamedLinear& linear) {
   const bool one_home = std::ranges::all_of(
       matrices, [&](const Matrix& matrix) { return matrix.home == matrices.front().home; });
   if (!one_home || (together && matrices.size() < 2)) cpu_share = 0;
@@ -125,7 +125,6 @@ StreamedLinear cut_group(int layer, LinearGroup group, const std::vector<Matrix>
   } else {
     cut_stacked(Stacked(matrices), cpu_share, piece_bytes, linear);
   }
-  return linear;
 }
 
 }  // namespace
@@ -152,9 +151,9 @@ namespace {
 
 // Of the layer that has the most, wherever it lives.
 uint64_t largest_layer_bytes(const Model& model) {
-  std::vector<uint64_t> layers(static_cast<size_t>(model.spec.layers));
+  std::vector<uint64_t> layers(static_cast<size_t>(model.spec.layer_count()));
   for (const BoundWeight& weight : model.weights) {
-    if (weight.slot.layer >= 0 && !weight.slot.is_vector())
+    if (weight.slot.is_layer_matrix())
       layers[static_cast<size_t>(weight.slot.layer)] += aligned_weight_bytes(weight.bytes());
   }
   return *std::ranges::max_element(layers);
@@ -165,36 +164,38 @@ uint64_t largest_layer_bytes(const Model& model) {
 StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const StreamCut& cut) {
   SPW_ASSERT(homes.size() == model.weights.size());
   const bool by_layers = cut.slots == SlotContent::kLayers;
-  StreamOrder order{.layers = model.spec.layers, .by_layers = by_layers};
-  // By layer and group; weights are in the order of layers, and roles in that of their use.
-  std::vector<Matrix> matrices;
-  int layer = -1;
-  LinearGroup group = LinearGroup::kProject;
-  const auto end_group = [&](uint64_t piece_bytes) {
+  StreamOrder order{.layers = model.spec.layer_count(), .by_layers = by_layers};
+  const LoweredModel& lowered = *model.spec.lowered;
+  std::vector<Matrix> matrices;  // of the op at hand
+  StreamedLinear at;
+  const auto end_op = [&](uint64_t piece_bytes) {
     if (matrices.empty()) return;
-    order.linears.push_back(
-        cut_group(layer, group, matrices, model.spec.gated_mlp, cut.cpu.of(group), piece_bytes));
+    const LoweredLayer& layer = lowered.layer(at.layer);
+    at.op = layer.number_of(at.spec_op);
+    at.name = layer.name(at.op);
+    const bool together = layer.ops[static_cast<size_t>(at.op)].finish == LinearFinish::kGate;
+    cut_op(matrices, together, cut.cpu.of(at.name), piece_bytes, at);
+    order.linears.push_back(std::exchange(at, {}));
     matrices.clear();
   };
   const uint64_t of_layers = by_layers ? ~uint64_t{0} >> 1 : cut.piece_bytes;
+  // Weights are in the order of their use.
   for (size_t i = 0; i < homes.size(); ++i) {
     const WeightSlot& slot = model.weights[i].slot;
-    if (homes[i] == Tier::kDevice || slot.layer < 0 || slot.is_vector()) continue;
-    const LinearGroup of = group_of(slot.role);
-    if (slot.layer != layer || of != group) end_group(of_layers);
-    layer = slot.layer;
-    group = of;
-    matrices.push_back({slot.role, slot.rows, model.weights[i].bytes() / slot.rows, homes[i], i});
+    if (homes[i] == Tier::kDevice || !slot.is_layer_matrix()) continue;
+    if (slot.layer != at.layer || slot.op != at.spec_op) end_op(of_layers);
+    at.layer = slot.layer;
+    at.spec_op = slot.op;
+    matrices.push_back({slot.matrix, slot.rows, model.weights[i].bytes() / slot.rows, homes[i], i});
   }
-  end_group(of_layers);
+  end_op(of_layers);
   const BoundWeight& head = head_of(model);
   const auto number = static_cast<size_t>(&head - model.weights.data());
   if (homes[number] != Tier::kDevice) {
-    layer = model.spec.layers;
-    group = LinearGroup::kHead;
-    matrices = {
-        {WeightRole::kHead, head.slot.rows, head.bytes() / head.slot.rows, homes[number], number}};
-    end_group(by_layers ? largest_layer_bytes(model) : cut.piece_bytes);
+    at.layer = lowered.layer_count();
+    at.spec_op = lowered.head.ops.back().op;
+    matrices = {{0, head.slot.rows, head.bytes() / head.slot.rows, homes[number], number}};
+    end_op(by_layers ? largest_layer_bytes(model) : cut.piece_bytes);
   }
   return order;
 }

@@ -3,53 +3,37 @@
 // which pieces and order, and which rows the CPU multiplies where they lie (HeteGen, 4.2).
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <span>
+#include <string_view>
 #include <vector>
 
+#include "base/small_vector.h"
 #include "base/tier.h"
 #include "model/model.h"
 #include "plan/device_traits.h"
-#include "plan/linear_group.h"
 #include "plan/plan.h"
 
 namespace spillway {
 
 struct MatrixRows {
-  WeightRole role = WeightRole::kQuery;
+  int matrix = 0;  // of the op's
   int64_t first = 0, count = 0;
   size_t weight = 0;  // its number in Model::weights
 };
 
-// Rows of the matrices of an op, three at most. Plans are searched by the thousand, and have
-// thousands of these: nothing is allocated.
-class OpRows {
- public:
-  OpRows() = default;
-  OpRows(std::initializer_list<MatrixRows> rows) {
-    for (const MatrixRows& of : rows) push_back(of);
-  }
-  void push_back(const MatrixRows& rows) { rows_.at(count_++) = rows; }
-  size_t size() const { return count_; }
-  bool empty() const { return count_ == 0; }
-  const MatrixRows* begin() const { return rows_.data(); }
-  const MatrixRows* end() const { return rows_.data() + count_; }
-  const MatrixRows& front() const { return rows_.front(); }
-  const MatrixRows& operator[](size_t i) const { return rows_.at(i); }
-
- private:
-  std::array<MatrixRows, 3> rows_ = {};
-  size_t count_ = 0;
-};
+// Rows of the matrices of an op. Plans are searched by the thousand, and have thousands of these:
+// for as many matrices as most ops have, nothing is allocated.
+using OpRows = SmallVector<MatrixRows, 3>;
 
 // A linear op some of whose matrices are not on the device. Each of their rows is either the CPU's
 // or comes.
 struct StreamedLinear {
-  int layer = 0;  // as many as there are: the head
-  LinearGroup group = LinearGroup::kProject;
-  OpRows on_cpu = {};  // the first ones of the group
+  int layer = 0;    // as many as there are: the head
+  int op = 0;       // in its list as devices run it (LoweredLayer::ops)
+  int spec_op = 0;  // in its list as the model has it: that weights are found by
+  std::string_view name = {};
+  OpRows on_cpu = {};  // the first ones of the op
   std::vector<OpRows> pieces = {};
 };
 
@@ -67,7 +51,7 @@ struct StreamOrder {
 // Where one micro-batch goes through a layer, a slot takes a piece of kStreamPieceBytes at most:
 // what has come is computed while the next one does, and little memory is needed. Where several
 // take their turn, a layer has to stay until the last one is through: a slot takes all of it, its
-// pieces are whole groups; the head is cut so that it never needs larger slots than layers do.
+// pieces are whole ops; the head is cut so that it never needs larger slots than layers do.
 inline constexpr uint64_t kStreamPieceBytes = uint64_t{32} << 20;
 enum class SlotContent : uint8_t { kPieces, kLayers };
 // Slots in the device's memory: of one all is there and computes, the others fill.

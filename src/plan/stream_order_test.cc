@@ -21,15 +21,17 @@ std::vector<Tier> homes_of(const Model& model, const TierShares& shares,
 
 // Every row of every matrix that is not on the device is the CPU's or comes, once and in order.
 void expect_all_rows(const Model& model, const std::vector<Tier>& homes, const StreamOrder& order) {
-  std::map<std::pair<int, WeightRole>, int64_t> seen;
-  std::pair<int, LinearGroup> last{-1, LinearGroup::kProject};
+  std::map<std::pair<int, std::string_view>, int64_t> seen;
+  std::pair<int, int> last{-1, 0};
   for (const StreamedLinear& linear : order.linears) {
-    EXPECT_LT(last, std::pair(linear.layer, linear.group));
-    last = {linear.layer, linear.group};
+    EXPECT_LT(last, std::pair(linear.layer, linear.op));
+    last = {linear.layer, linear.op};
+    const OpSpec& op = model.spec.lowered->layer(linear.layer).of(linear.op);
+    EXPECT_EQ(op.name, linear.name);
     const auto take = [&](const OpRows& some) {
       for (const MatrixRows& rows : some) {
-        int64_t& next = seen[{linear.layer, rows.role}];
-        EXPECT_EQ(group_of(rows.role), linear.group);
+        const MatrixSpec& matrix = op.matrices.at(static_cast<size_t>(rows.matrix));
+        int64_t& next = seen[{linear.layer, matrix.name}];
         EXPECT_EQ(rows.first, next);
         EXPECT_EQ(rows.first % kGroupRows, 0);
         EXPECT_GT(rows.count, 0);
@@ -42,9 +44,9 @@ void expect_all_rows(const Model& model, const std::vector<Tier>& homes, const S
   for (size_t i = 0; i < homes.size(); ++i) {
     const WeightSlot& slot = model.weights[i].slot;
     const bool is_head = &model.weights[i] == &head_of(model);
-    if (slot.is_vector() || (slot.layer < 0 && !is_head)) continue;
-    const auto key = is_head ? std::pair(model.spec.layers, WeightRole::kHead)
-                             : std::pair(slot.layer, slot.role);
+    if (slot.is_vector() || (!slot.in_layer() && !is_head)) continue;
+    const auto key = is_head ? std::pair(model.spec.layer_count(), std::string_view("head"))
+                             : std::pair(slot.layer, slot.name);
     EXPECT_EQ(seen[key], homes[i] == Tier::kDevice ? 0 : slot.rows);
   }
 }
@@ -74,39 +76,33 @@ TEST(StreamOrderTest, QueryKeyAndValueAreCutAsOneGateAndUpAtTheSameRows) {
   const auto homes = homes_of(model, {0, 1, 0});
   const StreamOrder order =
       stream_order(model, homes, {.slots = SlotContent::kLayers, .cpu = {.share = 0.5}});
-  using Rows = std::vector<std::tuple<WeightRole, int64_t, int64_t>>;
+  using Rows = std::vector<std::tuple<int, int64_t, int64_t>>;  // matrix, first, count
   const auto of = [](const OpRows& some) {
     Rows all;
-    for (const MatrixRows& rows : some) all.emplace_back(rows.role, rows.first, rows.count);
+    for (const MatrixRows& rows : some) all.emplace_back(rows.matrix, rows.first, rows.count);
     return all;
   };
   const StreamedLinear& project = order.linears[0];
-  EXPECT_EQ(of(project.on_cpu), (Rows{{WeightRole::kQuery, 0, 4096}, {WeightRole::kKey, 0, 2048}}));
-  EXPECT_EQ(of(project.pieces[0]),
-            (Rows{{WeightRole::kKey, 2048, 2048}, {WeightRole::kValue, 0, 4096}}));
+  EXPECT_EQ(of(project.on_cpu), (Rows{{0, 0, 4096}, {1, 0, 2048}}));
+  EXPECT_EQ(of(project.pieces[0]), (Rows{{1, 2048, 2048}, {2, 0, 4096}}));
   const StreamedLinear& up = order.linears[2];
-  EXPECT_EQ(up.group, LinearGroup::kUp);
-  EXPECT_EQ(of(up.on_cpu), (Rows{{WeightRole::kGate, 0, 5504}, {WeightRole::kUp, 0, 5504}}));
+  EXPECT_EQ(up.name, "mlp_up");
+  EXPECT_EQ(of(up.on_cpu), (Rows{{0, 0, 5504}, {1, 0, 5504}}));
 }
 
 TEST(StreamOrderTest, AModuleMayHaveAShareOfItsOwn) {
   const Model model = describe_dummy_model("llama-2-7b");
-  const StreamOrder order = stream_order(
-      model, homes_of(model, {0, 1, 0}),
-      {.cpu = {.share = 0.5, .modules = {{LinearGroup::kUp, 0.25}, {LinearGroup::kDown, 0}}}});
+  const StreamOrder order =
+      stream_order(model, homes_of(model, {0, 1, 0}),
+                   {.cpu = {.share = 0.5, .modules = {{"mlp_up", 0.25}, {"mlp_down", 0}}}});
   for (const StreamedLinear& linear : order.linears) {
     int64_t rows = 0;
     for (const MatrixRows& of : linear.on_cpu) rows += of.count;
-    switch (linear.group) {
-      case LinearGroup::kUp:
-        EXPECT_EQ(rows, 2 * 2752);  // a quarter of gate and of up
-        break;
-      case LinearGroup::kDown:
-        EXPECT_EQ(rows, 0);
-        break;
-      default:
-        EXPECT_EQ(rows, linear.group == LinearGroup::kProject ? 3 * 4096 / 2 : 4096 / 2);
-    }
+    const int64_t expected = linear.name == "mlp_up"     ? 2 * 2752  // a quarter of gate and up
+                             : linear.name == "mlp_down" ? 0
+                             : linear.name == "qkv"      ? 3 * 4096 / 2
+                                                         : 4096 / 2;
+    EXPECT_EQ(rows, expected) << linear.name;
   }
 }
 
@@ -116,15 +112,14 @@ TEST(StreamOrderTest, TheCpuHasNoPartInOpsWithSeveralHomes) {
        stream_order(model, homes_of(model, {0, 0, 1}), {.cpu = {.share = 0.5}}).linears)
     EXPECT_FALSE(linear.on_cpu.empty()) << "all of it on disk";
   const auto mixed = weight_homes(
-      false, model,
-      {.shares = {0, 1, 0}, .overrides = {{.role = WeightRole::kKey, .home = Tier::kDisk}}});
+      false, model, {.shares = {0, 1, 0}, .overrides = {{.matrix = "key", .home = Tier::kDisk}}});
   for (const StreamedLinear& linear : stream_order(model, mixed, {.cpu = {.share = 0.5}}).linears)
-    EXPECT_EQ(linear.on_cpu.empty(), linear.group == LinearGroup::kProject);
+    EXPECT_EQ(linear.on_cpu.empty(), linear.name == "qkv");
   const auto homes = weight_homes(
       false, model,
-      {.shares = {0, 1, 0}, .overrides = {{.role = WeightRole::kGate, .home = Tier::kDevice}}});
+      {.shares = {0, 1, 0}, .overrides = {{.matrix = "mlp_gate", .home = Tier::kDevice}}});
   for (const StreamedLinear& linear : stream_order(model, homes, {.cpu = {.share = 0.5}}).linears)
-    EXPECT_EQ(linear.on_cpu.empty(), linear.group == LinearGroup::kUp);
+    EXPECT_EQ(linear.on_cpu.empty(), linear.name == "mlp_up");
 }
 
 TEST(StreamOrderTest, TheLargestOpOnDiskIsReadWhileOthersComeFromHostMemory) {
@@ -151,12 +146,12 @@ TEST(StreamOrderTest, PiecesAreSmallOrWholeGroups) {
     for (const auto& piece : linear.pieces) {
       int64_t bytes = 0;
       for (const MatrixRows& rows : piece)
-        bytes += rows.count * (rows.role == WeightRole::kDown ? 20480 : 5120) * 2;
+        bytes += rows.count * (linear.name == "mlp_down" ? 20480 : 5120) * 2;
       EXPECT_LE(bytes, int64_t{34} << 20);
     }
   }
   for (const StreamedLinear& linear : layers.linears) {
-    if (linear.layer < model.spec.layers) {
+    if (linear.layer < model.spec.layer_count()) {
       EXPECT_EQ(linear.pieces.size(), 1U);
     }
   }

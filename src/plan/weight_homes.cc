@@ -17,22 +17,19 @@ const uint64_t kStreamStageBytes = kStreamReadBytes + 3 * kDirectAlignment;
 
 namespace {
 
-bool is_embedding_or_head(WeightRole role) {
-  return role == WeightRole::kTokenEmbedding || role == WeightRole::kPositionEmbedding ||
-         role == WeightRole::kHead;
+bool is_embedding_or_head(const WeightSlot& slot) {
+  return slot.is_table() || (slot.layer == kHeadList && slot.name == "head");
 }
-
-bool is_layer_matrix(const WeightSlot& slot) { return slot.layer >= 0 && !slot.is_vector(); }
 
 void check_overrides(const Model& model, const std::vector<WeightOverride>& overrides) {
   for (size_t i = 0; i < overrides.size(); ++i) {
     for (const LayerRange& range : overrides[i].layers) {
-      SPW_CHECK(range.last < model.spec.layers, kInvalidArgument,
+      SPW_CHECK(range.last < model.spec.layer_count(), kInvalidArgument,
                 "overrides[{}] of the plan names layer {}, and {} has layers 0 to {}", i,
-                range.last, model.spec.name, model.spec.layers - 1);
+                range.last, model.spec.name, model.spec.layer_count() - 1);
     }
     const bool any = std::ranges::any_of(model.weights, [&](const BoundWeight& weight) {
-      return is_layer_matrix(weight.slot) && overrides[i].names(weight.slot);
+      return weight.slot.is_layer_matrix() && overrides[i].names(weight.slot);
     });
     SPW_CHECK(any, kInvalidArgument,
               "overrides[{}] of the plan names a matrix that {} does not have", i, model.spec.name);
@@ -49,7 +46,8 @@ std::optional<Tier> try_named_home(const WeightPlan& plan, const WeightSlot& slo
 }  // namespace
 
 bool WeightOverride::names(const WeightSlot& slot) const {
-  if (role && slot.role != *role) return false;
+  if (!matrix.empty() && matrix != slot.name && (matrix != "qkv" || matrix != slot.op_name))
+    return false;
   return layers.empty() || std::ranges::any_of(layers, [&](const LayerRange& range) {
            return slot.layer >= range.first && slot.layer <= range.last;
          });
@@ -87,11 +85,10 @@ std::vector<Tier> weight_homes(bool host_visible, const Model& model, WeightPlan
   };
   for (const BoundWeight& weight : model.weights) {
     const WeightSlot& slot = weight.slot;
-    homes.push_back(is_embedding_or_head(slot.role) ? plan.embeddings : Tier::kDevice);
-    if (!is_layer_matrix(slot)) continue;
+    homes.push_back(is_embedding_or_head(slot) ? plan.embeddings : Tier::kDevice);
+    if (!slot.is_layer_matrix()) continue;
     if (!together.empty()) {
-      const WeightSlot& last = model.weights[together.back()].slot;
-      if (last.layer != slot.layer || group_of(last.role) != group_of(slot.role)) give_home();
+      if (!model.weights[together.back()].slot.same_op(slot)) give_home();
     }
     if (const auto named = try_named_home(plan, slot)) {
       homes.back() = *named;
@@ -104,13 +101,14 @@ std::vector<Tier> weight_homes(bool host_visible, const Model& model, WeightPlan
 }
 
 const BoundWeight& head_of(const Model& model) {
-  const BoundWeight* head = nullptr;
-  for (const BoundWeight& weight : model.weights) {
-    if (weight.slot.role == WeightRole::kHead) return weight;
-    if (weight.slot.role == WeightRole::kTokenEmbedding) head = &weight;
-  }
-  SPW_ASSERT(head != nullptr);
-  return *head;
+  const MatrixSpec& head = model.spec.head->ops.back().matrices.front();
+  const std::string_view name = head.same_as.empty() ? head.name : head.same_as;
+  // It is among the first: those outside the layers come before all others.
+  const auto found = std::ranges::find_if(model.weights, [&](const BoundWeight& weight) {
+    return !weight.slot.in_layer() && weight.slot.name == name;
+  });
+  SPW_ASSERT(found != model.weights.end());
+  return *found;
 }
 
 WeightLayout weight_layout(const DeviceTraits& traits, const Model& model,
@@ -164,7 +162,7 @@ WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model,
     const auto bytes = static_cast<uint64_t>(weight.bytes());
     if (homes[i] == Tier::kHost) all.host += bytes;
     // Of embeddings, rows are looked up.
-    all.streams = all.streams || weight.slot.layer >= 0 || &weight == &head;
+    all.streams = all.streams || weight.slot.in_layer() || &weight == &head;
     if (homes[i] == Tier::kDisk && !stays) largest_written = std::max(largest_written, bytes);
   }
   if (mapped) all.mapped = std::exchange(all.device, 0);

@@ -19,18 +19,19 @@ struct WeightHomesTest : testing::Test {
   Model model = describe_dummy_model("opt-125m");
 
   // By role and layer.
-  Tier home(const WeightPlan& plan, WeightRole role, int layer, bool host_visible = false) const {
+  Tier home(const WeightPlan& plan, std::string_view name, int layer, bool host_visible = false,
+            bool is_bias = false) const {
     const std::vector<Tier> homes = weight_homes(host_visible, model, plan);
     for (size_t i = 0; i < homes.size(); ++i) {
       const WeightSlot& slot = model.weights[i].slot;
-      if (slot.role == role && slot.layer == layer) return homes[i];
+      if (slot.name == name && slot.layer == layer && slot.is_bias == is_bias) return homes[i];
     }
     ADD_FAILURE() << "no such weight";
     return Tier::kDevice;
   }
-  uint64_t bytes_of(WeightRole role) const {
+  uint64_t bytes_of(std::string_view name) const {
     for (const BoundWeight& weight : model.weights) {
-      if (weight.slot.role == role) return static_cast<uint64_t>(weight.bytes());
+      if (weight.slot.name == name) return static_cast<uint64_t>(weight.bytes());
     }
     return 0;
   }
@@ -38,24 +39,28 @@ struct WeightHomesTest : testing::Test {
 
 TEST_F(WeightHomesTest, NamedMatricesLiveWhereTheyAreToldAndTheLastWordCounts) {
   const WeightPlan plan{
-      .overrides = {{.role = WeightRole::kDown, .home = Tier::kDisk},
+      .overrides = {{.matrix = "mlp_down", .home = Tier::kDisk},
                     {.layers = {{0, 3}, {8, 8}}, .home = Tier::kHost},
-                    {.layers = {{2, 2}}, .role = WeightRole::kKey, .home = Tier::kDevice}}};
-  EXPECT_EQ(home(plan, WeightRole::kDown, 7), Tier::kDisk);
-  EXPECT_EQ(home(plan, WeightRole::kUp, 7), Tier::kDevice);
-  EXPECT_EQ(home(plan, WeightRole::kDown, 8), Tier::kHost);
-  EXPECT_EQ(home(plan, WeightRole::kUp, 3), Tier::kHost);
-  EXPECT_EQ(home(plan, WeightRole::kKey, 2), Tier::kDevice);
-  EXPECT_EQ(home(plan, WeightRole::kKeyBias, 3), Tier::kDevice) << "no matrix";
-  EXPECT_EQ(home(plan, WeightRole::kUp, 3, /*host_visible=*/true), Tier::kDevice);
-  EXPECT_EQ(home(plan, WeightRole::kDown, 7, /*host_visible=*/true), Tier::kDisk);
+                    {.layers = {{2, 2}}, .matrix = "key", .home = Tier::kDevice}}};
+  EXPECT_EQ(home(plan, "mlp_down", 7), Tier::kDisk);
+  EXPECT_EQ(home(plan, "mlp_up", 7), Tier::kDevice);
+  EXPECT_EQ(home(plan, "mlp_down", 8), Tier::kHost);
+  EXPECT_EQ(home(plan, "mlp_up", 3), Tier::kHost);
+  EXPECT_EQ(home(plan, "key", 2), Tier::kDevice);
+  EXPECT_EQ(home(plan, "key", 3, false, /*is_bias=*/true), Tier::kDevice) << "no matrix";
+  EXPECT_EQ(home(plan, "mlp_up", 3, /*host_visible=*/true), Tier::kDevice);
+  // An op with several matrices, by its name.
+  const WeightPlan of_op{.overrides = {{.layers = {{1, 1}}, .matrix = "qkv", .home = Tier::kHost}}};
+  for (const char* name : {"query", "key", "value"}) EXPECT_EQ(home(of_op, name, 1), Tier::kHost);
+  EXPECT_EQ(home(of_op, "attention_out", 1), Tier::kDevice);
+  EXPECT_EQ(home(plan, "mlp_down", 7, /*host_visible=*/true), Tier::kDisk);
 }
 
 TEST_F(WeightHomesTest, SharesAreOfWhatNobodyNames) {
   const WeightPlan plan{.shares = {0.5, 0.5, 0},
-                        .overrides = {{.role = WeightRole::kDown, .home = Tier::kDisk}}};
+                        .overrides = {{.matrix = "mlp_down", .home = Tier::kDisk}}};
   const WeightBytes bytes = weight_bytes(gpu_traits(), model, plan, true);
-  const uint64_t down = bytes_of(WeightRole::kDown), layer = 12 * 768 * 768 * 2;
+  const uint64_t down = bytes_of("mlp_down"), layer = 12 * 768 * 768 * 2;
   EXPECT_EQ(bytes.disk, 12 * down);
   EXPECT_NEAR(static_cast<double>(bytes.host), 6.0 * static_cast<double>(layer - down), 2.5e6);
   EXPECT_TRUE(bytes.streams);
@@ -83,7 +88,7 @@ TEST_F(WeightHomesTest, WhatTheModelDoesNotHaveIsRefused) {
     return "no error";
   };
   EXPECT_THAT(error({.layers = {{3, 12}}}), HasSubstr("overrides[1] of the plan names layer 12"));
-  EXPECT_THAT(error({.role = WeightRole::kGate}), HasSubstr("names a matrix that"));
+  EXPECT_THAT(error({.matrix = "mlp_gate"}), HasSubstr("names a matrix that"));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plan/weight_override_json.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "model/transformer_shape.h"
 #include "plan/plan.h"
 
 namespace spillway {
@@ -51,14 +52,12 @@ std::vector<LayerRange> layers_of(std::string_view text, const std::string& fiel
   return ranges;
 }
 
-WeightRole role_of(std::string_view text, const std::string& field) {
-  std::string known;
-  for (const auto& [role, name] : layer_matrix_names()) {
-    if (name == text) return role;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", name);
-  }
-  fail(ErrorCode::kInvalidArgument, "{} is '{}', no matrix of a layer ({})", field, printable(text),
-       known);
+std::string matrix_of(std::string_view text, const std::string& field) {
+  const auto names = layer_matrix_names();
+  SPW_CHECK(std::ranges::count(names, text) > 0 || text == "qkv", kInvalidArgument,
+            "{} is '{}', no matrix of a layer ({}, or qkv for the first three)", field,
+            printable(text), fmt::join(names, ", "));
+  return std::string(text);
 }
 
 WeightOverride override_from(const json& entry, const std::string& field) {
@@ -70,7 +69,7 @@ WeightOverride override_from(const json& entry, const std::string& field) {
     if (key == "layers") {
       read.layers = layers_of(text_of(value, here), here);
     } else if (key == "role") {
-      read.role = role_of(text_of(value, here), here);
+      read.matrix = matrix_of(text_of(value, here), here);
     } else if (key == "home") {
       read.home = parse_tier(text_of(value, here), here);
     } else {
@@ -101,9 +100,7 @@ nlohmann::ordered_json weight_overrides_to_json(const std::vector<WeightOverride
       layers += first == last ? fmt::format("{}", first) : fmt::format("{}-{}", first, last);
     }
     if (!layers.empty()) written["layers"] = layers;
-    for (const auto& [role, name] : layer_matrix_names()) {
-      if (entry.role == role) written["role"] = name;
-    }
+    if (!entry.matrix.empty()) written["role"] = entry.matrix;
     written["home"] = tier_name(entry.home);
   }
   return list;

@@ -3,7 +3,7 @@
 // named to be elsewhere.
 #pragma once
 
-#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/tier.h"
@@ -26,7 +26,8 @@ struct LayerRange {
 // A home for some of the layers' matrices, whatever the shares are.
 struct WeightOverride {
   std::vector<LayerRange> layers = {};  // empty: all
-  std::optional<WeightRole> role = {};  // of a layer's matrices; nothing: all of them
+  // Of a layer's matrices ("mlp_down"), or of an op with several ("qkv"); empty: all of them.
+  std::string matrix = {};
   Tier home = Tier::kDevice;
 
   bool names(const WeightSlot& slot) const;

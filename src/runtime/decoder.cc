@@ -7,13 +7,19 @@
 
 #include "base/error.h"
 #include "device/expected_ops.h"
+#include "model/weight_slots.h"
 
 namespace spillway {
 namespace {
 
-bool is_load(StepAction action) {
-  return action == StepAction::kLoadWeights || action == StepAction::kLoadRows ||
-         action == StepAction::kLoadKv;
+bool is_load(const StepEvent& event) { return event.kind == EventKind::kLoad; }
+
+// What is added to a position to find its row of a table; 0 where there is none.
+int position_offset(const ModelSpec& spec) {
+  for (const OpSpec& op : spec.embedding->ops) {
+    if (op.embedding.by_position) return op.embedding.offset;
+  }
+  return 0;
 }
 
 bool has_rows_on_device(const MicroBatch& batch) {
@@ -30,6 +36,7 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
     : device_(device),
       ops_(device.ops()),
       spec_(spec),
+      model_(spec.lowered),
       weights_(weights),
       options_(options),
       inner_type_(device.activation_type(weights.matrix_type())),
@@ -53,7 +60,7 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
           .disk_dir = options_.disk_dir,
           .disk_budget = options_.disk_budget});
   LookedUpRows looked_up;
-  if (!weights.on_host.token_embedding.empty()) {
+  if (!weights.on_host.by_token.empty()) {
     SPW_ASSERT(options_.host != nullptr);
     tables_ = std::make_unique<HostTables>(device, *options_.host, weights.on_host, of_batch);
     looked_up = tables_->sizes();
@@ -62,12 +69,10 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
   const auto make = [&](Buffer& buffer, uint64_t size) {
     if (size > 0) buffer = device.allocate(size, MemoryTag::kActivations);
   };
-  make(normed_, bytes.normed);
-  make(embedded_, bytes.embedded);
-  make(angles_, bytes.angles);
-  make(qkv_, bytes.qkv);
-  make(attended_, bytes.attended);
-  make(mlp_, bytes.mlp);
+  scratches_.resize(bytes.scratch.size());
+  angles_.resize(bytes.angles.size());
+  for (size_t i = 0; i < scratches_.size(); ++i) make(scratches_[i], bytes.scratch[i]);
+  for (size_t i = 0; i < angles_.size(); ++i) make(angles_[i], bytes.angles[i]);
   if (options_.stream != nullptr) {
     std::vector<const StreamOrder*> orders;
     bool on_cpu = false;
@@ -83,7 +88,7 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
           cpu_rows(orders, options_.cpu_linear, of_batch), options_.queue);
     }
   }
-  ops_.prepare({of_batch, std::max({spec.hidden, spec.q_dim(), spec.ffn}),
+  ops_.prepare({of_batch, spec.widest_input(),
                 std::max(spec.vocab_size * spec.embedding_dim, spec.hidden * spec.ffn)});
 }
 
@@ -101,19 +106,21 @@ Activations Decoder::residual(Buffer& buffer, int64_t rows, int64_t cols) {
   return take(buffer, DType::kF32, rows, cols);
 }
 
-Activations Decoder::inner(Buffer& buffer, int64_t rows, int64_t cols) {
-  return take(buffer, inner_type_, rows, cols);
+Activations Decoder::scratch(int buffer, int64_t rows, int64_t columns) {
+  const auto number = static_cast<size_t>(buffer);
+  const DType type = model_->buffers[number].f32 ? DType::kF32 : inner_type_;
+  return take(scratches_[number], type, rows, columns);
 }
 
 void Decoder::expect_rows(int64_t logit_rows) {
-  if (spec_.final_norm) residual(head_rows_, logit_rows, spec_.hidden);
-  inner(head_input_, logit_rows, spec_.hidden);
-  residual(logits_, logit_rows, spec_.vocab_size);
-  if (!weights_.project_out.empty()) inner(embedded_, logit_rows, spec_.embedding_dim);
+  for (size_t i = 0; i < scratches_.size(); ++i) {
+    const int64_t columns = model_->buffers[i].head_columns;
+    if (columns > 0) scratch(static_cast<int>(i), logit_rows, columns);
+  }
 }
 
 void Decoder::check_step(const KvCache& kv, std::span<const StepSequence> sequences) const {
-  SPW_ASSERT(kv.shape().layers == spec_.layers && kv.shape().kv_heads == spec_.kv_heads &&
+  SPW_ASSERT(kv.shape().layers == spec_.layer_count() && kv.shape().kv_heads == spec_.kv_heads &&
              kv.shape().head_dim == spec_.head_dim);
   int64_t tokens = 0;
   for (const StepSequence& sequence : sequences) {
@@ -187,9 +194,10 @@ void Decoder::attach(const KvCache& kv) {
   if (host_attention_ != nullptr) host_attention_->prepare_parts(spec_.heads);
 }
 
-AttentionParams Decoder::attention_params() const {
-  return {spec_.heads, 1.0F / std::sqrt(static_cast<float>(spec_.head_dim)), spec_.sliding_window,
-          attention_topk_};
+AttentionParams Decoder::attention_params(int layer) const {
+  const LoweredLayer& list = model_->layer(layer);
+  const AttentionSpec& of = list.of(list.attention_op()).attention;
+  return {of.heads, of.scale, of.window, attention_topk_};
 }
 
 // Swapped rows that attend to a share of their positions read V over the bus where that is fewer
@@ -208,7 +216,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
                                .sequences = options_.micro_sequences,
                                .staging_blocks = options_.staging_blocks,
                                .fixed_blocks = options_.fixed_blocks,
-                               .position_offset = spec_.position_offset,
+                               .position_offset = position_offset(spec_),
                                .host_share = options_.host_share,
                                .values_stay = values_stay(kv),
                                .sparse = attention_topk_ > 0});
@@ -241,17 +249,19 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   }
   for (const MicroBatch& batch : step_.batches) {
     const KvLayerView pages = kv.layer(0);
-    traffic_.add(batch.resident.spans, pages, attention_params(), spec_.layers);
-    traffic_.add(batch.on_host.spans, pages, attention_params(), spec_.layers);
-    traffic_.add(batch.on_host.shared, pages, attention_params(), spec_.layers);
+    const AttentionParams params = attention_params(0);
+    traffic_.add(batch.resident.spans, pages, params, spec_.layer_count());
+    traffic_.add(batch.on_host.spans, pages, params, spec_.layer_count());
+    traffic_.add(batch.on_host.shared, pages, params, spec_.layer_count());
     for (const auto& spans : batch.parted.resident)
-      traffic_.add(spans, pages, attention_params(), spec_.layers);
+      traffic_.add(spans, pages, params, spec_.layer_count());
     for (const SwapGroup& group : batch.swaps)
-      traffic_.add(group.spans, pages, attention_params(), spec_.layers);
+      traffic_.add(group.spans, pages, params, spec_.layer_count());
   }
   if (logit_rows == 0) return {};
   if (device_.host_visible()) device_.synchronize();
-  return residual(logits_, logit_rows, spec_.vocab_size);
+  return scratch(model_->head.buffers[static_cast<size_t>(model_->head.ops.back().output)],
+                 logit_rows, spec_.vocab_size);
 }
 
 // Whether the CPU has a part in the step at hand.
@@ -269,8 +279,7 @@ size_t Decoder::order_of_step() const {
 }
 
 StepShape Decoder::shape_of_step() const {
-  StepShape shape{
-      .layers = spec_.layers, .kv_buffers = kKvStagingBuffers, .overlap = options_.overlap};
+  StepShape shape{.model = model_, .kv_buffers = kKvStagingBuffers, .overlap = options_.overlap};
   if (options_.stream != nullptr) {
     const StreamOrder& order = options_.stream->order(order_);
     for (const StreamedLinear& linear : order.linears)
@@ -298,16 +307,19 @@ std::vector<StepPart> Decoder::parts_of_step(KvCache& kv) {
   size_t begin = 0;
   const auto end_part = [&](size_t end, std::function<void()> before_next) {
     parts.back().ops = [this, &kv, begin, end] {
-      for (size_t at = begin; at < end; ++at) draw(events_[at], kv);
+      for (size_t at = begin; at < end; ++at) run_event(events_[at], kv);
     };
     begin = end;
     parts.push_back({std::move(before_next), {}});
   };
   for (size_t i = 0; i < events_.size(); ++i) {
-    const auto [action, layer] = std::pair(events_[i].action, events_[i].layer);
-    const bool begins = action == StepAction::kProject, ends = action == StepAction::kAttend;
-    if (last_on_device_ == nullptr || (!begins && !ends) || !kv.layers().takes_turns(layer))
+    const StepEvent& event = events_[i];
+    const int layer = event.layer;
+    if (last_on_device_ == nullptr || event.subject != EventSubject::kOp || event.group >= 0 ||
+        layer < 0 || layer >= model_->layer_count() || !kv.layers().takes_turns(layer))
       continue;
+    const bool begins = lowered(event).finish == LinearFinish::kAppend,
+               ends = lowered(event).kind == LoweredKind::kAttention;
     if (begins) end_part(i, [this, &kv, of = layer] { view_on_device(of, kv); });
     if (ends) end_part(i + 1, [this, &kv, of = layer] { turns_->release(kv, of); });
   }
@@ -343,20 +355,21 @@ void Decoder::run_events(KvCache& kv) {
     for (size_t i = 0; i < events_.size();) {
       const StepEvent& first = events_[i];
       size_t end = i + 1;
-      while (!is_load(first.action) && end < events_.size() &&
-             (is_load(events_[end].action) || events_[end].batch == first.batch)) {
+      while (!is_load(first) && end < events_.size() &&
+             (is_load(events_[end]) || events_[end].batch == first.batch)) {
         ++end;
       }
       const auto run = [&, i] {
-        for (size_t at = i; at < end; ++at) draw(events_[at], kv);
+        for (size_t at = i; at < end; ++at) run_event(events_[at], kv);
       };
       const bool head =
           std::any_of(events_.begin() + static_cast<ptrdiff_t>(i),
-                      events_.begin() + static_cast<ptrdiff_t>(end),
-                      [](const StepEvent& event) { return event.action == StepAction::kHead; });
+                      events_.begin() + static_cast<ptrdiff_t>(end), [&](const StepEvent& event) {
+                        return event.subject == EventSubject::kOp && event.batch < 0;
+                      });
       if (head) {
         ops_.run_step(StepBatch{}, run);
-      } else if (first.batch >= 0 && !is_load(first.action)) {
+      } else if (first.batch >= 0 && !is_load(first)) {
         ops_.run_step(batch_of(batches[static_cast<size_t>(first.batch)]), run);
       } else {
         run();
@@ -381,33 +394,41 @@ void Decoder::record(Timeline* timeline) {
   if (swap_ != nullptr) swap_->record(timeline);
 }
 
-// Executes the event, between two points of the drawing where there is one.
-void Decoder::draw(const StepEvent& event, KvCache& kv) {
+// Whether it belongs to the linear op at hand, of which CPU and GPU share the rows.
+bool Decoder::continues_linear(const StepEvent& event) const {
+  if (event.subject == EventSubject::kWeights || is_load(event)) return true;
+  const bool of_op = event.subject == EventSubject::kOp || event.subject == EventSubject::kCpu;
+  if (!of_op || event.layer < 0 || lowered(event).kind != LoweredKind::kLinear) return false;
+  return event.kind == EventKind::kJoin || event.group >= 0 ||
+         (event.kind == EventKind::kRun && now_.started);
+}
+
+// Executes the event, between two points of the timeline where there is one.
+void Decoder::run_event(const StepEvent& event, KvCache& kv) {
   if (timeline_ == nullptr) return execute(event, kv);
-  const bool of_linear = event.action == StepAction::kMultiply ||
-                         event.action == StepAction::kJoinLinear || is_load(event.action) ||
-                         event.action == StepAction::kUseWeights ||
-                         event.action == StepAction::kLeaveWeights;
-  if (!of_linear) end_drawn_linear();
+  const bool continues = continues_linear(event);
+  if (!continues) {
+    end_drawn_linear();
+    now_.streamed = nullptr;
+  }
   const size_t begin = timeline_->mark(device_.compute());
-  now_.streamed = of_linear ? now_.streamed : nullptr;
   execute(event, kv);
   const size_t end = timeline_->mark(device_.compute());
-  timeline_->add(TimelineLane::kGpu, action_name(event.action), event.layer, begin, end);
-  if (!of_linear && now_.streamed != nullptr && !now_.streamed->on_cpu.empty())
+  timeline_->add(TimelineLane::kGpu, event_name(*model_, event), event.layer, begin, end);
+  if (!continues && now_.streamed != nullptr && !now_.streamed->on_cpu.empty())
     drawn_ = {now_.streamed, begin, end};
-  if (event.action == StepAction::kMultiply || event.action == StepAction::kJoinLinear)
-    drawn_.end = end;
+  if (continues && !is_load(event) && event.subject != EventSubject::kWeights) drawn_.end = end;
 }
 
 void Decoder::end_drawn_linear() {
   if (drawn_.op == nullptr || timeline_ == nullptr) return;
-  timeline_->add(TimelineLane::kLinears, linear_group_name(drawn_.op->group), drawn_.op->layer,
-                 drawn_.begin, drawn_.end);
+  timeline_->add(TimelineLane::kLinears, drawn_.op->name, drawn_.op->layer, drawn_.begin,
+                 drawn_.end);
   drawn_.op = nullptr;
 }
 
 void Decoder::execute(const StepEvent& event, KvCache& kv) {
+  using enum EventSubject;
   const int layer = event.layer;
   const MicroBatch* const batch =
       event.batch < 0 ? nullptr : &step_.batches[static_cast<size_t>(event.batch)];
@@ -415,59 +436,58 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
     return batch->swaps[static_cast<size_t>(event.group)];
   };
   WeightStream* const stream = options_.stream;
-  switch (event.action) {
-    case StepAction::kLoadWeights:
-      return stream->load_next();
-    case StepAction::kUseWeights:
-      pieces_[static_cast<size_t>(event.group)] = stream->acquire(event.group, *stalls_);
-      return;
-    case StepAction::kLeaveWeights:
-      return stream->release(event.group);
-    case StepAction::kMultiply:
-      return multiply_piece(event.group);
-    case StepAction::kJoinLinear:
-      return host_linear_->join(*stalls_);
-    case StepAction::kEmbed:
-      return embed(*batch);
-    case StepAction::kLoadRows:
+  switch (event.kind) {
+    case EventKind::kLoad:
+      if (event.subject == kWeights) return stream->load_next();
+      if (event.subject == kKv) return swap_->load(kv, layer, group());
       return x_->expect(batch->first_row, batch->tokens, *stalls_);
-    case StepAction::kTakeRows:
-      return take_rows(*batch);
-    case StepAction::kStoreRows:
+    case EventKind::kWait:
+      if (event.subject == kWeights) {
+        pieces_[static_cast<size_t>(event.group)] = stream->acquire(event.group, *stalls_);
+      } else if (event.subject == kKv) {
+        now_.swapped = swap_->begin(kv, layer, group(), attention_params(layer), *stalls_);
+      } else {
+        take_rows(*batch);
+      }
+      return;
+    case EventKind::kRun:
+      return run_op(event, kv);
+    case EventKind::kStart:
+      if (event.subject == kPartitions) return begin_parts(layer, kv, *batch);
+      if (lowered(event).kind == LoweredKind::kAttention) return start_on_host(layer, kv, *batch);
+      return start_linear_on_cpu(event, batch == nullptr ? step_.logits : batch->tokens);
+    case EventKind::kJoin:
+      if (event.subject == kPartitions) return end_parts(layer, *batch);
+      if (lowered(event).kind == LoweredKind::kAttention) return host_attention_->finish(*stalls_);
+      return host_linear_->join(*stalls_);
+    case EventKind::kStore:
+      if (event.subject == kKv) return swap_->end(kv, layer, group(), *stalls_);
       return x_->put(*stalls_);
-    case StepAction::kDropRows:
+    case EventKind::kRelease:
+      if (event.subject == kWeights) return stream->release(event.group);
       return x_->release();
-    case StepAction::kLoadKv:
-      return swap_->load(kv, layer, group());
-    case StepAction::kProject:
-      return project(layer, kv, *batch);
-    case StepAction::kStartOnHost:
-      return start_on_host(layer, kv, *batch);
-    case StepAction::kAttend:
-      return attend_resident(layer, kv, *batch);
-    case StepAction::kAttendSwapped:
-      return attend_swapped(group(),
-                            swap_->begin(kv, layer, group(), attention_params(), *stalls_));
-    case StepAction::kBeginParts:
-      return begin_parts(layer, kv, *batch);
-    case StepAction::kEndParts:
-      return end_parts(*batch);
-    case StepAction::kStoreKv:
-      return swap_->end(kv, layer, group(), *stalls_);
-    case StepAction::kJoinHost:
-      return host_attention_->finish(*stalls_);
-    case StepAction::kAttentionOut:
-      return attention_out(layer);
-    case StepAction::kUp:
-      return up(layer, *batch);
-    case StepAction::kDown:
-      return down(layer, *batch);
-    case StepAction::kFinishLayer:
-      return finish_layer(layer);
-    case StepAction::kGather:
-      return gather_logit_rows(*batch);
-    case StepAction::kHead:
-      return logits();
+  }
+}
+
+void Decoder::run_op(const StepEvent& event, KvCache& kv) {
+  const MicroBatch* const batch =
+      event.batch < 0 ? nullptr : &step_.batches[static_cast<size_t>(event.batch)];
+  if (event.layer == kEmbeddingList) return embed(*batch);
+  const int64_t rows = batch == nullptr ? step_.logits : batch->tokens;
+  switch (lowered(event).kind) {
+    case LoweredKind::kLinear:
+      if (event.group >= 0) return multiply_segment(event);
+      if (batch != nullptr && try_project_and_append(event, kv, *batch)) return;
+      return run_linear(event, rows);
+    case LoweredKind::kAttention:
+      if (event.group < 0) return attend_resident(event.layer, kv, *batch);
+      return attend_swapped(event.layer, *batch, batch->swaps[static_cast<size_t>(event.group)]);
+    case LoweredKind::kNorm:
+      return norm(event.layer, lowered(event).op, rows);
+    case LoweredKind::kGather:
+      return gather_logit_rows(event, *batch);
+    case LoweredKind::kEmbedding:
+      fail(ErrorCode::kInternal, "internal error: a table in a layer");
   }
 }
 

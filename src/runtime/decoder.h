@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a decoder-only network over a batch of sequences, whatever its family: everything differs
-// only in the spec.
+// Runs a decoder-only network over a batch of sequences, whatever its family: the lists of ops of
+// its spec, as they are lowered (model/lowered_layer.h).
 #pragma once
 
 #include <array>
@@ -140,36 +140,45 @@ class Decoder {
   void check_step(const KvCache& kv, std::span<const StepSequence> sequences) const;
   uint64_t program(const KvCache& kv);
   StepBatch batch_of(const MicroBatch& batch) const;
-  AttentionParams attention_params() const;
+  AttentionParams attention_params(int layer) const;
   bool values_stay(const KvCache& kv) const;
   size_t order_of_step() const;
   bool lane_is_used() const;
   StepShape shape_of_step() const;
   void run_events(KvCache& kv);
   std::vector<StepPart> parts_of_step(KvCache& kv);
+  // The one place where execution tells events apart, and where it tells ops apart.
   void execute(const StepEvent& event, KvCache& kv);
-  void draw(const StepEvent& event, KvCache& kv);
+  void run_op(const StepEvent& event, KvCache& kv);
+  void run_event(const StepEvent& event, KvCache& kv);
+  bool continues_linear(const StepEvent& event) const;
   void end_drawn_linear();
   void embed(const MicroBatch& batch);
   void take_rows(const MicroBatch& batch);
+  const LoweredOp& lowered(const StepEvent& event) const {
+    return model_->layer(event.layer).ops[static_cast<size_t>(event.op)];
+  }
+  // What a place of a list holds: rows of so many columns. Of the residual stream, the
+  // micro-batch's at hand.
+  Activations at(const LoweredLayer& list, Place place, int64_t rows, int64_t columns);
+  void norm(int layer, int op, int64_t rows);
   // A linear op: what is on the device, and the CPU's rows of what is not.
-  void begin_linear(const LinearOp& op, int layer, LinearGroup group);
-  void multiply_piece(int piece);
-  WeightView whole_of(int layer, WeightRole role) const;
-  LinearOp::Part part_of(int layer, WeightRole role, const Activations& out) const;
-  const StreamedLinear* try_streamed(int layer, LinearGroup group) const;
-  void project(int layer, KvCache& kv, const MicroBatch& batch);
-  void attention_out(int layer);
-  void up(int layer, const MicroBatch& batch);
-  void down(int layer, const MicroBatch& batch);
+  void prepare_linear(const StepEvent& event, int64_t rows);
+  void run_linear(const StepEvent& event, int64_t rows);
+  void start_linear_on_cpu(const StepEvent& event, int64_t rows);
+  void multiply_segment(const StepEvent& event);
+  bool try_project_and_append(const StepEvent& event, KvCache& kv, const MicroBatch& batch);
+  const StreamedLinear* try_streamed(int layer, int op) const;
+  // Finds q, k and v of a layer and where attention's result goes.
+  void begin_attention(int layer, const MicroBatch& batch);
   void attend_resident(int layer, KvCache& kv, const MicroBatch& batch);
   void attend_on_device(int layer, KvCache& kv, const MicroBatch& batch);
   KvLayerView view_on_device(int layer, KvCache& kv);
   void start_on_host(int layer, KvCache& kv, const MicroBatch& batch);
-  void append_and_attend(const PathRows& path, const KvLayerView& view);
-  void attend_swapped(const SwapGroup& group, const KvLayerView& view);
+  void append_and_attend(int layer, const PathRows& path, const KvLayerView& view);
+  void attend_swapped(int layer, const MicroBatch& batch, const SwapGroup& group);
   void begin_parts(int layer, KvCache& kv, const MicroBatch& batch);
-  void end_parts(const MicroBatch& batch);
+  void end_parts(int layer, const MicroBatch& batch);
   // Of the parted rows of a micro-batch, the sums.
   AttentionSums sums_of(const MicroBatch& batch);
   // Of the micro-batch at hand.
@@ -178,19 +187,17 @@ class Decoder {
   };
   PathActivations rows_on(const PathRows& path) const;
   void rope_rows(const PathActivations& rows);
-  void finish_layer(int layer);
-  void gather_logit_rows(const MicroBatch& batch);
-  void logits();
-  void norm(const NormWeights& w, const Activations& x, const Activations& out);
-  Activations angles_of(const MicroBatch& batch);
-  // The first `rows` rows of a buffer: of the residual stream's kind, or of what matrices take.
-  Activations residual(Buffer& buffer, int64_t rows, int64_t cols);
-  Activations inner(Buffer& buffer, int64_t rows, int64_t cols);
+  void gather_logit_rows(const StepEvent& event, const MicroBatch& batch);
+  Activations angles_of(const MicroBatch& batch, int rope);
+  // The first `rows` rows of a buffer.
   Activations take(Buffer& buffer, DType type, int64_t rows, int64_t cols);
+  Activations scratch(int buffer, int64_t rows, int64_t columns);
+  Activations residual(Buffer& buffer, int64_t rows, int64_t cols);
 
   Device& device_;
   Ops& ops_;
   const ModelSpec& spec_;
+  std::shared_ptr<const LoweredModel> model_;
   const ModelWeights& weights_;
   DecoderOptions options_;
   DType inner_type_;  // of activations between matrices
@@ -225,26 +232,23 @@ class Decoder {
   std::vector<std::span<const WeightView>> pieces_;  // that are held, by number
   // What events of a micro-batch in a layer hand each other.
   struct {
-    Activations x, qkv, angles, attended;
+    Activations x;
+    Activations qkv, angles, attended;  // of attention
+    RopeStyle rope_style = RopeStyle::kHalves;
     bool appended = false;                     // k and v are in the cache already
     AttentionSums sums;                        // of the parted rows
+    KvLayerView swapped;                       // the pages of the group that has come
     LinearOp op;                               // the linear one at hand
     const StreamedLinear* streamed = nullptr;  // of it; null: all is on the device
+    bool started = false;                      // the CPU is at its rows of it
     int first_piece = 0;
   } now_;
 
   Generation generation_;             // of the memory below
   std::unique_ptr<ResidualStore> x_;  // [tokens of the step, hidden]
-  Buffer normed_;                     // [tokens of a micro-batch, hidden]; the next as well
-  Buffer embedded_;  // [tokens, embedding_dim], where it differs from hidden; also the head's input
-  Buffer angles_;    // [tokens of the step, rope.dims]
-  Buffer qkv_;       // [tokens, q_dim + 2 kv_dim]
-  Buffer attended_;  // [tokens, q_dim]
-  Buffer mlp_;       // [tokens, ffn or 2 ffn]; before the layers, rows from tables_
-  Buffer head_rows_;   // [logit rows, hidden], from the residual stream
-  Buffer head_input_;  // [logit rows, hidden]
-  Buffer logits_;      // [logit rows, vocab]; grows on demand
-  Buffer sums_;        // AttentionSums [tokens]; where sequences are attended to in parts
+  std::vector<Buffer> scratches_;     // LoweredModel::buffers; those of the head grow on demand
+  std::vector<Buffer> angles_;        // of each rope [tokens of the step, dims]
+  Buffer sums_;  // AttentionSums [tokens]; where sequences are attended to in parts
 };
 
 }  // namespace spillway

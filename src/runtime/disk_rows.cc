@@ -24,14 +24,14 @@ DiskRows::DiskRows(Device& host, IoQueue& queue, const WeightViews& weights,
 
 bool DiskRows::has(const WeightViews& weights, const StreamedLinear& linear) {
   return std::ranges::any_of(linear.on_cpu, [&](const MatrixRows& rows) {
-    return weights.streamed_of(linear.layer, rows.role).host == nullptr;
+    return weights.streamed_of(linear.layer, linear.spec_op, rows.matrix).host == nullptr;
   });
 }
 
 std::vector<Extent> DiskRows::extents_of(const StreamedLinear& linear) const {
   std::vector<Extent> extents;
   for (const MatrixRows& rows : linear.on_cpu) {
-    const StreamedWeight& weight = weights_.streamed_of(linear.layer, rows.role);
+    const StreamedWeight& weight = weights_.streamed_of(linear.layer, linear.spec_op, rows.matrix);
     const auto row = static_cast<uint64_t>(weight.view.row_bytes());
     extents.push_back({weight.extent.file,
                        weight.extent.offset + static_cast<uint64_t>(rows.first) * row,

@@ -9,16 +9,6 @@
 #include "tensor/packed_layout.h"
 
 namespace spillway {
-namespace {
-
-// Norms multiply by one.
-bool is_norm_scale(WeightRole role) {
-  return role == WeightRole::kAttentionNorm || role == WeightRole::kMlpNorm ||
-         role == WeightRole::kFinalNorm;
-}
-
-}  // namespace
-
 // Seeds and shifts follow from the model alone, so that the values do not depend on what is made
 // first, or at all.
 DummySource::DummySource(const Model& model) : model_(model) {
@@ -26,7 +16,7 @@ DummySource::DummySource(const Model& model) : model_(model) {
   for (const BoundWeight& weight : model.weights) {
     shifts_.push_back(before / kWeightAlignment);
     before += aligned_weight_bytes(weight.bytes());
-    if (!is_norm_scale(weight.slot.role)) seeds_.try_emplace(key_of(weight), seeds_.size() + 1);
+    if (!weight.slot.is_norm_scale()) seeds_.try_emplace(key_of(weight), seeds_.size() + 1);
   }
 }
 
@@ -55,7 +45,7 @@ void DummySource::make(Device& device, std::span<const WeightTarget> targets,
 
 void DummySource::fill(const BoundWeight& weight, std::byte* data) {
   const int64_t count = weight.slot.rows * weight.slot.cols;
-  if (is_norm_scale(weight.slot.role)) {
+  if (weight.slot.is_norm_scale()) {  // norms multiply by one
     SPW_ASSERT(weight.dtype == DType::kF32);
     std::fill_n(reinterpret_cast<float*>(data), count, 1.0F);
     return;

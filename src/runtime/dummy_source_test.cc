@@ -17,11 +17,13 @@ namespace {
 Model some_weights() {
   Model model;
   for (int layer = 0; layer < 2; ++layer) {
-    model.weights.push_back({{WeightRole::kAttentionNorm, layer, 1, 64}, DType::kF32, {}});
-    model.weights.push_back({{WeightRole::kQuery, layer, 40, 64}, DType::kF16, {}});
-    model.weights.push_back({{WeightRole::kQueryBias, layer, 1, 40}, DType::kF32, {}});
-    model.weights.push_back({{WeightRole::kUp, layer, 48, 64}, DType::kQ8_0, {}});
-    model.weights.push_back({{WeightRole::kDown, layer, 64, 96}, DType::kF16, {}});
+    model.weights.push_back(
+        {{.layer = layer, .kind = OpKind::kNorm, .rows = 1, .cols = 64}, DType::kF32, {}});
+    model.weights.push_back({{.layer = layer, .rows = 40, .cols = 64}, DType::kF16, {}});
+    model.weights.push_back(
+        {{.layer = layer, .is_bias = true, .rows = 1, .cols = 40}, DType::kF32, {}});
+    model.weights.push_back({{.layer = layer, .rows = 48, .cols = 64}, DType::kQ8_0, {}});
+    model.weights.push_back({{.layer = layer, .rows = 64, .cols = 96}, DType::kF16, {}});
   }
   return model;
 }

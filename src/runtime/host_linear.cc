@@ -22,8 +22,8 @@ int64_t cpu_columns(const StreamedLinear& streamed) {
   return columns;
 }
 
-const MatrixRows* find_rows(std::span<const MatrixRows> rows, WeightRole role) {
-  const auto found = std::ranges::find(rows, role, &MatrixRows::role);
+const MatrixRows* find_rows(const OpRows& rows, size_t matrix) {
+  const auto* const found = std::ranges::find(rows, static_cast<int>(matrix), &MatrixRows::matrix);
   return found == rows.end() ? nullptr : &*found;
 }
 
@@ -32,25 +32,24 @@ const MatrixRows* find_rows(std::span<const MatrixRows> rows, WeightRole role) {
 LinearOp LinearOp::of_tokens(int64_t first, int64_t count_of_tokens) const {
   LinearOp some = *this;
   some.x = x.row_range(first, count_of_tokens);
-  for (size_t i = 0; i < static_cast<size_t>(count); ++i)
-    some.parts[i].out = parts[i].out.row_range(first, count_of_tokens);
+  for (Part& part : some.parts) part.out = part.out.row_range(first, count_of_tokens);
   return some;
 }
 
-void LinearOp::run(Ops& ops, const std::array<Rows, 3>& rows) const {
-  std::array<Projection, 3> some;
+void LinearOp::run(Ops& ops, const SomeRows& rows) const {
+  SmallVector<Projection, 3> some;
   int64_t any = 0;
-  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+  for (size_t i = 0; i < parts.size(); ++i) {
     const auto& [view, first] = rows[i];
     any += view.rows;
-    some[i] = {view, columns_of(parts[i].bias, first, view.rows),
-               parts[i].out.columns(first, view.rows)};
+    some.push_back({view, columns_of(parts[i].bias, first, view.rows),
+                    parts[i].out.columns(first, view.rows)});
   }
   if (any == 0) return;
   switch (kind) {
     case Kind::kLinears:
-      if (count == 1) return ops.linear(some[0].w, some[0].bias, x, some[0].out, mode);
-      return ops.linears({some.data(), static_cast<size_t>(count)}, x);
+      if (parts.size() == 1) return ops.linear(some[0].w, some[0].bias, x, some[0].out, mode);
+      return ops.linears({some.data(), some.size()}, x);
     case Kind::kActivated:
       return ops.activated_linear(activation, some[0], x);
     case Kind::kGated:
@@ -83,10 +82,9 @@ void HostLinear::copy_biases(std::span<const StreamOrder* const> orders) {
   for (const StreamOrder* order : orders) {
     for (const StreamedLinear& linear : order->linears) {
       if (linear.layer >= order->layers) continue;  // the head has none
-      const LayerWeights& layer = weights_.layers[static_cast<size_t>(linear.layer)];
       for (const MatrixRows& rows : linear.on_cpu) {
-        const WeightView& bias = linear_of(layer, rows.role).bias;
-        std::vector<std::byte>& copy = biases_[{linear.layer, rows.role}];
+        const WeightView& bias = weights_.list(linear.layer).of(linear.spec_op, rows.matrix).bias;
+        std::vector<std::byte>& copy = biases_[{linear.layer, linear.spec_op, rows.matrix}];
         if (bias.empty() || !copy.empty()) continue;
         copy.resize(static_cast<size_t>(bias.bytes()));
         device_.copy_to_host(copy.data(), bias.data, copy.size());
@@ -102,14 +100,14 @@ LinearOp HostLinear::on_host(const LinearOp& op, const StreamedLinear& streamed)
   host.x = {DType::kF32, tokens, op.x.cols, op.x.cols, input_.data()};
   const Activations all{DType::kF32, tokens, columns, columns, output_.data()};
   int64_t at = 0;
-  for (size_t i = 0; i < static_cast<size_t>(op.count); ++i) {
+  for (size_t i = 0; i < op.parts.size(); ++i) {
     LinearOp::Part& part = host.parts[i];
-    const MatrixRows* const rows = find_rows(streamed.on_cpu, part.role);
+    const MatrixRows* const rows = find_rows(streamed.on_cpu, i);
     const int64_t count = rows == nullptr ? 0 : rows->count;
     part.out = all.columns(at, count);
     at += count;
     if (part.bias.empty()) continue;
-    const auto bias = biases_.find({streamed.layer, part.role});
+    const auto bias = biases_.find({streamed.layer, streamed.spec_op, static_cast<int>(i)});
     part.bias.data = bias == biases_.end() ? nullptr : bias->second.data();
   }
   return host;
@@ -173,16 +171,17 @@ void HostLinear::begin(const LinearOp& op, const StreamedLinear& streamed) {
   op_ = op;
   streamed_ = &streamed;
   const LinearOp host = on_host(op, streamed);
-  std::array<LinearOp::Rows, 3> rows;
+  LinearOp::SomeRows rows;
+  rows.resize(op.parts.size());
   uint64_t weight_bytes = 0;
-  for (size_t i = 0; i < static_cast<size_t>(op.count); ++i) {
-    const WeightRole role = op.parts[i].role;
-    const MatrixRows* const mine = find_rows(streamed.on_cpu, role);
+  for (size_t i = 0; i < op.parts.size(); ++i) {
+    const MatrixRows* const mine = find_rows(streamed.on_cpu, i);
     WeightView view = op.parts[i].whole;
     view.sliced_from = view.rows;
     view.rows = 0;
     if (mine != nullptr) {
-      const StreamedWeight& weight = weights_.streamed_of(streamed.layer, role);
+      const StreamedWeight& weight =
+          weights_.streamed_of(streamed.layer, streamed.spec_op, static_cast<int>(i));
       view.rows = mine->count;
       view.data = weight.host;  // the CPU's are the first rows
       weight_bytes += static_cast<uint64_t>(view.bytes());
@@ -192,12 +191,12 @@ void HostLinear::begin(const LinearOp& op, const StreamedLinear& streamed) {
   send(op.x, host.x);
   if (op.mode == LinearMode::kAccumulate) {
     // The CPU adds to what is there, as the device would: then a row has the same bits.
-    SPW_ASSERT(op.count == 1);
+    SPW_ASSERT(op.parts.size() == 1);
     send(op.parts[0].out.columns(0, rows[0].view.rows), host.parts[0].out);
   }
   number_ = lane_.start(device_.compute(), *ready_, [this, host, rows, weight_bytes, &streamed] {
-    std::array<LinearOp::Rows, 3> there = rows;
-    if (disk_rows_ != nullptr && disk_rows_->has(streamed)) find_on_disk(host, streamed, there);
+    LinearOp::SomeRows there = rows;
+    if (disk_rows_ != nullptr && disk_rows_->has(streamed)) find_on_disk(streamed, there);
     const auto begin = std::chrono::steady_clock::now();
     host.run(host_.ops(), there);
     const auto end = std::chrono::steady_clock::now();
@@ -209,18 +208,16 @@ void HostLinear::begin(const LinearOp& op, const StreamedLinear& streamed) {
       stats_.few_s += took;
     }
     if (timeline_ != nullptr) {
-      timeline_->add(TimelineLane::kCpu, linear_group_name(streamed.group), streamed.layer, begin,
-                     end);
+      timeline_->add(TimelineLane::kCpu, streamed.name, streamed.layer, begin, end);
     }
   });
 }
 
 // On the lane: waits for them.
-void HostLinear::find_on_disk(const LinearOp& op, const StreamedLinear& streamed,
-                              std::array<LinearOp::Rows, 3>& rows) {
+void HostLinear::find_on_disk(const StreamedLinear& streamed, LinearOp::SomeRows& rows) {
   const std::vector<const std::byte*> places = disk_rows_->take(streamed);
-  for (size_t i = 0; i < static_cast<size_t>(op.count); ++i) {
-    const MatrixRows* const mine = find_rows(streamed.on_cpu, op.parts[i].role);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const MatrixRows* const mine = find_rows(streamed.on_cpu, i);
     if (mine != nullptr)
       rows[i].view.data = places[static_cast<size_t>(mine - streamed.on_cpu.begin())];
   }
@@ -246,9 +243,9 @@ void HostLinear::take(const Activations& from) {
 // Of the tokens from `first` on.
 void HostLinear::take_rows(const Activations& from, int64_t first) {
   int64_t at = 0;
-  for (size_t i = 0; i < static_cast<size_t>(op_.count); ++i) {
+  for (size_t i = 0; i < op_.parts.size(); ++i) {
     const LinearOp::Part& part = op_.parts[i];
-    const MatrixRows* const rows = find_rows(streamed_->on_cpu, part.role);
+    const MatrixRows* const rows = find_rows(streamed_->on_cpu, i);
     if (rows == nullptr) continue;
     const bool is_gate = op_.kind == LinearOp::Kind::kGated && i == 0;
     if (!is_gate) {

@@ -3,14 +3,15 @@
 // rows that lie in host memory on the CPU, at the same time (HeteGen, 4.2).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "base/small_vector.h"
 #include "device/device.h"
 #include "memory/pinned_buffer.h"
 #include "plan/stream_order.h"
@@ -25,8 +26,7 @@ namespace spillway {
 // A linear op as ops have it (device/ops.h), whoever computes which rows of it.
 struct LinearOp {
   enum class Kind : uint8_t { kLinears, kActivated, kGated };
-  struct Part {
-    WeightRole role = WeightRole::kQuery;
+  struct Part {        // of each matrix of the op, in its order
     WeightView whole;  // without data where it is not on the device
     WeightView bias;
     Activations out;  // of a gate: scratch
@@ -34,20 +34,19 @@ struct LinearOp {
   Kind kind = Kind::kLinears;
   LinearMode mode = LinearMode::kStore;
   ActivationKind activation = ActivationKind::kRelu;
-  std::array<Part, 3> parts = {};  // of a gated one: gate, up
-  int count = 0;
+  SmallVector<Part, 3> parts = {};  // of a gated one: gate, up
   Activations x;
 
-  std::span<const Part> all() const { return {parts.data(), static_cast<size_t>(count)}; }
   // Rows of each part as they lie somewhere; `first` is their number in the whole.
   struct Rows {
     WeightView view;  // no rows: others of the part are elsewhere
     int64_t first = 0;
   };
+  using SomeRows = SmallVector<Rows, 3>;  // of each part
   // For some of the tokens.
   LinearOp of_tokens(int64_t first, int64_t count) const;
   // Multiplies these rows, into their columns of the parts' results.
-  void run(Ops& ops, const std::array<Rows, 3>& rows) const;
+  void run(Ops& ops, const SomeRows& rows) const;
 };
 
 inline constexpr int64_t kFewTokens = 8;
@@ -97,8 +96,7 @@ class HostLinear {
   template <class Fn>
   void in_chunks(const Activations& rows, Fn&& chunk);
   LinearOp on_host(const LinearOp& op, const StreamedLinear& streamed) const;
-  void find_on_disk(const LinearOp& op, const StreamedLinear& streamed,
-                    std::array<LinearOp::Rows, 3>& rows);
+  void find_on_disk(const StreamedLinear& streamed, LinearOp::SomeRows& rows);
 
   Device& device_;
   Device& host_;
@@ -107,9 +105,9 @@ class HostLinear {
   std::unique_ptr<HostSignal> ready_;
   PinnedBuffer input_, output_;
   bool ops_reach_them_ = false;
-  Buffer staging_;                       // on the device
-  std::unique_ptr<DiskRows> disk_rows_;  // null where there are none
-  std::map<std::pair<int, WeightRole>, std::vector<std::byte>> biases_;
+  Buffer staging_;                                                      // on the device
+  std::unique_ptr<DiskRows> disk_rows_;                                 // null where there are none
+  std::map<std::tuple<int, int, int>, std::vector<std::byte>> biases_;  // layer, op, matrix
   // The work at hand.
   uint32_t number_ = 0;
   LinearOp op_;

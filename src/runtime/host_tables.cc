@@ -31,7 +31,7 @@ HostTables::HostTables(Device& device, Device& host, const WeightViews::HostTabl
                        int rows)
     : device_(device),
       tables_(tables),
-      sizes_{row_bytes_of(tables.token_embedding), row_bytes_of(tables.position_embedding), rows},
+      sizes_{row_bytes_of(tables.by_token), row_bytes_of(tables.by_position), rows},
       numbers_(static_cast<size_t>(rows)),
       rows_(host, device, static_cast<size_t>(sizes_.bytes()), MemoryTag::kStaging),
       copied_(device.make_event()) {
@@ -53,9 +53,9 @@ WeightViews::HostTables HostTables::bring(std::span<const int32_t> ids,
     copies.push_back({to + offset, rows_.data() + offset, static_cast<size_t>(rows.bytes())});
     return rows;
   };
-  small.token_embedding = add(tables_.token_embedding, ids, 0);
-  if (!tables_.position_embedding.empty()) {
-    small.position_embedding = add(tables_.position_embedding, positions, sizes_.position_offset());
+  small.by_token = add(tables_.by_token, ids, 0);
+  if (!tables_.by_position.empty()) {
+    small.by_position = add(tables_.by_position, positions, sizes_.position_offset());
   }
   device_.compute().copy_to_device(copies);
   device_.compute().record(*copied_);

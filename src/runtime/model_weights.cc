@@ -1,128 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/model_weights.h"
 
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
 
 namespace spillway {
 
-WeightView& weight_of(LayerWeights& layer, WeightRole role) {
-  switch (role) {
-    case WeightRole::kAttentionNorm:
-      return layer.attention_norm.weight;
-    case WeightRole::kAttentionNormBias:
-      return layer.attention_norm.bias;
-    case WeightRole::kQuery:
-      return layer.query.weight;
-    case WeightRole::kQueryBias:
-      return layer.query.bias;
-    case WeightRole::kKey:
-      return layer.key.weight;
-    case WeightRole::kKeyBias:
-      return layer.key.bias;
-    case WeightRole::kValue:
-      return layer.value.weight;
-    case WeightRole::kValueBias:
-      return layer.value.bias;
-    case WeightRole::kAttentionOut:
-      return layer.attention_out.weight;
-    case WeightRole::kAttentionOutBias:
-      return layer.attention_out.bias;
-    case WeightRole::kMlpNorm:
-      return layer.mlp_norm.weight;
-    case WeightRole::kMlpNormBias:
-      return layer.mlp_norm.bias;
-    case WeightRole::kGate:
-      return layer.gate.weight;
-    case WeightRole::kGateBias:
-      return layer.gate.bias;
-    case WeightRole::kUp:
-      return layer.up.weight;
-    case WeightRole::kUpBias:
-      return layer.up.bias;
-    case WeightRole::kDown:
-      return layer.down.weight;
-    case WeightRole::kDownBias:
-      return layer.down.bias;
-    default:
-      fail(ErrorCode::kInternal, "internal error: weight role {} in a layer",
-           static_cast<int>(role));
-  }
-}
-
-const LinearWeights& linear_of(const LayerWeights& layer, WeightRole role) {
-  switch (role) {
-    case WeightRole::kQuery:
-      return layer.query;
-    case WeightRole::kKey:
-      return layer.key;
-    case WeightRole::kValue:
-      return layer.value;
-    case WeightRole::kAttentionOut:
-      return layer.attention_out;
-    case WeightRole::kGate:
-      return layer.gate;
-    case WeightRole::kUp:
-      return layer.up;
-    case WeightRole::kDown:
-      return layer.down;
-    default:
-      fail(ErrorCode::kInternal, "internal error: weight role {} is no matrix of a layer",
-           static_cast<int>(role));
-  }
+const MatrixWeights& ListWeights::of(int op, int matrix) const {
+  static const MatrixWeights kNone;
+  const auto& matrices = ops[static_cast<size_t>(op)];
+  return static_cast<size_t>(matrix) < matrices.size() ? matrices[static_cast<size_t>(matrix)]
+                                                       : kNone;
 }
 
 WeightView& WeightViews::view(const WeightSlot& slot) {
-  switch (slot.role) {
-    case WeightRole::kTokenEmbedding:
-      return token_embedding;
-    case WeightRole::kPositionEmbedding:
-      return position_embedding;
-    case WeightRole::kProjectIn:
-      return project_in;
-    case WeightRole::kProjectOut:
-      return project_out;
-    case WeightRole::kFinalNorm:
-      return final_norm.weight;
-    case WeightRole::kFinalNormBias:
-      return final_norm.bias;
-    case WeightRole::kHead:
-      return head;
-    default:
-      if (layers.size() <= static_cast<size_t>(slot.layer))
-        layers.resize(static_cast<size_t>(slot.layer) + 1);
-      return weight_of(layers[static_cast<size_t>(slot.layer)], slot.role);
-  }
+  if (slot.in_layer() && layers.size() <= static_cast<size_t>(slot.layer))
+    layers.resize(static_cast<size_t>(slot.layer) + 1);
+  ListWeights& list = slot.in_layer()                ? layers[static_cast<size_t>(slot.layer)]
+                      : slot.layer == kEmbeddingList ? embedding
+                                                     : head;
+  const auto op = static_cast<size_t>(slot.op), matrix = static_cast<size_t>(slot.matrix);
+  if (list.ops.size() <= op) list.ops.resize(op + 1);
+  if (list.ops[op].size() <= matrix) list.ops[op].resize(matrix + 1);
+  MatrixWeights& weights = list.ops[op][matrix];
+  weights.kind = slot.kind;
+  return slot.is_bias ? weights.bias : weights.weight;
 }
 
-const StreamedWeight& WeightViews::streamed_of(int layer, WeightRole role) const {
-  if (role == WeightRole::kHead && streamed_head) return *streamed_head;
-  for (const StreamedWeight& weight : streamed[static_cast<size_t>(layer)]) {
-    if (weight.role == role) return weight;
+const StreamedWeight& WeightViews::streamed_of(int layer, int op, int matrix) const {
+  if (static_cast<size_t>(layer) >= layers.size() && streamed_head) return *streamed_head;
+  for (const StreamedWeight& weight : streamed.at(static_cast<size_t>(layer))) {
+    if (weight.op == op && weight.matrix == matrix) return weight;
   }
   fail(ErrorCode::kInternal, "internal error: a weight without a home");
 }
 
 StreamedWeight& WeightViews::streamed_of(const WeightSlot& slot) {
-  return const_cast<StreamedWeight&>(std::as_const(*this).streamed_of(slot.layer, slot.role));
+  const int layer = slot.in_layer() ? slot.layer : static_cast<int>(layers.size());
+  return const_cast<StreamedWeight&>(std::as_const(*this).streamed_of(layer, slot.op, slot.matrix));
 }
 
 DType WeightViews::matrix_type() const {
-  if (layers.empty()) return token_embedding.dtype;
-  if (!streamed.empty()) {
-    for (const StreamedWeight& weight : streamed.front()) {
-      if (weight.role == WeightRole::kQuery) return weight.view.dtype;
+  DType type = embedding.of(0).weight.dtype;
+  if (layers.empty()) return type;
+  // The first of the first layer, wherever it is.
+  std::pair first(std::numeric_limits<int>::max(), 0);
+  const auto& ops = layers.front().ops;
+  for (int op = 0; op < static_cast<int>(ops.size()); ++op) {
+    for (int i = 0; i < static_cast<int>(ops[static_cast<size_t>(op)].size()); ++i) {
+      const MatrixWeights& matrix = layers.front().of(op, i);
+      if (!matrix.is_matrix() || std::pair(op, i) > first) continue;
+      first = {op, i};
+      type = matrix.weight.dtype;
     }
   }
-  return layers.front().query.weight.dtype;
+  if (streamed.empty()) return type;
+  for (const StreamedWeight& weight : streamed.front()) {
+    if (std::pair(weight.op, weight.matrix) >= first) continue;
+    first = {weight.op, weight.matrix};
+    type = weight.view.dtype;
+  }
+  return type;
 }
 
 void WeightViews::for_layer_matrices(const std::function<void(const WeightView&)>& f) const {
-  for (const LayerWeights& layer : layers) {
-    for (const LinearWeights* linear : {&layer.query, &layer.key, &layer.value,
-                                        &layer.attention_out, &layer.gate, &layer.up, &layer.down})
-      if (!linear->weight.empty()) f(linear->weight);
+  for (const ListWeights& layer : layers) {
+    for (const auto& op : layer.ops) {
+      for (const MatrixWeights& matrix : op)
+        if (matrix.is_matrix()) f(matrix.weight);
+    }
   }
   for (const std::vector<StreamedWeight>& layer : streamed) {
     for (const StreamedWeight& weight : layer) f(weight.view);
@@ -135,8 +83,12 @@ MatrixFacts WeightViews::matrix_facts() const {
     facts.has_f32 = facts.has_f32 || w.dtype == DType::kF32;
     facts.has_16_bit = facts.has_16_bit || w.dtype == DType::kF16 || w.dtype == DType::kBF16;
   };
-  for (const WeightView* w : {&head, &project_in, &project_out})
-    if (!w->empty()) add(*w);
+  for (const ListWeights* list : {&embedding, &head}) {
+    for (const auto& op : list->ops) {
+      for (const MatrixWeights& matrix : op)
+        if (matrix.is_matrix()) add(matrix.weight);
+    }
+  }
   if (streamed_head) add(streamed_head->view);
   for_layer_matrices([&](const WeightView& w) {
     add(w);

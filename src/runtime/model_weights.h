@@ -30,36 +30,26 @@
 namespace spillway {
 
 // Absent weights are empty views.
-struct LinearWeights {
-  WeightView weight;  // [out, in]
-  WeightView bias;    // [1, out]
+struct MatrixWeights {
+  WeightView weight;              // [out, in]; of a norm [1, columns]
+  WeightView bias;                // [1, out]; of a norm as its weight
+  OpKind kind = OpKind::kLinear;  // of its op
+
+  // On the device, and multiplied there.
+  bool is_matrix() const { return kind == OpKind::kLinear && !weight.empty(); }
 };
 
-struct NormWeights {
-  WeightView weight;  // [1, hidden]
-  WeightView bias;    // [1, hidden]
-};
+// The weights of a list of ops (model/layer_spec.h).
+struct ListWeights {
+  std::vector<std::vector<MatrixWeights>> ops;  // [op][matrix]
 
-struct LayerWeights {
-  NormWeights attention_norm;
-  LinearWeights query;          // [q_dim, hidden]
-  LinearWeights key;            // [kv_dim, hidden]
-  LinearWeights value;          // [kv_dim, hidden]
-  LinearWeights attention_out;  // [hidden, q_dim]
-  NormWeights mlp_norm;
-  LinearWeights gate;  // [ffn, hidden], gated MLPs only
-  LinearWeights up;    // [ffn, hidden]
-  LinearWeights down;  // [hidden, ffn]
+  // Nothing where the op has no such matrix.
+  const MatrixWeights& of(int op, int matrix = 0) const;
 };
-
-// Throws kInternal for a role that is not a layer's.
-WeightView& weight_of(LayerWeights& layer, WeightRole role);
-// Of a matrix.
-const LinearWeights& linear_of(const LayerWeights& layer, WeightRole role);
 
 // A weight that does not live on the device: where it is until a layer needs it.
 struct StreamedWeight {
-  WeightRole role;
+  int op = 0, matrix = 0;           // of its layer's list
   WeightView view;                  // as it will be on the device; its data is set there
   const std::byte* host = nullptr;  // in host memory; null: in a file
   Extent extent = {};               // of WeightViews::files
@@ -69,29 +59,28 @@ struct StreamedWeight {
 // Every weight of a network. What a placement keeps off the device is in `streamed`, in the form
 // that the device computes with (views in `layers` are then empty).
 struct WeightViews {
-  WeightView token_embedding;     // [vocab, embedding_dim]
-  WeightView position_embedding;  // [max_context + offset, hidden], learned positions only
-  WeightView project_in;          // [hidden, embedding_dim], where these differ
-  WeightView project_out;         // [embedding_dim, hidden]
-  NormWeights final_norm;
-  WeightView head;  // [vocab, embedding_dim]; the token embedding itself when tied
-  std::vector<LayerWeights> layers;
+  ListWeights embedding, head;  // a head that is the token embedding has its view
+  std::vector<ListWeights> layers;
 
   std::vector<std::vector<StreamedWeight>> streamed;  // [layer]; empty when all is on the device
   std::vector<std::filesystem::path> files;           // of streamed weights
   // Embeddings and head in host memory (the views above are empty then): tables that rows are
-  // looked up in, and the head, which streams behind the last layer.
+  // looked up in, by token and by position, and the head, which streams behind the last layer.
   struct HostTables {
-    WeightView token_embedding, position_embedding;
+    WeightView by_token, by_position;
   };
   HostTables on_host;
   std::optional<StreamedWeight> streamed_head;
 
-  // The field of a weight; a layer that was not there is added.
+  // The view of a weight; a layer, op or matrix that was not there is added.
   WeightView& view(const WeightSlot& slot);
-  // Throws kInternal where there is none.
+  // Of a layer, or of the head's list behind the last of them.
+  const ListWeights& list(int layer) const {
+    return static_cast<size_t>(layer) < layers.size() ? layers[static_cast<size_t>(layer)] : head;
+  }
+  // Throws kInternal where there is none. `op` is of LayerSpec::ops.
   StreamedWeight& streamed_of(const WeightSlot& slot);
-  const StreamedWeight& streamed_of(int layer, WeightRole role) const;
+  const StreamedWeight& streamed_of(int layer, int op, int matrix) const;
 
   // Of a matrix of the first layer.
   DType matrix_type() const;

@@ -28,15 +28,15 @@ size_t Timeline::mark(DeviceStream& queue) {
   return marks_.size() - 1;
 }
 
-void Timeline::add(TimelineLane lane, const char* name, int layer, size_t begin, size_t end) {
+void Timeline::add(TimelineLane lane, std::string_view name, int layer, size_t begin, size_t end) {
   const std::lock_guard lock(mutex_);
-  pending_.push_back({lane, name, layer, begin, end});
+  pending_.push_back({lane, std::string(name), layer, begin, end});
 }
 
-void Timeline::add(TimelineLane lane, const char* name, int layer, Clock::time_point begin,
+void Timeline::add(TimelineLane lane, std::string_view name, int layer, Clock::time_point begin,
                    Clock::time_point end) {
   const std::lock_guard lock(mutex_);
-  spans_.push_back({lane, name, layer, seconds(begin), seconds(end)});
+  spans_.push_back({lane, std::string(name), layer, seconds(begin), seconds(end)});
 }
 
 void Timeline::settle() {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36,8 +37,8 @@ class Timeline {
 
   // A point in a queue, by the thread that fills it.
   size_t mark(DeviceStream& queue);
-  void add(TimelineLane lane, const char* name, int layer, size_t begin, size_t end);
-  void add(TimelineLane lane, const char* name, int layer, Clock::time_point begin,
+  void add(TimelineLane lane, std::string_view name, int layer, size_t begin, size_t end);
+  void add(TimelineLane lane, std::string_view name, int layer, Clock::time_point begin,
            Clock::time_point end);
   double now_s() const { return seconds(Clock::now()); }
 
@@ -46,7 +47,7 @@ class Timeline {
 
   struct Span {
     TimelineLane lane;
-    const char* name;
+    std::string name;
     int layer;
     double begin_s, end_s;
   };
@@ -74,7 +75,7 @@ class Timeline {
 
   struct Pending {
     TimelineLane lane;
-    const char* name;
+    std::string name;
     int layer;
     size_t begin, end;
   };

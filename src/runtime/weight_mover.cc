@@ -111,7 +111,7 @@ class WeightLoad {
       make_the_rest();
     }
     kept_ = KeptWeights();
-    if (views_.head.empty()) views_.head = views_.token_embedding;
+    tie_head();
     return ModelWeights(std::move(views_), std::move(memory_), std::move(homes_), counts_);
   }
 
@@ -119,6 +119,7 @@ class WeightLoad {
   void find_homes();
   void take_host_memory();
   void leave_on_host(const BoundWeight& weight, StreamedWeight streamed);
+  void tie_head();
   void leave_in_files();
   bool try_map();
   void take_device_memory();
@@ -192,8 +193,8 @@ void WeightLoad::take_host_memory() {
     if (homes_[i] == Tier::kDevice) continue;
     WeightTarget& target = targets_[i];
     const WeightSlot& slot = target.weight->slot;
-    StreamedWeight weight{slot.role,
-                          {target.weight->dtype, slot.rows, slot.cols, nullptr, target.layout}};
+    StreamedWeight weight{
+        slot.op, slot.matrix, {target.weight->dtype, slot.rows, slot.cols, nullptr, target.layout}};
     if (homes_[i] == Tier::kHost) {
       PinnedBuffer& memory = memory_.host[i];
       const auto bytes = static_cast<size_t>(target.weight->bytes());
@@ -207,7 +208,7 @@ void WeightLoad::take_host_memory() {
       weight.host = target.to = memory.data();
       weight.pinned = memory.is_pinned();
     }
-    if (slot.layer >= 0) {
+    if (slot.in_layer()) {
       views_.streamed[static_cast<size_t>(slot.layer)].push_back(weight);
     } else {
       leave_on_host(*target.weight, weight);
@@ -219,11 +220,16 @@ void WeightLoad::take_host_memory() {
 void WeightLoad::leave_on_host(const BoundWeight& weight, StreamedWeight streamed) {
   WeightView view = streamed.view;
   view.data = streamed.host;
-  if (weight.slot.role == WeightRole::kTokenEmbedding) views_.on_host.token_embedding = view;
-  if (weight.slot.role == WeightRole::kPositionEmbedding) views_.on_host.position_embedding = view;
-  if (&weight != &head_of(model_)) return;
-  streamed.role = WeightRole::kHead;
-  views_.streamed_head = streamed;
+  if (weight.slot.is_table())
+    (weight.slot.by_position ? views_.on_host.by_position : views_.on_host.by_token) = view;
+  if (&weight == &head_of(model_)) views_.streamed_head = streamed;
+}
+
+// A head that is the token embedding: the same bytes, in both places.
+void WeightLoad::tie_head() {
+  if (!model_.spec.has_tied_head()) return;
+  const int op = model_.spec.lowered->head.ops.back().op;
+  views_.view({.layer = kHeadList, .op = op}) = views_.view(head_of(model_).slot);
 }
 
 // What lives on disk, and a step can use as the model's file has it, is there already.

@@ -40,7 +40,8 @@ WeightStream::Order WeightStream::describe(StreamOrder order) {
       }
       uint64_t offset = piece.offset;
       for (const MatrixRows& of : rows) {
-        const StreamedWeight& weight = weights_.streamed_of(linear.layer, of.role);
+        const StreamedWeight& weight =
+            weights_.streamed_of(linear.layer, linear.spec_op, of.matrix);
         const auto skipped = static_cast<uint64_t>(of.first * weight.view.row_bytes());
         WeightView view = weight.view;
         view.sliced_from = of.count == view.rows ? 0 : view.rows;

@@ -27,21 +27,21 @@ constexpr Homes kAllHomes[] = {Homes::kHost, Homes::kNotPinned, Homes::kDisk, Ho
 constexpr const char* kNames[] = {"host", "not_pinned", "disk", "both", "disk_without_accelerator"};
 
 // The bytes of a weight, as many as one needs: random ones, from another place for each.
-const std::byte* bytes_of(int layer, WeightRole role) {
+const std::byte* bytes_of(int layer, int op) {
   static const std::vector<uint32_t> random = [] {
     std::vector<uint32_t> words(size_t{1} << 20);
     std::mt19937 generator(7);
     for (uint32_t& word : words) word = static_cast<uint32_t>(generator());
     return words;
   }();
-  return std::as_bytes(std::span(random)).data() + layer * 31 + static_cast<int>(role) * 57;
+  return std::as_bytes(std::span(random)).data() + layer * 31 + op * 570;
 }
 
 // Layers of two matrices that stream, the second of them in several reads. Layer 2 has nothing to
 // stream.
 class WeightStreamTest : public testing::TestWithParam<Homes> {
  protected:
-  static constexpr int kLayers = 4, kOnDevice = 2;
+  static constexpr int kLayers = 4, kOnDevice = 2, kQuery = 0, kDown = 1;
 
   WeightStreamTest()
       : machine_(GetParam() != Homes::kDiskWithoutAccelerator,
@@ -51,19 +51,19 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
     std::vector<std::byte> file(100);  // extents begin anywhere
     for (int layer = 0; layer < kLayers; ++layer) {
       if (layer == kOnDevice) continue;
-      add(layer, WeightRole::kQuery, 24, 40, is_on_disk(WeightRole::kQuery) ? &file : nullptr);
-      add(layer, WeightRole::kDown, 700, 1201, is_on_disk(WeightRole::kDown) ? &file : nullptr);
+      add(layer, kQuery, 24, 40, is_on_disk(kQuery) ? &file : nullptr);
+      add(layer, kDown, 700, 1201, is_on_disk(kDown) ? &file : nullptr);
     }
     weights_.files = {folder_.write("weights", file)};
   }
   void TearDown() override { disarm_faults(); }
 
-  static bool is_on_disk(WeightRole role) {
+  static bool is_on_disk(int op) {
     return GetParam() == Homes::kDisk || GetParam() == Homes::kDiskWithoutAccelerator ||
-           (GetParam() == Homes::kBoth && role == WeightRole::kDown);
+           (GetParam() == Homes::kBoth && op == kDown);
   }
-  void add(int layer, WeightRole role, int64_t rows, int64_t cols, std::vector<std::byte>* file) {
-    StreamedWeight weight{role, {DType::kF32, rows, cols, nullptr}};
+  void add(int layer, int op, int64_t rows, int64_t cols, std::vector<std::byte>* file) {
+    StreamedWeight weight{op, 0, {DType::kF32, rows, cols, nullptr}};
     const auto bytes = static_cast<size_t>(weight.view.bytes());
     std::byte* to = nullptr;
     if (file != nullptr) {
@@ -75,7 +75,7 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
       weight.host = to = memory_.back().data();
       weight.pinned = memory_.back().is_pinned();
     }
-    std::memcpy(to, bytes_of(layer, role), bytes);
+    std::memcpy(to, bytes_of(layer, op), bytes);
     weights_.streamed[static_cast<size_t>(layer)].push_back(weight);
   }
   // Of each layer: the first matrix, and the second in two pieces.
@@ -83,13 +83,12 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
     StreamOrder order{.layers = kLayers, .by_layers = by_layers};
     for (int layer = 0; layer < kLayers; ++layer) {
       if (layer == kOnDevice) continue;
+      order.linears.push_back(
+          {.layer = layer, .op = kQuery, .spec_op = kQuery, .pieces = {{{0, 0, 24}}}});
       order.linears.push_back({.layer = layer,
-                               .group = LinearGroup::kProject,
-                               .pieces = {{{WeightRole::kQuery, 0, 24}}}});
-      order.linears.push_back({.layer = layer,
-                               .group = LinearGroup::kDown,
-                               .pieces = {{{WeightRole::kDown, first_row, 320 - first_row}},
-                                          {{WeightRole::kDown, 320, 380}}}});
+                               .op = kDown,
+                               .spec_op = kDown,
+                               .pieces = {{{0, first_row, 320 - first_row}}, {{0, 320, 380}}}});
     }
     return order;
   }
@@ -116,10 +115,10 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
         ASSERT_FALSE(got[i].empty());
         EXPECT_EQ(got[i].rows, rows[i].count);
         const auto skipped = rows[i].first * got[i].row_bytes();
-        EXPECT_EQ(std::memcmp(got[i].data, bytes_of(linear.layer, rows[i].role) + skipped,
+        EXPECT_EQ(std::memcmp(got[i].data, bytes_of(linear.layer, linear.op) + skipped,
                               static_cast<size_t>(got[i].bytes())),
                   0)
-            << "layer " << linear.layer << ", role " << static_cast<int>(rows[i].role);
+            << "layer " << linear.layer << ", op " << linear.op;
       }
       return;
     }
@@ -273,7 +272,7 @@ TEST_P(WeightStreamTest, TakesItsSlotsAndStages) {
   EXPECT_EQ(machine_.used(MemoryTag::kStaging), 3 * stream->slot_bytes());
   if (machine_.accelerator && GetParam() != Homes::kNotPinned) {
     EXPECT_EQ(machine_.host.usage().total() - host_before,
-              is_on_disk(WeightRole::kDown) ? 5 * kStreamStageBytes : 0);
+              is_on_disk(kDown) ? 5 * kStreamStageBytes : 0);
   }
 }
 

@@ -14,6 +14,7 @@
 #include "engine/perplexity.h"
 #include "engine/test_model.h"
 #include "memory/stream_extents.h"
+#include "runtime/test_weight_view.h"
 #include "storage/gguf_writer.h"
 #include "storage/test_folder.h"
 #include "tensor/dequantize.h"
@@ -143,14 +144,12 @@ TEST_F(CompressedWeightsTest, AreTheFilesWeightsQuantizedHoweverTheyAreRead) {
     const std::string path = file({.type = type, .key_type = type});
     const auto plain = load(path, false);
     const auto mapped = load(path, true), direct = load(path, true, WeightAccess::kDirect);
-    for (size_t layer = 0; layer < 2; ++layer) {
-      const LayerWeights &p = plain->weights.layers[layer], &m = mapped->weights.layers[layer],
-                         &d = direct->weights.layers[layer];
-      for (const auto weight :
-           {&LayerWeights::query, &LayerWeights::key, &LayerWeights::value,
-            &LayerWeights::attention_out, &LayerWeights::gate, &LayerWeights::up}) {
-        const WeightView& from = (p.*weight).weight;
-        const WeightView& to = (m.*weight).weight;
+    for (int layer = 0; layer < 2; ++layer) {
+      const auto view = [&](LoadedModel& of, const char* name) {
+        return view_of(of.weights, of.model, name, layer);
+      };
+      for (const char* name : {"query", "key", "value", "attention_out", "mlp_gate", "mlp_up"}) {
+        const WeightView from = view(*plain, name), to = view(*mapped, name);
         ASSERT_EQ(to.dtype, DType::kG4);
         Bytes expected(static_cast<size_t>(to.bytes()));
         EXPECT_TRUE(quantize_g4(type, from.data, expected.data(), from.rows * from.cols));
@@ -158,14 +157,15 @@ TEST_F(CompressedWeightsTest, AreTheFilesWeightsQuantizedHoweverTheyAreRead) {
           pack_groups(DType::kG4, expected.data(), expected.data(), to.rows / 16, to.cols);
         }
         EXPECT_EQ(view_bytes(to), expected);
-        EXPECT_EQ(view_bytes((d.*weight).weight), expected);
+        EXPECT_EQ(view_bytes(view(*direct, name)), expected);
       }
       // 96 columns are no whole groups.
-      EXPECT_EQ(m.down.weight.dtype, type);
-      EXPECT_EQ(view_bytes(m.down.weight), view_bytes(p.down.weight));
-      EXPECT_EQ(view_bytes(m.attention_norm.weight), view_bytes(p.attention_norm.weight));
+      EXPECT_EQ(view(*mapped, "mlp_down").dtype, type);
+      for (const char* name : {"mlp_down", "attention_norm"})
+        EXPECT_EQ(view_bytes(view(*mapped, name)), view_bytes(view(*plain, name)));
     }
-    EXPECT_EQ(mapped->weights.token_embedding.dtype, DType::kG4);  // tied, so it is multiplied
+    EXPECT_EQ(view_of(mapped->weights, mapped->model, "token_embedding").dtype,
+              DType::kG4);  // tied, so it is multiplied
     EXPECT_EQ(mapped->model.main_dtype(), DType::kG4);
     EXPECT_EQ(logits(*mapped), logits(*direct));
   }
@@ -173,10 +173,13 @@ TEST_F(CompressedWeightsTest, AreTheFilesWeightsQuantizedHoweverTheyAreRead) {
 
 TEST_F(CompressedWeightsTest, LeaveAloneWhatIsQuantizedOrOnlyLookedUpIn) {
   const auto loaded = load(file({.key_type = DType::kQ5_0, .tied = false}), true);
-  EXPECT_EQ(loaded->weights.token_embedding.dtype, DType::kF16);
-  EXPECT_EQ(loaded->weights.head.dtype, DType::kG4);
-  EXPECT_EQ(loaded->weights.layers[1].key.weight.dtype, DType::kQ5_0);
-  EXPECT_EQ(loaded->weights.layers[1].query.weight.dtype, DType::kG4);
+  const auto type_of = [&](const char* name, int layer = -1) {
+    return view_of(loaded->weights, loaded->model, name, layer).dtype;
+  };
+  EXPECT_EQ(type_of("token_embedding"), DType::kF16);
+  EXPECT_EQ(type_of("head"), DType::kG4);
+  EXPECT_EQ(type_of("key", 1), DType::kQ5_0);
+  EXPECT_EQ(type_of("query", 1), DType::kG4);
   for (const float logit : logits(*loaded)) ASSERT_TRUE(std::isfinite(logit));
 }
 
@@ -248,12 +251,12 @@ TEST_F(CompressedWeightsTest, DummyModelsAreMadeCompressed) {
   WeightLoadOptions options;
   options.compress = true;
   const auto compressed = load_model(device_, "dummy:smollm2-135m", options);
-  EXPECT_EQ(compressed->weights.layers[3].up.weight.dtype, DType::kG4);
-  EXPECT_EQ(compressed->weights.layers[3].mlp_norm.weight.dtype, DType::kF32);
+  EXPECT_EQ(view_of(compressed->weights, compressed->model, "mlp_up", 3).dtype, DType::kG4);
+  EXPECT_EQ(view_of(compressed->weights, compressed->model, "mlp_norm", 3).dtype, DType::kF32);
   const auto named = load_model(device_, "dummy:smollm2-135m:g4", {});
   EXPECT_EQ(named->model.weight_bytes(), compressed->model.weight_bytes());
-  EXPECT_EQ(view_bytes(named->weights.layers[3].up.weight),
-            view_bytes(compressed->weights.layers[3].up.weight));
+  EXPECT_EQ(view_bytes(view_of(named->weights, named->model, "mlp_up", 3)),
+            view_bytes(view_of(compressed->weights, compressed->model, "mlp_up", 3)));
 }
 
 class StreamExtentsTest : public testing::TestWithParam<WeightAccess> {};

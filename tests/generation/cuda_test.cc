@@ -200,10 +200,10 @@ TEST_F(CudaGenerationTest, LayersThatTakeTurnsChangeNoBit) {
   const auto ids = tiny_prompt(120, 8);
   const auto compare = [&](TinyRuntime& gpu, KvType kv_type, int spare, const Rows& expected) {
     const ModelSpec& spec = gpu.model.spec;
-    KvCache kv(gpu.device, host, {spec.layers, spec.kv_heads, spec.head_dim, kv_type},
-               {.device_blocks = 8, .most_turning = spec.layers, .spare_buffers = spare});
+    KvCache kv(gpu.device, host, {spec.layer_count(), spec.kv_heads, spec.head_dim, kv_type},
+               {.device_blocks = 8, .most_turning = spec.layer_count(), .spare_buffers = spare});
     Decoder decoder(gpu.device, spec, gpu.weights, {.max_tokens = 1, .host = &host});
-    const int turns[] = {0, spare + 1, spec.layers, spec.layers - 1, 0};
+    const int turns[] = {0, spare + 1, spec.layer_count(), spec.layer_count() - 1, 0};
     size_t at = 0;
     std::string differing;
     forward_all(decoder, kv, ids, 0, [&](int64_t, const Activations& logits) {
@@ -231,7 +231,7 @@ TEST_F(CudaGenerationTest, LayersThatTakeTurnsChangeNoBit) {
         for (const KvType kv_type : {KvType::kF16, KvType::kInt8}) {
           const Rows expected = all_logits(gpu, ids, 1, kv_type);
           for (const int spare : {1, 2})
-            if (gpu.model.spec.layers > spare + 1) compare(gpu, kv_type, spare, expected);
+            if (gpu.model.spec.layer_count() > spare + 1) compare(gpu, kv_type, spare, expected);
         }
       }
     }
@@ -244,8 +244,8 @@ TEST_F(CudaGenerationTest, AnswersAreTheSameWhateverTakesTurns) {
   TinyRuntime gpu = on_gpu("llama-deep", DType::kF16);
   const ModelSpec& spec = gpu.model.spec;
   const auto answers = [&](int turning, bool changes) {
-    KvCache kv(gpu.device, host, {spec.layers, spec.kv_heads, spec.head_dim, KvType::kF16},
-               {.device_blocks = 64, .most_turning = spec.layers});
+    KvCache kv(gpu.device, host, {spec.layer_count(), spec.kv_heads, spec.head_dim, KvType::kF16},
+               {.device_blocks = 64, .most_turning = spec.layer_count()});
     Decoder decoder(gpu.device, spec, gpu.weights, {.max_tokens = 64, .host = &host});
     Engine engine(decoder, kv, nullptr, {});
     engine.change_turns(turning);
@@ -267,7 +267,7 @@ TEST_F(CudaGenerationTest, AnswersAreTheSameWhateverTakesTurns) {
     return all;
   };
   const auto expected = answers(0, false);
-  for (int turning = kSpareBuffers + 1; turning <= spec.layers; ++turning)
+  for (int turning = kSpareBuffers + 1; turning <= spec.layer_count(); ++turning)
     EXPECT_EQ(answers(turning, false), expected) << turning << " take turns";
   EXPECT_EQ(answers(0, true), expected) << "their number changes";
 }

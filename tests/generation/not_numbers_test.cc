@@ -17,6 +17,7 @@
 #include "cuda/cuda.h"
 #include "engine/engine.h"
 #include "engine/perplexity.h"
+#include "runtime/test_weight_view.h"
 #include "tensor/half.h"
 #include "tests/generation/engine_answers.h"
 #include "tests/generation/tiny_models.h"
@@ -99,20 +100,22 @@ class NotNumbersTest : public testing::TestWithParam<Setting> {
   void let_offend(int layer, KvPart part, float factor) {
     ModelWeights& weights = runtime_->weights;
     {
-      Changed embedding(runtime_->device, weights.token_embedding);
-      for (int64_t id = 0; id < weights.token_embedding.rows; ++id)
+      const WeightView table = view_of(weights, runtime_->model, "token_embedding");
+      Changed embedding(runtime_->device, table);
+      for (int64_t id = 0; id < table.rows; ++id)
         embedding.set(id, 0, id == kOffender ? 1.0F : 0.0F);
     }
-    LayerWeights& w = weights.layers[static_cast<size_t>(layer)];
-    const WeightView& matrix = part == KvPart::kKeys ? w.key.weight : w.value.weight;
+    const WeightView matrix =
+        view_of(weights, runtime_->model, part == KvPart::kKeys ? "key" : "value", layer);
     Changed changed(runtime_->device, matrix);
     for (int64_t row = 0; row < matrix.rows; ++row) changed.set(row, 0, factor);
   }
 
   // Not the first layer: what it adds to column 0 is everybody's.
   void stop_layers_from_writing_column_0() {
-    for (LayerWeights& w : runtime_->weights.layers) {
-      for (const WeightView& matrix : {w.attention_out.weight, w.down.weight}) {
+    for (int layer = 0; layer < runtime_->model.spec.layer_count(); ++layer) {
+      for (const char* name : {"attention_out", "mlp_down"}) {
+        const WeightView matrix = view_of(runtime_->weights, runtime_->model, name, layer);
         Changed changed(runtime_->device, matrix);
         for (int64_t column = 0; column < matrix.cols; ++column) changed.set(0, column, 0);
       }
@@ -248,10 +251,11 @@ TEST_P(NotNumbersTest, WhatTheKvCacheHoldsGoesOn) {
 // Not the KV cache's fault: the message does not say so.
 TEST_P(NotNumbersTest, AnEmbeddingThatIsNoNumberEndsTheRequestThatUsesIt) {
   {
-    Changed embedding(runtime_->device, runtime_->weights.token_embedding);
+    Changed embedding(runtime_->device,
+                      view_of(runtime_->weights, runtime_->model, "token_embedding"));
     embedding.set(kOffender, 5, NAN);
   }
-  ASSERT_FALSE(runtime_->model.spec.tied_head) << "the head would have it for everybody";
+  ASSERT_FALSE(runtime_->model.spec.has_tied_head()) << "the head would have it for everybody";
   KvCache kv = runtime_->make_kv(14, KvType::kF16);
   Decoder decoder = runtime_->make_decoder(64);
   Engine engine(decoder, kv, nullptr, {.max_step_tokens = 48});

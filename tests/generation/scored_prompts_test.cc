@@ -14,6 +14,7 @@
 #include "cpu/emulated_accelerator.h"
 #include "device/logprobs.h"
 #include "engine/engine.h"
+#include "runtime/test_weight_view.h"
 #include "tests/generation/engine_answers.h"
 #include "tests/generation/tiny_models.h"
 
@@ -168,8 +169,8 @@ TEST_F(ScoredPromptsTest, AreToldThoughAStepFails) {
 
 TEST_F(ScoredPromptsTest, AnErrorIsToldInsteadOfWhatIsNoNumber) {
   constexpr TokenId kOffender = 2;  // tiny_prompt() has ids from 3 on
-  const WeightView& embedding = runtime_.weights.token_embedding;
-  ASSERT_FALSE(runtime_.model.spec.tied_head);
+  const WeightView embedding = view_of(runtime_.weights, runtime_.model, "token_embedding");
+  ASSERT_FALSE(runtime_.model.spec.has_tied_head());
   std::vector<float> row(static_cast<size_t>(embedding.cols),
                          std::numeric_limits<float>::quiet_NaN());
   runtime_.device.copy_to_device(

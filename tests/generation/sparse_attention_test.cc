@@ -77,11 +77,12 @@ TEST_P(SparseDecoderTest, ReportsTheValuesItReads) {
   EXPECT_EQ(sparse.dense_v_bytes, dense.dense_v_bytes);
   uint64_t keys = 0, chosen = 0;
   for (int context = kPrompt + 1; context <= kPrompt + kGenerated; ++context) {
-    const int seen = spec.sliding_window > 0 ? std::min(spec.sliding_window, context) : context;
+    const int window = spec.layer(0).find("attention")->attention.window;
+    const int seen = window > 0 ? std::min(window, context) : context;
     keys += static_cast<uint64_t>(seen);
     chosen += static_cast<uint64_t>((seen + 9) / 10);
   }
-  const auto entry = static_cast<uint64_t>(spec.head_dim * spec.layers) * sizeof(float);
+  const auto entry = static_cast<uint64_t>(spec.head_dim * spec.layer_count()) * sizeof(float);
   EXPECT_EQ(dense.v_bytes, keys * entry * static_cast<uint64_t>(spec.kv_heads));
   EXPECT_EQ(sparse.v_bytes, chosen * entry * static_cast<uint64_t>(spec.heads));
 }

@@ -162,7 +162,7 @@ TEST_F(StepProgramTest, LoadsAheadAreNoStepsOfTheirOwn) {
   step(decoder, kv, 12, 1);
   // The last batch's logits are gathered with its last layer.
   const int batches = 3, head = 1;
-  EXPECT_EQ(ops().steps, batches * (1 + runtime_.model.spec.layers) + head);
+  EXPECT_EQ(ops().steps, batches * (1 + runtime_.model.spec.layer_count()) + head);
 }
 
 // Whatever happens to a decoder and its caches: with the same number and shape, ops are called with

@@ -10,6 +10,7 @@
 #include "cpu/cpu_device.h"
 #include "engine/loaded_model.h"
 #include "model/model.h"
+#include "model/transformer_shape.h"
 #include "runtime/decoder.h"
 #include "runtime/weight_mover.h"
 
@@ -21,72 +22,72 @@ namespace spillway::testing_models {
 // have: "llama-64", "window-64", "opt-64" and "llama-128"; and with rows of whole blocks of every
 // quantized type: "llama-64-wide", "opt-64-wide", "llama-128-wide"; "llama-many-rows" has so many
 // that a GPU's blocks take several rounds; "llama-deep" and "opt-deep" have nine layers.
-inline ModelSpec tiny_spec(const std::string& kind) {
-  ModelSpec spec;
-  spec.name = kind;
-  spec.vocab_size = 97;
-  spec.hidden = spec.embedding_dim = 64;
-  spec.layers = 3;
-  spec.heads = 4;
-  spec.kv_heads = 2;
-  spec.head_dim = 16;
-  spec.ffn = 96;
-  spec.max_context = 640;
+inline ModelSpec tiny_spec(const std::string& kind, int64_t context = 640) {
+  TransformerShape shape;
+  shape.name = kind;
+  shape.vocab_size = 97;
+  shape.hidden = shape.embedding_dim = 64;
+  shape.layers = 3;
+  shape.heads = 4;
+  shape.kv_heads = 2;
+  shape.head_dim = 16;
+  shape.ffn = 96;
+  shape.max_context = context;
   if (kind.ends_with("-64")) {
-    spec.heads = 6;
-    spec.head_dim = 64;
-    spec.hidden = spec.embedding_dim = 384;
-    spec.ffn = 1160;
+    shape.heads = 6;
+    shape.head_dim = 64;
+    shape.hidden = shape.embedding_dim = 384;
+    shape.ffn = 1160;
   } else if (kind == "llama-128") {
-    spec.heads = spec.kv_heads = 2;
-    spec.head_dim = 128;
-    spec.hidden = spec.embedding_dim = 264;
-    spec.ffn = 2064;
-    spec.rope.style = RopeStyle::kInterleaved;
+    shape.heads = shape.kv_heads = 2;
+    shape.head_dim = 128;
+    shape.hidden = shape.embedding_dim = 264;
+    shape.ffn = 2064;
+    shape.rope.style = RopeStyle::kInterleaved;
   }
-  if (kind.ends_with("-deep")) spec.layers = 9;
-  if (kind.ends_with("-many-words")) spec.vocab_size = 1001;
-  spec.tied_head = kind == "llama-tied";
+  if (kind.ends_with("-deep")) shape.layers = 9;
+  if (kind.ends_with("-many-words")) shape.vocab_size = 1001;
+  shape.tied_head = kind == "llama-tied";
   if (kind == "llama-many-rows") {
-    spec.heads = 8;
-    spec.head_dim = 64;
-    spec.hidden = spec.embedding_dim = 512;
-    spec.ffn = 9216;
-    spec.vocab_size = 17'920;
+    shape.heads = 8;
+    shape.head_dim = 64;
+    shape.hidden = shape.embedding_dim = 512;
+    shape.ffn = 9216;
+    shape.vocab_size = 17'920;
   }
   if (kind.ends_with("-wide")) {
     const bool large = kind == "llama-128-wide";
-    spec.heads = large ? 4 : 8;
-    spec.kv_heads = large ? 4 : 2;
-    spec.head_dim = large ? 128 : 64;
-    spec.hidden = spec.embedding_dim = 512;
-    spec.ffn = large ? 2560 : 1280;
-    if (large) spec.rope.style = RopeStyle::kInterleaved;
+    shape.heads = large ? 4 : 8;
+    shape.kv_heads = large ? 4 : 2;
+    shape.head_dim = large ? 128 : 64;
+    shape.hidden = shape.embedding_dim = 512;
+    shape.ffn = large ? 2560 : 1280;
+    if (large) shape.rope.style = RopeStyle::kInterleaved;
   }
   if (kind.starts_with("llama") || kind.starts_with("window")) {
-    spec.family = "llama";
-    spec.rope.dims = spec.head_dim;
-    for (const double f : base_inverse_frequencies(spec.rope))
-      spec.rope.inverse_frequencies.push_back(static_cast<float>(f));
-    spec.sliding_window = kind.starts_with("window") ? 37 : 0;
+    shape.family = "llama";
+    shape.rope.dims = shape.head_dim;
+    for (const double f : base_inverse_frequencies(shape.rope))
+      shape.rope.inverse_frequencies.push_back(static_cast<float>(f));
+    shape.sliding_window = kind.starts_with("window") ? 37 : 0;
   } else {
-    spec.family = "opt";
-    spec.kv_heads = spec.heads;
-    spec.norm = NormKind::kLayer;
-    spec.norm_bias = spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = true;
-    spec.position = PositionKind::kLearned;
-    spec.position_offset = 2;
-    spec.activation = ActivationKind::kRelu;
-    spec.gated_mlp = false;
-    spec.tied_head = true;
+    shape.family = "opt";
+    shape.kv_heads = shape.heads;
+    shape.norm = NormKind::kLayer;
+    shape.norm_bias = shape.qkv_bias = shape.attention_out_bias = shape.mlp_bias = true;
+    shape.position = PositionKind::kLearned;
+    shape.position_offset = 2;
+    shape.activation = ActivationKind::kRelu;
+    shape.gated_mlp = false;
+    shape.tied_head = true;
     if (kind == "opt-350m") {
-      spec.norm_place = NormPlace::kPost;
-      spec.final_norm = false;
-      spec.embedding_dim = 32;
+      shape.wiring = ResidualWiring::kPostNorm;
+      shape.final_norm = false;
+      shape.embedding_dim = 32;
     }
   }
-  validate(spec, kind);
-  return spec;
+  validate(shape, kind);
+  return make_spec(shape);
 }
 
 // Matrices in `dtype`; values and down projections of every other layer in `other`, as files of
@@ -95,8 +96,8 @@ inline Model tiny_model(const std::string& kind, DType dtype = DType::kF32,
                         std::optional<DType> other = std::nullopt) {
   Model model{tiny_spec(kind), {}};
   for (const WeightSlot& slot : weight_slots(model.spec)) {
-    const bool is_mixed = slot.layer >= 0 && slot.layer % 2 == 0 &&
-                          (slot.role == WeightRole::kValue || slot.role == WeightRole::kDown);
+    const bool is_mixed =
+        slot.layer >= 0 && slot.layer % 2 == 0 && (slot.name == "value" || slot.name == "mlp_down");
     const DType matrix = is_mixed ? other.value_or(dtype) : dtype;
     model.weights.push_back({slot, slot.is_vector() ? DType::kF32 : matrix, std::nullopt});
   }
@@ -115,8 +116,8 @@ struct TinyRuntime {
         weights(load_weights(device, model, {}, {})) {}
 
   KvCache make_kv(int32_t blocks, KvType type = KvType::kF32) {
-    return KvCache(device, {model.spec.layers, model.spec.kv_heads, model.spec.head_dim, type},
-                   blocks);
+    return KvCache(
+        device, {model.spec.layer_count(), model.spec.kv_heads, model.spec.head_dim, type}, blocks);
   }
   Decoder make_decoder(int max_tokens) { return Decoder(device, model.spec, weights, max_tokens); }
 

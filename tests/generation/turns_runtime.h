@@ -33,7 +33,7 @@ struct TurnsRuntime {
   KvCache make_kv(int32_t blocks, int most_turning, int spare = kSpareBuffers,
                   KvType type = KvType::kF32, int32_t host_blocks = 0) {
     return KvCache(*accelerator, host,
-                   {model.spec.layers, model.spec.kv_heads, model.spec.head_dim, type},
+                   {model.spec.layer_count(), model.spec.kv_heads, model.spec.head_dim, type},
                    {.device_blocks = blocks,
                     .host_blocks = host_blocks,
                     .most_turning = most_turning,

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "cpu/cpu_device.h"
 #include "engine/test_model.h"
+#include "runtime/test_weight_view.h"
 #include "storage/gguf_writer.h"
 #include "tensor/random_fill.h"
 
@@ -85,8 +86,10 @@ TEST_F(WeightsTest, AreTheSameMappedAndReadDirectly) {
     return device_.usage().bytes[static_cast<size_t>(MemoryTag::kWeights)];
   };
   // Once some matrices are wanted in another layout, everything is in the arena.
-  const LayerWeights& a = mapped->weights.layers.at(0);
-  const bool packs = a.query.weight.layout == WeightLayout::kGroups16;
+  const auto a = [&](const char* name, int layer = 0) {
+    return view_of(mapped->weights, mapped->model, name, layer);
+  };
+  const bool packs = a("query").layout == WeightLayout::kGroups16;
   const uint64_t copied = weight_bytes();
   EXPECT_GE(copied, packs ? total : 0);
   EXPECT_LT(copied, (packs ? total : 0) + 16 * 64);
@@ -99,13 +102,15 @@ TEST_F(WeightsTest, AreTheSameMappedAndReadDirectly) {
   EXPECT_GE(held, total);
   EXPECT_LT(held, total + 16 * 64);
 
-  const LayerWeights& b = direct->weights.layers.at(0);
-  EXPECT_EQ(bytes_of(a.query.weight), bytes_of(b.query.weight));
-  EXPECT_EQ(a.query.weight.layout, b.query.weight.layout);
-  EXPECT_EQ(bytes_of(a.value.weight), bytes_of(b.value.weight));
-  EXPECT_EQ(bytes_of(a.down.weight), bytes_of(b.down.weight));
-  EXPECT_EQ(bytes_of(mapped->weights.token_embedding), bytes_of(direct->weights.token_embedding));
-  EXPECT_EQ(mapped->weights.head.data, mapped->weights.token_embedding.data);  // tied: one copy
+  const auto b = [&](const char* name, int layer = 0) {
+    return view_of(direct->weights, direct->model, name, layer);
+  };
+  EXPECT_EQ(a("query").layout, b("query").layout);
+  for (const char* name : {"query", "value", "mlp_down"})
+    EXPECT_EQ(bytes_of(a(name)), bytes_of(b(name)));
+  EXPECT_EQ(bytes_of(a("token_embedding", -1)), bytes_of(b("token_embedding", -1)));
+  const ListWeights& head = mapped->weights.head;  // tied: one copy
+  EXPECT_EQ(head.ops.back().front().weight.data, a("token_embedding", -1).data);
 }
 
 TEST_F(WeightsTest, ThatNobodyWantsChangedAreThePageCachesOwn) {
@@ -124,9 +129,10 @@ TEST_F(WeightsTest, ThatNobodyWantsChangedAreThePageCachesOwn) {
   options.access = WeightAccess::kDirect;
   reported = 0;
   const auto direct = load_model(device_, path_, options);
-  const LayerWeights &a = mapped->weights.layers.at(0), &b = direct->weights.layers.at(0);
-  EXPECT_EQ(bytes_of(a.query.weight), bytes_of(b.query.weight));
-  EXPECT_EQ(bytes_of(a.mlp_norm.weight), bytes_of(b.mlp_norm.weight));
+  for (const char* name : {"query", "mlp_norm"}) {
+    EXPECT_EQ(bytes_of(view_of(mapped->weights, mapped->model, name, 0)),
+              bytes_of(view_of(direct->weights, direct->model, name, 0)));
+  }
 }
 
 TEST_F(WeightsTest, StopLoadingWhenCancelled) {
@@ -151,7 +157,7 @@ TEST_F(WeightsTest, StopLoadingWhenCancelled) {
 TEST_F(WeightsTest, DummyModelsNeedNoFile) {
   const auto dummy = load_model(device_, "dummy:opt-125m:q4_0", {});
   EXPECT_EQ(dummy->weights.layers.size(), 12U);
-  EXPECT_EQ(dummy->weights.layers[3].up.weight.dtype, DType::kQ4_0);
+  EXPECT_EQ(view_of(dummy->weights, dummy->model, "mlp_up", 3).dtype, DType::kQ4_0);
   EXPECT_THROW(dummy->require_tokenizer(), Error);
   EXPECT_THROW(load_model(device_, "dummy:bloom-176b", {}), Error);  // a shape for planning only
 }

@@ -72,13 +72,13 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     plan.weights = shares();
     if (pick(1) < 0.5) plan.embeddings = Tier::kHost;
     if (pick(1) < 0.5)
-      plan.overrides = {{.role = WeightRole::kDown, .home = static_cast<Tier>(i % 3)},
+      plan.overrides = {{.matrix = "mlp_down", .home = static_cast<Tier>(i % 3)},
                         {.layers = {{0, 0}}, .home = static_cast<Tier>(i / 3 % 3)}};
     plan.kv = shares();
     plan.activations = shares();
     plan.micro_batch = static_cast<int>(pick(4));
     plan.attention = pick(1) < 0.5 ? AttentionPlace::kGpu : AttentionPlace::kCpu;
-    if (i % 4 < 3) plan.cpu_linear = {{4, pick(1), {{LinearGroup::kUp, pick(1)}}}, {12, pick(1)}};
+    if (i % 4 < 3) plan.cpu_linear = {{4, pick(1), {{"mlp_up", pick(1)}}}, {12, pick(1)}};
     SCOPED_TRACE(fmt::format("accelerator {}, {}", with_accelerator, plan_to_json(plan)));
     TempFolder folder;
     CpuDevice host(CpuDeviceOptions{.threads = 2});

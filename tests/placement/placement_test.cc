@@ -71,9 +71,9 @@ std::vector<Placement> every_placement() {
       named.name = fmt::format("MLPs' last matrices in tier {}, of others {}% on the device",
                                static_cast<int>(home), shares.device * 100);
       named.weights = shares;
-      named.overrides = {{.role = WeightRole::kDown, .home = home},
+      named.overrides = {{.matrix = "mlp_down", .home = home},
                          {.layers = {{0, 1}}, .home = Tier::kDevice},
-                         {.layers = {{1, 1}}, .role = WeightRole::kQuery, .home = home}};
+                         {.layers = {{1, 1}}, .matrix = "query", .home = home}};
       all.push_back(named);
     }
   }

@@ -149,7 +149,7 @@ TEST_F(ReplanTest, PlansInARowAreLikeEachAloneAndMakeNothingAgain) {
         SCOPED_TRACE(fmt::format("{}, accelerator {}, plan {}", kind, with_accelerator, i));
         embeddings_ = i % 3 == 1 ? Tier::kHost : Tier::kDevice;
         overrides_.clear();
-        if (i % 4 == 2) overrides_ = {{.role = WeightRole::kDown, .home = Tier::kHost}};
+        if (i % 4 == 2) overrides_ = {{.matrix = "mlp_down", .home = Tier::kHost}};
         if (i % 4 == 3) overrides_ = {{.layers = {{1, 1}}, .home = Tier::kDisk}};
         Machine fresh(with_accelerator);
         const auto alone = describe(fresh, kind);

@@ -37,15 +37,14 @@ struct SpanningModel {
   SpanningModel(bool cuda, const Pools& pools, const std::string& kind, KvType kv_type,
                 bool deterministic, DType dtype = DType::kF32)
       : host(CpuDeviceOptions{.threads = 2}), device(make_device(cuda, pools)) {
-    model.spec = testing_models::tiny_spec(kind);
-    model.spec.max_context = kContext;
+    model.spec = testing_models::tiny_spec(kind, kContext);
     for (const WeightSlot& slot : weight_slots(model.spec))
       model.weights.push_back({slot, slot.is_vector() ? DType::kF32 : dtype, std::nullopt});
     weights.emplace(load_weights(*device, model, {}, {}));
     device->ops().set_deterministic(deterministic);
     host.ops().set_deterministic(deterministic);
     kv.emplace(*device, host,
-               KvShape{model.spec.layers, model.spec.kv_heads, model.spec.head_dim, kv_type},
+               KvShape{model.spec.layer_count(), model.spec.kv_heads, model.spec.head_dim, kv_type},
                KvCache::Sizes{.device_blocks = pools.device,
                               .host_blocks = pools.host,
                               .disk_blocks = pools.disk,

@@ -92,7 +92,8 @@ Expected expected_of(double share, int window) {
   return sum;
 }
 uint64_t plane_page_bytes(const ModelSpec& spec, KvType type) {
-  return static_cast<uint64_t>(spec.layers * spec.kv_heads * kv_page_bytes(type, spec.head_dim));
+  return static_cast<uint64_t>(spec.layer_count() * spec.kv_heads *
+                               kv_page_bytes(type, spec.head_dim));
 }
 
 TEST_P(SparseSwapTest, LogitsAreThoseOfKvOnTheDevice) {
@@ -148,7 +149,7 @@ TEST_P(SparseSwapTest, OnlyKeysAndTheLastPageMove) {
       SCOPED_TRACE(fmt::format("{} {}", kind, kv_type_name(type)));
       const ModelSpec spec = testing_models::tiny_model(kind, DType::kF32).spec;
       const KvSwap::Stats moved = decode_traffic(swapped(), kind, type);
-      const Expected expected = expected_of(0.1, spec.sliding_window);
+      const Expected expected = expected_of(0.1, spec.layer(0).find("attention")->attention.window);
       const uint64_t page = plane_page_bytes(spec, type);
       EXPECT_EQ(moved.to_device_bytes, (expected.pages + expected.last_pages) * page);
       EXPECT_EQ(moved.to_host_bytes, 2 * expected.written * page);

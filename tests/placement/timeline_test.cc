@@ -53,7 +53,7 @@ TEST(TimelineTest, EveryWorkerIsInTheDrawing) {
   }
   // Linear ops that both work at, as long as they last.
   const auto linears = timeline.shared_linears(begin, end);
-  ASSERT_TRUE(linears.contains("up"));
+  ASSERT_TRUE(linears.contains("mlp_up"));
   for (const auto& [name, of] : linears) {
     EXPECT_GT(of.count, 0) << name;
     EXPECT_LE(of.cpu_s, of.seconds + 1e-9) << name;

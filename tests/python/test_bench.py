@@ -143,7 +143,7 @@ def test_a_drawing_has_every_phase_and_perfetto_reads_it(spillway, disk, tmp_pat
         assert phase["busy"]["to_gpu"] > 0  # what comes from the disk
     events = json.loads(drawing.read_text())["traceEvents"]
     names = {event["name"] for event in events if event["ph"] == "X"}
-    assert {"q, k, v", "attention", "up", "down", "head", "weights"} <= names
+    assert {"qkv", "attention", "mlp_up", "mlp_down", "head", "weights"} <= names
     # A few steps of it are enough to see.
     assert sum(event["name"] == "head" for event in events) == 9
 

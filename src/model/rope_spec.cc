@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/rope_spec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace spillway {
+
+std::vector<double> base_inverse_frequencies(const RopeSpec& rope) {
+  std::vector<double> out;
+  for (int i = 0; i < rope.dims; i += 2)
+    out.push_back(std::pow(rope.theta, -static_cast<double>(i) / rope.dims));
+  return out;
+}
+
+std::vector<float> rope_divisors(const RopeSpec& rope) {
+  std::vector<float> divisors;
+  const auto plain = base_inverse_frequencies(rope);
+  for (size_t i = 0; i < plain.size(); ++i)
+    divisors.push_back(static_cast<float>(plain[i] / double{rope.inverse_frequencies.at(i)}));
+  return divisors;
+}
+
+RopeScalingKind rope_scaling_kind(const RopeSpec& rope) {
+  const auto divisors = rope_divisors(rope);
+  const auto differs_from = [](float value) {
+    return [value](float divisor) { return std::fabs(divisor - value) > 1e-5F * value; };
+  };
+  if (std::ranges::none_of(divisors, differs_from(1))) return RopeScalingKind::kNone;
+  const bool uneven = std::ranges::any_of(divisors, differs_from(divisors.front()));
+  return uneven ? RopeScalingKind::kUneven : RopeScalingKind::kLinear;
+}
+
+void apply_llama3_scaling(const Llama3RopeScaling& scaling,
+                          std::vector<double>& inverse_frequencies) {
+  const double low_wavelength = scaling.original_context / scaling.low_freq_factor;
+  const double high_wavelength = scaling.original_context / scaling.high_freq_factor;
+  for (double& frequency : inverse_frequencies) {
+    const double wavelength = 2 * std::numbers::pi / frequency;
+    if (wavelength < high_wavelength) continue;
+    if (wavelength > low_wavelength) {
+      frequency /= scaling.factor;
+      continue;
+    }
+    const double blend = (scaling.original_context / wavelength - scaling.low_freq_factor) /
+                         (scaling.high_freq_factor - scaling.low_freq_factor);
+    frequency = (1 - blend) * frequency / scaling.factor + blend * frequency;
+  }
+}
+
+}  // namespace spillway

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rotary positions: which elements of a head are rotated, and how fast.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tensor/op_kinds.h"
+
+namespace spillway {
+
+struct RopeSpec {
+  RopeStyle style = RopeStyle::kHalves;
+  int dims = 0;  // leading elements of a head that are rotated; even
+  double theta = 10000;
+  // One per rotated pair, scaling (linear, Llama 3) already applied. Filled in by the family.
+  std::vector<float> inverse_frequencies;
+  bool operator==(const RopeSpec&) const = default;
+};
+
+// 1 / theta^(2i / dims) for each rotated pair.
+std::vector<double> base_inverse_frequencies(const RopeSpec& rope);
+
+// By what each of the plain frequencies was divided.
+std::vector<float> rope_divisors(const RopeSpec& rope);
+enum class RopeScalingKind : uint8_t {
+  kNone,
+  kLinear,  // all divisors are the same
+  kUneven,  // Llama 3's
+};
+RopeScalingKind rope_scaling_kind(const RopeSpec& rope);
+
+// Llama 3's scaling: long wavelengths are stretched by `factor`, short ones kept, those between
+// blended.
+struct Llama3RopeScaling {
+  double factor = 8;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  double original_context = 8192;
+};
+void apply_llama3_scaling(const Llama3RopeScaling& scaling,
+                          std::vector<double>& inverse_frequencies);
+
+}  // namespace spillway

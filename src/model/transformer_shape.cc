@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/transformer_shape.h"
+
+#include <cmath>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+void check_range(const std::string& where, const char* field, int64_t value, int64_t low,
+                 int64_t high) {
+  SPW_CHECK(
+      value >= low && value <= high, kInvalidArgument,
+      "{}: {} is {}, which is not within {} to {}; the file is damaged or not of a known kind",
+      where, field, value, low, high);
+}
+
+// Writes the ops of one list after the other.
+class ListBuilder {
+ public:
+  explicit ListBuilder(const TransformerShape& shape) : shape_(shape) {}
+
+  Place place(std::string_view scratch, bool f32 = false) { return list_.place(scratch, f32); }
+  LayerSpec take() { return std::move(list_); }
+
+  void embedding(std::string_view name, int64_t rows, int64_t cols, EmbeddingSpec how, Place to) {
+    add({.kind = OpKind::kEmbedding,
+         .name = name,
+         .input = to,
+         .output = to,
+         .matrices = {{.name = name, .rows = rows, .cols = cols}},
+         .embedding = how});
+  }
+  void norm(std::string_view name, Place from, Place to) {
+    OpSpec op{.kind = OpKind::kNorm,
+              .name = name,
+              .input = from,
+              .output = to,
+              .norm = {.kind = shape_.norm, .eps = shape_.norm_eps}};
+    if (shape_.norm_affine)
+      op.matrices = {{.name = name, .rows = 1, .cols = shape_.hidden, .bias = shape_.norm_bias}};
+    add(std::move(op));
+  }
+  void head_norm(std::string_view name, Place at, int64_t first, int64_t columns) {
+    add({.kind = OpKind::kNorm,
+         .name = name,
+         .input = at,
+         .output = at,
+         .matrices = {{.name = name, .rows = 1, .cols = shape_.head_dim}},
+         .norm = {.kind = shape_.norm,
+                  .eps = shape_.norm_eps,
+                  .first_column = first,
+                  .columns = columns}});
+  }
+  void linear(std::string_view name, std::vector<MatrixSpec> matrices, Place from, Place to) {
+    add({.kind = OpKind::kLinear,
+         .name = name,
+         .input = from,
+         .output = to,
+         .matrices = std::move(matrices)});
+  }
+  void gather(Place to) { add({.kind = OpKind::kGather, .name = "gather", .output = to}); }
+
+  // q, k and v of what is in `from`, and attention; returns where its result is.
+  Place attention(Place from) {
+    const int64_t q = shape_.q_dim(), kv = shape_.kv_dim();
+    const bool bias = shape_.qkv_bias;
+    const Place qkv = place("qkv"), attended = place("attended");
+    linear("qkv",
+           {{.name = "query", .rows = q, .cols = shape_.hidden, .bias = bias},
+            {.name = "key", .rows = kv, .cols = shape_.hidden, .bias = bias},
+            {.name = "value", .rows = kv, .cols = shape_.hidden, .bias = bias}},
+           from, qkv);
+    if (shape_.head_norms) {
+      head_norm("query_norm", qkv, 0, q);
+      head_norm("key_norm", qkv, q, kv);
+    }
+    if (shape_.position == PositionKind::kRope)
+      add({.kind = OpKind::kRope, .name = "rope", .input = qkv, .output = qkv, .rope = 0});
+    add({.kind = OpKind::kAttention,
+         .name = "attention",
+         .input = qkv,
+         .output = attended,
+         .attention = {.heads = shape_.heads,
+                       .kv_heads = shape_.kv_heads,
+                       .head_dim = shape_.head_dim,
+                       .scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim)),
+                       .window = shape_.sliding_window,
+                       .alibi = shape_.position == PositionKind::kAlibi}});
+    return attended;
+  }
+  void attention_out(Place attended) {
+    add_branch("attention_out", "attention_sum", shape_.q_dim(), shape_.attention_out_bias,
+               attended);
+  }
+
+  // The inner rows of the MLP; returns where they are.
+  Place mlp_up(Place from) {
+    const Place mlp = place("mlp");
+    std::vector<MatrixSpec> matrices;
+    const auto matrix = [&](std::string_view name) {
+      matrices.push_back(
+          {.name = name, .rows = shape_.ffn, .cols = shape_.hidden, .bias = shape_.mlp_bias});
+    };
+    if (shape_.gated_mlp) matrix("mlp_gate");
+    matrix("mlp_up");
+    linear("mlp_up", std::move(matrices), from, mlp);
+    add({.kind = OpKind::kActivation,
+         .name = "activation",
+         .input = mlp,
+         .output = mlp,
+         .activation = {.kind = shape_.activation, .gated = shape_.gated_mlp}});
+    return mlp;
+  }
+  void mlp_down(Place mlp) { add_branch("mlp_down", "mlp_sum", shape_.ffn, shape_.mlp_bias, mlp); }
+
+ private:
+  void add(OpSpec op) { list_.ops.push_back(std::move(op)); }
+  // The last matrix of attention or MLP, whose result joins the residual stream.
+  void add_branch(std::string_view name, std::string_view sum, int64_t cols, bool bias,
+                  Place from) {
+    const Place branch = place("branch");
+    linear(name, {{.name = name, .rows = shape_.hidden, .cols = cols, .bias = bias}}, from, branch);
+    add({.kind = OpKind::kAdd, .name = sum, .input = branch, .output = kResidual});
+  }
+
+  const TransformerShape& shape_;
+  LayerSpec list_;
+};
+
+LayerSpec make_layer(const TransformerShape& shape) {
+  ListBuilder b(shape);
+  switch (shape.wiring) {
+    case ResidualWiring::kPreNorm: {
+      const Place normed = b.place("normed");
+      b.norm("attention_norm", kResidual, normed);
+      b.attention_out(b.attention(normed));
+      b.norm("mlp_norm", kResidual, normed);
+      b.mlp_down(b.mlp_up(normed));
+      break;
+    }
+    case ResidualWiring::kPostNorm:
+      b.attention_out(b.attention(kResidual));
+      b.norm("attention_norm", kResidual, kResidual);
+      b.mlp_down(b.mlp_up(kResidual));
+      b.norm("mlp_norm", kResidual, kResidual);
+      break;
+    case ResidualWiring::kParallel:
+    case ResidualWiring::kParallelTwoNorms: {
+      // Both branches have read x before either is added to it.
+      const Place normed = b.place("normed");
+      b.norm("attention_norm", kResidual, normed);
+      const Place attended = b.attention(normed);
+      if (shape.wiring == ResidualWiring::kParallelTwoNorms) b.norm("mlp_norm", kResidual, normed);
+      const Place mlp = b.mlp_up(normed);
+      b.attention_out(attended);
+      b.mlp_down(mlp);
+      break;
+    }
+  }
+  return b.take();
+}
+
+LayerSpec make_embedding(const TransformerShape& shape) {
+  ListBuilder b(shape);
+  const bool narrow = shape.embedding_dim != shape.hidden;
+  const Place first = narrow ? b.place("narrow") : kResidual;
+  b.embedding("token_embedding", shape.vocab_size, shape.embedding_dim, {}, first);
+  if (narrow)
+    b.linear("project_in",
+             {{.name = "project_in", .rows = shape.hidden, .cols = shape.embedding_dim}}, first,
+             kResidual);
+  if (shape.position == PositionKind::kLearned)
+    b.embedding("position_embedding", shape.max_context + shape.position_offset, shape.hidden,
+                {.by_position = true, .offset = shape.position_offset}, kResidual);
+  return b.take();
+}
+
+LayerSpec make_head(const TransformerShape& shape) {
+  ListBuilder b(shape);
+  const Place input = b.place("head_input");
+  if (shape.final_norm) {
+    const Place rows = b.place("head_rows", /*f32=*/true);
+    b.gather(rows);
+    b.norm("final_norm", rows, input);
+  } else {
+    b.gather(input);
+  }
+  Place from = input;
+  if (shape.embedding_dim != shape.hidden) {
+    from = b.place("narrow");
+    b.linear("project_out",
+             {{.name = "project_out", .rows = shape.embedding_dim, .cols = shape.hidden}}, input,
+             from);
+  }
+  b.linear("head",
+           {{.name = "head",
+             .rows = shape.vocab_size,
+             .cols = shape.embedding_dim,
+             .same_as = shape.tied_head ? "token_embedding" : std::string_view()}},
+           from, b.place("logits", /*f32=*/true));
+  return b.take();
+}
+
+}  // namespace
+
+void validate(const TransformerShape& shape, const std::string& where) {
+  // The bounds are generous (far above any published model) and small enough that products fit in
+  // 63 bits.
+  check_range(where, "vocabulary size", shape.vocab_size, 1, 1 << 24);
+  check_range(where, "hidden size", shape.hidden, 1, 1 << 20);
+  check_range(where, "embedding size", shape.embedding_dim, 1, 1 << 20);
+  check_range(where, "layer count", shape.layers, 1, 4096);
+  check_range(where, "head count", shape.heads, 1, 1 << 14);
+  check_range(where, "KV head count", shape.kv_heads, 1, shape.heads);
+  check_range(where, "head size", shape.head_dim, 1, 1 << 12);
+  check_range(where, "feed-forward size", shape.ffn, 1, 1 << 22);
+  check_range(where, "context length", shape.max_context, 1, int64_t{1} << 30);
+  check_range(where, "sliding window", shape.sliding_window, 0, int64_t{1} << 30);
+  SPW_CHECK(shape.heads % shape.kv_heads == 0, kInvalidArgument,
+            "{}: {} heads are not a multiple of {} KV heads", where, shape.heads, shape.kv_heads);
+  SPW_CHECK(std::isfinite(shape.norm_eps) && shape.norm_eps >= 0 && shape.norm_eps < 1,
+            kInvalidArgument, "{}: norm epsilon {} makes no sense", where, shape.norm_eps);
+  if (shape.position == PositionKind::kRope) {
+    check_range(where, "rotary size", shape.rope.dims, 2, shape.head_dim);
+    SPW_CHECK(shape.rope.dims % 2 == 0, kInvalidArgument, "{}: rotary size {} is odd", where,
+              shape.rope.dims);
+    SPW_CHECK(std::isfinite(shape.rope.theta) && shape.rope.theta > 0, kInvalidArgument,
+              "{}: rope base frequency {} makes no sense", where, shape.rope.theta);
+  }
+}
+
+std::span<const std::string_view> layer_matrix_names() {
+  static constexpr std::string_view kNames[] = {"query",    "key",    "value",   "attention_out",
+                                                "mlp_gate", "mlp_up", "mlp_down"};
+  return kNames;
+}
+
+std::span<const std::string_view> linear_op_names() {
+  static constexpr std::string_view kNames[] = {"qkv", "attention_out", "mlp_up", "mlp_down",
+                                                "head"};
+  return kNames;
+}
+
+ModelSpec make_spec(const TransformerShape& shape) {
+  ModelSpec spec;
+  spec.family = shape.family;
+  spec.name = shape.name;
+  spec.vocab_size = shape.vocab_size;
+  spec.hidden = shape.hidden;
+  spec.embedding_dim = shape.embedding_dim;
+  spec.heads = shape.heads;
+  spec.kv_heads = shape.kv_heads;
+  spec.head_dim = shape.head_dim;
+  spec.ffn = shape.ffn;
+  spec.max_context = shape.max_context;
+  spec.executable = shape.executable;
+  if (shape.position == PositionKind::kRope) spec.ropes = {shape.rope};
+  spec.embedding = std::make_shared<const LayerSpec>(make_embedding(shape));
+  spec.layers.assign(static_cast<size_t>(shape.layers),
+                     std::make_shared<const LayerSpec>(make_layer(shape)));
+  spec.head = std::make_shared<const LayerSpec>(make_head(shape));
+  finish_lists(spec);
+  return spec;
+}
+
+}  // namespace spillway

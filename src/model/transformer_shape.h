@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sizes and choices of a decoder-only transformer, as a family's files say them, and the lists
+// of ops that they stand for.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "model/model_spec.h"
+#include "model/rope_spec.h"
+#include "tensor/op_kinds.h"
+
+namespace spillway {
+
+enum class PositionKind : uint8_t {
+  kRope,     // q and k are rotated
+  kLearned,  // a table is added to the token embedding
+  kAlibi,    // a bias on the scores (shapes for planning only)
+};
+
+// How attention and MLP are wired to the residual stream x.
+enum class ResidualWiring : uint8_t {
+  kPreNorm,           // x += attention(norm(x)), then x += mlp(norm(x))
+  kPostNorm,          // x = norm(x + attention(x)), then x = norm(x + mlp(x))
+  kParallel,          // x += attention(n) + mlp(n) of one n = norm(x)
+  kParallelTwoNorms,  // x += attention(norm(x)) + mlp(norm(x)), each with a norm of its own
+};
+
+struct TransformerShape {
+  std::string family;
+  std::string name;
+
+  int64_t vocab_size = 0;
+  int64_t hidden = 0;
+  int64_t embedding_dim = 0;
+  int layers = 0;
+  int heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int64_t ffn = 0;
+  int64_t max_context = 0;
+  int sliding_window = 0;  // 0 = none
+
+  ResidualWiring wiring = ResidualWiring::kPreNorm;
+  NormKind norm = NormKind::kRms;
+  float norm_eps = 1e-5F;
+  bool norm_affine = true;  // norms have weights
+  bool norm_bias = false;
+  bool final_norm = true;
+  bool head_norms = false;  // q and k are normed head by head before they are rotated
+
+  PositionKind position = PositionKind::kRope;
+  int position_offset = 0;  // added to a position to index the learned table
+  RopeSpec rope;
+
+  ActivationKind activation = ActivationKind::kSilu;
+  bool gated_mlp = true;
+  bool qkv_bias = false;
+  bool attention_out_bias = false;
+  bool mlp_bias = false;
+  bool tied_head = false;
+  bool executable = true;  // as ModelSpec has it
+
+  int64_t q_dim() const { return int64_t{heads} * head_dim; }
+  int64_t kv_dim() const { return int64_t{kv_heads} * head_dim; }
+};
+
+// Throws kInvalidArgument naming the first field that makes no sense (zero, negative, too large,
+// not divisible). After it every size fits its arithmetic: no product of two fields overflows.
+void validate(const TransformerShape& shape, const std::string& where);
+
+// What the matrices of layers are called, in the order of a layer, and the linear ops that have
+// them, with the head's: plans name these.
+std::span<const std::string_view> layer_matrix_names();
+std::span<const std::string_view> linear_op_names();
+
+// The network of a valid shape.
+ModelSpec make_spec(const TransformerShape& shape);
+
+}  // namespace spillway
