@@ -226,6 +226,10 @@ void CudaOps::norm(NormKind kind, const Activations& x, const WeightView& weight
   cuda::norm(kind, x, f32_vector(weight), f32_vector(bias), eps, out, queue());
 }
 
+void CudaOps::head_norm(NormKind kind, const Activations& x, const WeightView& weight, float eps) {
+  cuda::head_norm(kind, x, static_cast<int>(weight.cols), f32_vector(weight), eps, queue());
+}
+
 void CudaOps::rope_angles(std::span<const int32_t> positions,
                           std::span<const float> inverse_frequency, float scale,
                           const Activations& out) {

@@ -50,6 +50,7 @@ class CudaOps final : public Ops, public AttentionParts {
 
   void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
              LinearMode mode) override;
+  void head_norm(NormKind kind, const Activations& x, const WeightView& weight, float eps) override;
   void norm(NormKind kind, const Activations& x, const WeightView& weight, const WeightView& bias,
             float eps, const Activations& out) override;
   void linear(const WeightView& w, const WeightView& bias, const Activations& x,

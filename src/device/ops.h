@@ -236,6 +236,14 @@ class Ops {
   virtual void norm(NormKind kind, const Activations& x, const WeightView& weight,
                     const WeightView& bias, float eps, const Activations& out) = 0;
 
+  // norm() of each head of x [tokens, heads * head_dim] by itself, in place. weight [1, head_dim].
+  virtual void head_norm(NormKind kind, const Activations& x, const WeightView& weight, float eps) {
+    for (int64_t first = 0; first < x.cols; first += weight.cols) {
+      const Activations head = x.columns(first, weight.cols);
+      norm(kind, head, weight, {}, eps, head);
+    }
+  }
+
   // out (+)= x * w^T + bias. w [n, k], x [tokens, k], out [tokens, n]; bias [1, n] or empty.
   virtual void linear(const WeightView& w, const WeightView& bias, const Activations& x,
                       const Activations& out, LinearMode mode) = 0;

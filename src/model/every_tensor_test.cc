@@ -83,6 +83,19 @@ std::vector<Case> cases() {
                                     {"vocab_size", int64_t{100}},
                                     {"max_position_embeddings", int64_t{128}},
                                     {"tie_word_embeddings", false}})));
+  for (const char* type : {"qwen2", "qwen3"}) {
+    all.push_back(make_case(type, kQwenFamily, Format::kHuggingFace,
+                            metadata({{"model_type", std::string(type)},
+                                      {"hidden_size", int64_t{64}},
+                                      {"intermediate_size", int64_t{96}},
+                                      {"num_hidden_layers", int64_t{2}},
+                                      {"num_attention_heads", int64_t{4}},
+                                      {"num_key_value_heads", int64_t{2}},
+                                      {"vocab_size", int64_t{100}},
+                                      {"max_position_embeddings", int64_t{128}},
+                                      {"attention_bias", std::string(type) == "qwen3"},
+                                      {"tie_word_embeddings", false}})));
+  }
   // Each of them as a GGUF file.
   for (size_t i = 0, folders = all.size(); i < folders; ++i) {
     const Family& family = *all[i].family;

@@ -13,6 +13,13 @@
 
 namespace spillway {
 
+// A published model of a family, for dummy:NAME and for planning.
+struct KnownSizes {
+  const char* name;
+  int layers, hidden, heads, kv_heads, ffn, vocab, context;
+  bool tied;
+};
+
 struct Family {
   // Whether these files are of this family, by architecture name only.
   bool (*matches)(const ModelFiles& files);
@@ -29,12 +36,16 @@ struct Family {
   bool gguf_pairs_rope;
   // What other programs make of such a file; empty where they read it.
   const char* gguf_caveat;
+  // The published models, and what they have beside these sizes: rope, biases, its own name.
+  std::span<const KnownSizes> known = {};
+  void (*complete)(TransformerShape& shape) = nullptr;
 };
 
 // By architecture name. Throws kUnsupported for an unknown one.
 const Family& family_of(const ModelFiles& files);
 
 extern const Family kLlamaFamily;  // Llama 1, 2, 3, Mistral, SmolLM2: GGUF and Hugging Face
+extern const Family kQwenFamily;   // Qwen2, Qwen2.5 and Qwen3
 extern const Family kOptFamily;    // OPT: Hugging Face, and GGUF files of our own making
 
 // All of them, in the order in which files are tried.

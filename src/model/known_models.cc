@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/known_models.h"
 
+#include "model/family.h"
+
 namespace spillway {
 namespace {
 
@@ -63,11 +65,7 @@ constexpr Sizes kSizes[] = {
 };
 
 void set_rope(TransformerShape& shape, double theta, int dims) {
-  shape.rope.style = RopeStyle::kHalves;
-  shape.rope.theta = theta;
-  shape.rope.dims = dims;
-  auto frequencies = base_inverse_frequencies(shape.rope);
-  shape.rope.inverse_frequencies.assign(frequencies.begin(), frequencies.end());
+  set_plain_rope(shape.rope, theta, dims);
 }
 
 void set_llama3_rope(TransformerShape& shape, double factor) {
@@ -155,32 +153,49 @@ void set_kind(TransformerShape& shape, Kind kind) {
   }
 }
 
+template <class Known>
+TransformerShape shape_of(const Known& known) {
+  TransformerShape shape;
+  shape.name = known.name;
+  shape.layers = known.layers;
+  shape.hidden = shape.embedding_dim = known.hidden;
+  shape.heads = known.heads;
+  shape.kv_heads = known.kv_heads;
+  shape.head_dim = known.hidden / known.heads;
+  shape.ffn = known.ffn;
+  shape.vocab_size = known.vocab;
+  shape.max_context = known.context;
+  return shape;
+}
+
 }  // namespace
 
 std::optional<TransformerShape> try_known_model(std::string_view name) {
+  std::optional<TransformerShape> shape;
   for (const Sizes& known : kSizes) {
     if (name != known.name) continue;
-    TransformerShape shape;
-    shape.name = known.name;
-    shape.family = "llama";  // unless its kind says otherwise
-    shape.layers = known.layers;
-    shape.hidden = shape.embedding_dim = known.hidden;
-    shape.heads = known.heads;
-    shape.kv_heads = known.kv_heads;
-    shape.head_dim = known.hidden / known.heads;
-    shape.ffn = known.ffn;
-    shape.vocab_size = known.vocab;
-    shape.max_context = known.context;
-    set_kind(shape, known.kind);
-    validate(shape, shape.name);
-    return shape;
+    shape = shape_of(known);
+    shape->family = "llama";  // unless its kind says otherwise
+    set_kind(*shape, known.kind);
   }
-  return std::nullopt;
+  for (const Family* family : families()) {
+    for (const KnownSizes& known : family->known) {
+      if (name != known.name) continue;
+      shape = shape_of(known);
+      shape->tied_head = known.tied;
+      family->complete(*shape);
+    }
+  }
+  if (shape) validate(*shape, shape->name);
+  return shape;
 }
 
 std::vector<std::string> known_model_names() {
   std::vector<std::string> names;
   for (const Sizes& known : kSizes) names.emplace_back(known.name);
+  for (const Family* family : families()) {
+    for (const KnownSizes& known : family->known) names.emplace_back(known.name);
+  }
   return names;
 }
 

@@ -24,6 +24,11 @@ TEST(KnownModelsTest, CountsThePublishedParameters) {
   EXPECT_NEAR(billions("llama-3.2-1b"), 1.236, 0.001);
   EXPECT_NEAR(billions("smollm2-135m"), 0.1345, 0.0001);
   EXPECT_NEAR(billions("mistral-7b"), 7.242, 0.001);
+  EXPECT_NEAR(billions("qwen2-0.5b"), 0.494, 0.001);
+  EXPECT_NEAR(billions("qwen2.5-7b"), 7.616, 0.001);
+  EXPECT_NEAR(billions("qwen2.5-32b"), 32.76, 0.01);
+  EXPECT_NEAR(billions("qwen3-0.6b"), 0.596, 0.001);
+  EXPECT_NEAR(billions("qwen3-8b"), 8.191, 0.001);
   EXPECT_NEAR(billions("gpt-j-6b"), 6.05, 0.01);
   EXPECT_NEAR(billions("gpt-neox-20b"), 20.55, 0.02);
   EXPECT_NEAR(billions("chatglm2-6b"), 6.24, 0.01);

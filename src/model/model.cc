@@ -85,7 +85,7 @@ void warn_about_unused(const ModelFiles& files, std::span<const WeightName> name
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr std::array<const Family*, 2> kFamilies{&kLlamaFamily, &kOptFamily};
+  static constexpr std::array kFamilies{&kLlamaFamily, &kQwenFamily, &kOptFamily};
   return kFamilies;
 }
 
@@ -96,8 +96,8 @@ const Family& family_of(const ModelFiles& files) {
   const char* key =
       files.format == ModelFiles::Format::kGguf ? "general.architecture" : "model_type";
   fail(ErrorCode::kUnsupported,
-       "{}: {} is '{}', which is not supported; llama, mistral and opt are", files.name, key,
-       printable(read_string_or(files.metadata, key, "missing")));
+       "{}: {} is '{}', which is not supported; llama, mistral, qwen2, qwen3 and opt are",
+       files.name, key, printable(read_string_or(files.metadata, key, "missing")));
 }
 
 bool has_any(const ModelFiles& files, std::span<const WeightName> names,

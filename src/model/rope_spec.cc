@@ -14,6 +14,14 @@ std::vector<double> base_inverse_frequencies(const RopeSpec& rope) {
   return out;
 }
 
+void set_plain_rope(RopeSpec& rope, double theta, int dims) {
+  rope.style = RopeStyle::kHalves;
+  rope.theta = theta;
+  rope.dims = dims;
+  const std::vector<double> frequencies = base_inverse_frequencies(rope);
+  rope.inverse_frequencies.assign(frequencies.begin(), frequencies.end());
+}
+
 std::vector<float> rope_divisors(const RopeSpec& rope) {
   std::vector<float> divisors;
   const auto plain = base_inverse_frequencies(rope);

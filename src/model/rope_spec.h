@@ -21,6 +21,9 @@ struct RopeSpec {
 // 1 / theta^(2i / dims) for each rotated pair.
 std::vector<double> base_inverse_frequencies(const RopeSpec& rope);
 
+// So many elements of a head, rotated as halves, without scaling.
+void set_plain_rope(RopeSpec& rope, double theta, int dims);
+
 // By what each of the plain frequencies was divided.
 std::vector<float> rope_divisors(const RopeSpec& rope);
 enum class RopeScalingKind : uint8_t {

@@ -72,6 +72,12 @@ void Decoder::norm(int layer, int op, int64_t rows) {
   const LoweredLayer& list = model_->layer(layer);
   const OpSpec& of = list.spec->ops[static_cast<size_t>(op)];
   const MatrixWeights& w = weights_.list(layer).of(op);
+  if (of.norm.columns > 0) {
+    const auto place = static_cast<size_t>(of.input);
+    const Activations all = at(list, of.input, rows, list.columns[place]);
+    return ops_.head_norm(of.norm.kind, all.columns(of.norm.first_column, of.norm.columns),
+                          w.weight, of.norm.eps);
+  }
   ops_.norm(of.norm.kind, at(list, of.input, rows, spec_.hidden), w.weight, w.bias, of.norm.eps,
             at(list, of.output, rows, spec_.hidden));
 }

@@ -119,7 +119,9 @@ TEST_P(DecoderTest, DoesNotDependOnTheNumberOfThreads) {
             logits_in_chunks(three, ids, 32, KvType::kF32));
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, DecoderTest, testing::Values("llama", "window", "opt", "opt-350m"),
+INSTANTIATE_TEST_SUITE_P(Kinds, DecoderTest,
+                         testing::Values("llama", "window", "opt", "opt-350m", "qwen2", "qwen3",
+                                         "neox"),
                          [](const auto& kind) {
                            std::string name = kind.param;
                            std::erase(name, '-');

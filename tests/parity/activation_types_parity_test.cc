@@ -69,6 +69,40 @@ TEST_P(ActivationTypesTest, Norm) {
   }
 }
 
+// Some columns of a wider row, in place; the others stay as they are.
+TEST_P(ActivationTypesTest, NormOfHeads) {
+  if (!has_type()) GTEST_SKIP() << kFloatActivationsOnly;
+  for (const NormKind kind : {NormKind::kRms, NormKind::kLayer}) {
+    for (const int64_t dim : {16, 64, 80, 96, 128, 256}) {
+      constexpr int64_t kRows = 5, kHeads = 3, kBefore = 8;
+      const int64_t width = kBefore + kHeads * dim + 24;
+      const auto x = rounded(random_floats(kRows * width, 1, 3), type());
+      const Weights weight = random_weights(device_, DType::kF32, 1, dim, 2);
+      const Matrix all(device_, kRows, width, x, type());
+      device_.ops().head_norm(kind, all.view().columns(kBefore, kHeads * dim), weight.view(),
+                              1e-6F);
+      std::vector<float> heads, others, others_before;
+      Doubles expected;
+      const auto got = all.read();
+      for (int64_t row = 0; row < kRows; ++row) {
+        for (int64_t column = 0; column < width; ++column) {
+          const auto at = static_cast<size_t>(row * width + column);
+          const bool is_head = column >= kBefore && column < kBefore + kHeads * dim;
+          (is_head ? heads : others).push_back(got[at]);
+          if (!is_head) others_before.push_back(x[at]);
+        }
+        const auto first = x.begin() + row * width + kBefore;
+        for (const double value : norm_reference(kind, {first, first + kHeads * dim},
+                                                 weight.values(), {}, 1e-6F, kHeads, dim))
+          expected.push_back(value);
+      }
+      EXPECT_LE(nmse(heads, expected), bar()) << dim;
+      EXPECT_EQ(others, others_before) << dim;
+      all.expect_guards();
+    }
+  }
+}
+
 TEST_P(ActivationTypesTest, ActivateAndGatedActivate) {
   if (!has_type()) GTEST_SKIP() << kFloatActivationsOnly;
   for (const ActivationKind kind : kActivations) {

@@ -207,7 +207,7 @@ TEST_P(PlacementTest, NorOnWhereEmbeddingsAre) {
 
 // The kernels' choice depends on how many tokens go together, and on nothing else.
 TEST_P(PlacementTest, WithoutDeterministicModeOnlyTheCutMatters) {
-  for (const char* kind : {"window", "opt-350m"}) {
+  for (const char* kind : {"window", "opt-350m", "qwen3", "neox"}) {
     const auto expected = logits(at_home(), kind, DType::kF16, KvType::kF16, false);
     for (Placement placement : every_placement()) {
       if (placement.micro_tokens > 0) continue;

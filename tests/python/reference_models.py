@@ -74,6 +74,14 @@ def mistral(**overrides):
     return llama(num_key_value_heads=2, sliding_window=None, head_dim=16) | overrides
 
 
+def qwen2(**overrides):
+    return llama(num_key_value_heads=2, use_sliding_window=False) | overrides
+
+
+def qwen3(**overrides):
+    return qwen2(head_dim=16) | overrides
+
+
 LINEAR_ROPE = dict(rope_type="linear", factor=4.0, rope_theta=10000.0)
 LLAMA3_ROPE = dict(
     rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32,
@@ -114,6 +122,12 @@ CASES = {
     "mistral": Case("Mistral", mistral()),
     "mistral sliding window": Case("Mistral", mistral(sliding_window=8)),
     "mistral window not of a block": Case("Mistral", mistral(sliding_window=19)),
+    "qwen2": Case("Qwen2", qwen2()),
+    "qwen2 tied": Case("Qwen2", qwen2(tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
+    "qwen2 bf16": Case("Qwen2", qwen2(), dtype="bfloat16", tolerance=6e-2),
+    "qwen3": Case("Qwen3", qwen3()),
+    "qwen3 wide heads": Case("Qwen3", qwen3(head_dim=32, tie_word_embeddings=True)),
+    "qwen3 attention bias": Case("Qwen3", qwen3(attention_bias=True)),
 }
 
 

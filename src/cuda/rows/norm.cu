@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/kernel/launch.cuh"
 #include "cuda/kernel/values.cuh"
+#include "cuda/kv/kv_faults.cuh"
 #include "cuda/rows/norm.h"
 #include "cuda/rows/row_norm.cuh"
 
@@ -77,6 +78,40 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// A warp for each head.
+constexpr int kHeadWarps = 4;
+template <class T>
+__global__ void __launch_bounds__(kHeadWarps * 32)
+    head_norm_kernel(NormKind kind, T* x, int64_t stride, int heads, int head_dim,
+                     const float* __restrict__ weight, float eps, int64_t count, DType type) {
+  let_next_start();
+  wait_for_previous();
+  const int64_t number = int64_t{blockIdx.x} * kHeadWarps + threadIdx.x / 32;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  if (number >= count) return;
+  T* const head = x + number / heads * stride + number % heads * head_dim;
+  const auto value = [&](int i) { return unless_saturated(type, to_f32(head[i])); };
+  const auto sum_of_warp = [](float sum) {
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffU, sum, offset);
+    return sum;
+  };
+  float mean = 0;
+  if (kind == NormKind::kLayer) {
+    float sum = 0;
+    for (int i = lane; i < head_dim; i += 32) sum += value(i);
+    mean = sum_of_warp(sum) / static_cast<float>(head_dim);
+  }
+  float squares = 0;
+  for (int i = lane; i < head_dim; i += 32) {
+    const float centered = value(i) - mean;
+    squares = fmaf(centered, centered, squares);
+  }
+  const float scale = rsqrtf(sum_of_warp(squares) / static_cast<float>(head_dim) + eps);
+  for (int i = lane; i < head_dim; i += 32)
+    head[i] = from_f32<T>((value(i) - mean) * scale * weight[i]);
+}
+
 bool is_aligned(const Activations& a, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(a.data) % bytes == 0 &&
          row_bytes(a.dtype, a.stride) % bytes == 0;
@@ -119,6 +154,19 @@ void norm(NormKind kind, const Activations& x, const float* weight, const float*
              reinterpret_cast<const In*>(x.data), x.stride, weight, bias, eps,
              reinterpret_cast<Out*>(out.data), out.stride, dim);
     });
+  });
+}
+
+void head_norm(NormKind kind, const Activations& x, int head_dim, const float* weight, float eps,
+               cudaStream_t stream) {
+  SPW_ASSERT(x.cols % head_dim == 0 && weight != nullptr);
+  const int heads = static_cast<int>(x.cols / head_dim);
+  const int64_t count = x.rows * heads;
+  if (count == 0) return;
+  const dim3 grid(static_cast<unsigned>((count + kHeadWarps - 1) / kHeadWarps));
+  with_activation_type(x.dtype, [&]<class T>() {
+    launch(head_norm_kernel<T>, grid, kHeadWarps * 32, 0, stream, kind,
+           reinterpret_cast<T*>(x.data), x.stride, heads, head_dim, weight, eps, count, x.dtype);
   });
 }
 

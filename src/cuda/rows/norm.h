@@ -14,4 +14,9 @@ namespace spillway::cuda {
 void norm(NormKind kind, const Activations& x, const float* weight, const float* bias, float eps,
           const Activations& out, cudaStream_t stream);
 
+// The same of each head of `head_dim` columns of x, in place; bits do not depend on other heads. A
+// number that F16 could not hold makes its head NaN.
+void head_norm(NormKind kind, const Activations& x, int head_dim, const float* weight, float eps,
+               cudaStream_t stream);
+
 }  // namespace spillway::cuda

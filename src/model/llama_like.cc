@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/llama_like.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/printable.h"
+#include "model/family.h"
+#include "model/metadata_fields.h"
+#include "model/read_tensor.h"
+
+namespace spillway {
+namespace {
+
+// Divides linear scaling into the frequencies, then rounds them once.
+void finish_rope(RopeSpec& rope, std::vector<double> frequencies, double linear_factor,
+                 const std::string& where) {
+  SPW_CHECK(std::isfinite(linear_factor) && linear_factor > 0, kInvalidArgument,
+            "{}: rope scaling factor {} makes no sense", where, linear_factor);
+  for (const double frequency : frequencies) {
+    rope.inverse_frequencies.push_back(static_cast<float>(frequency / linear_factor));
+  }
+}
+
+void read_gguf_rope(const ModelFiles& files, RopeStyle style, TransformerShape& shape) {
+  const Metadata& m = files.metadata;
+  const auto key = [&](const char* name) { return fmt::format("{}.rope.{}", shape.family, name); };
+  shape.rope.style = style;
+  shape.rope.dims = read_size_or(m, key("dimension_count"), shape.head_dim);
+  shape.rope.theta = m.try_double(key("freq_base")).value_or(10000);
+  validate(shape, files.name);
+
+  auto frequencies = base_inverse_frequencies(shape.rope);
+  double linear = 1;
+  // A factor without a type is linear; files of 2023 have it under another key.
+  const std::string scaling = read_string_or(m, key("scaling.type"), "linear");
+  if (scaling == "linear") {
+    const auto factor = m.try_double(key("scaling.factor"));
+    linear = factor ? *factor : m.try_double(key("scale_linear")).value_or(1);
+  } else {
+    SPW_CHECK(scaling == "none", kUnsupported,
+              "{}: rope scaling '{}' is not supported; none and linear are", files.name,
+              printable(scaling));
+  }
+  // Llama 3.1 and later: the converter wrote the per-frequency divisors as a tensor.
+  if (const TensorInfo* tensor = files.try_get("rope_freqs.weight")) {
+    const auto divisors = read_tensor_f32(files, *tensor, static_cast<int64_t>(frequencies.size()));
+    for (size_t i = 0; i < frequencies.size(); ++i) {
+      SPW_CHECK(std::isfinite(divisors[i]) && divisors[i] > 0, kInvalidArgument,
+                "{}: tensor 'rope_freqs.weight' has a divisor of {} at {}", files.name, divisors[i],
+                i);
+      frequencies[i] /= divisors[i];
+    }
+  }
+  finish_rope(shape.rope, std::move(frequencies), linear, files.name);
+}
+
+// transformers 5 writes `rope_parameters`; before, it was `rope_theta` beside `rope_scaling`.
+void read_hf_rope(const ModelFiles& files, TransformerShape& shape) {
+  const Metadata& m = files.metadata;
+  const auto number = [&](const std::string& key) -> std::optional<double> {
+    if (const auto value = m.try_double("rope_parameters." + key)) return value;
+    return m.try_double("rope_scaling." + key);
+  };
+  const auto needed = [&](const std::string& key) {
+    const auto value = number(key);
+    SPW_CHECK(value.has_value(), kInvalidArgument, "{}: rope scaling lacks '{}'", files.name, key);
+    return *value;
+  };
+
+  shape.rope.style = RopeStyle::kHalves;
+  shape.rope.dims = shape.head_dim;
+  shape.rope.theta = number("rope_theta").value_or(m.try_double("rope_theta").value_or(10000));
+  validate(shape, files.name);
+
+  auto frequencies = base_inverse_frequencies(shape.rope);
+  double linear = 1;
+  std::string type = "default";
+  for (const char* key :
+       {"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"}) {
+    if (m.contains(key)) {
+      type = m.get_string(key);
+      break;
+    }
+  }
+  if (type == "linear") {
+    linear = needed("factor");
+  } else if (type == "llama3") {
+    const Llama3RopeScaling scaling{needed("factor"), needed("low_freq_factor"),
+                                    needed("high_freq_factor"),
+                                    needed("original_max_position_embeddings")};
+    SPW_CHECK(scaling.factor > 0 && scaling.low_freq_factor > 0 && scaling.original_context > 0 &&
+                  scaling.high_freq_factor > scaling.low_freq_factor,
+              kInvalidArgument, "{}: the llama3 rope scaling makes no sense", files.name);
+    apply_llama3_scaling(scaling, frequencies);
+  } else {
+    SPW_CHECK(type == "default", kUnsupported,
+              "{}: rope scaling '{}' is not supported; default, linear and llama3 are", files.name,
+              printable(type));
+    // As in the reference, which says so too.
+    if (number("factor").value_or(1) != 1)
+      log_warning("{}: the rope scaling factor has no rope_type, so it is left out", files.name);
+  }
+  finish_rope(shape.rope, std::move(frequencies), linear, files.name);
+}
+
+}  // namespace
+
+TransformerShape read_llama_like_gguf(const ModelFiles& files, std::span<const WeightName> names,
+                                      RopeStyle rope) {
+  const Metadata& m = files.metadata;
+  TransformerShape shape;
+  shape.family = read_string_or(m, "general.architecture", "");
+  const auto key = [&](const char* name) { return fmt::format("{}.{}", shape.family, name); };
+  shape.name = printable(read_string_or(m, "general.name", files.name));
+  shape.layers = read_size(m, key("block_count"));
+  shape.hidden = shape.embedding_dim = read_size(m, key("embedding_length"));
+  shape.ffn = read_size(m, key("feed_forward_length"));
+  shape.heads = read_size(m, key("attention.head_count"));
+  shape.kv_heads = read_size_or(m, key("attention.head_count_kv"), shape.heads);
+  SPW_CHECK(shape.heads > 0, kInvalidArgument, "{}: {} is 0", files.name,
+            key("attention.head_count"));
+  shape.head_dim = read_size_or(m, key("attention.key_length"), shape.hidden / shape.heads);
+  const int value_length = read_size_or(m, key("attention.value_length"), shape.head_dim);
+  SPW_CHECK(value_length == shape.head_dim, kUnsupported,
+            "{}: key length {} and value length {} differ, which is not supported", files.name,
+            shape.head_dim, value_length);
+  shape.max_context = read_size(m, key("context_length"));
+  shape.sliding_window = read_size_or(m, key("attention.sliding_window"), 0);
+  shape.norm_eps =
+      static_cast<float>(m.try_double(key("attention.layer_norm_rms_epsilon")).value_or(1e-5));
+  SPW_CHECK(!m.try_int(key("expert_count")).value_or(0), kUnsupported,
+            "{}: mixture-of-experts models are not supported yet", files.name);
+
+  const TensorInfo* embedding = files.find("token_embd.weight");
+  SPW_CHECK(embedding != nullptr, kInvalidArgument,
+            "{}: no tensor 'token_embd.weight'; this file has a vocabulary only, or is incomplete",
+            files.name);
+  shape.vocab_size = embedding->rows();
+  shape.tied_head = !has_any(files, names, {"head"});
+  shape.qkv_bias = has_any(files, names, {"query.bias", "key.bias", "value.bias"});
+  shape.attention_out_bias = has_any(files, names, {"attention_out.bias"});
+  shape.mlp_bias = has_any(files, names, {"mlp_gate.bias", "mlp_up.bias", "mlp_down.bias"});
+  read_gguf_rope(files, rope, shape);
+  return shape;
+}
+
+TransformerShape read_llama_like_folder(const ModelFiles& files, const std::string& family) {
+  const Metadata& m = files.metadata;
+  TransformerShape shape;
+  shape.family = family;
+  shape.name = files.name;
+  shape.layers = read_size(m, "num_hidden_layers");
+  shape.hidden = shape.embedding_dim = read_size(m, "hidden_size");
+  shape.ffn = read_size(m, "intermediate_size");
+  shape.heads = read_size(m, "num_attention_heads");
+  SPW_CHECK(shape.heads > 0, kInvalidArgument, "{}: num_attention_heads is 0", files.name);
+  shape.kv_heads = read_size_or(m, "num_key_value_heads", shape.heads);
+  shape.head_dim = read_size_or(m, "head_dim", shape.hidden / shape.heads);
+  shape.vocab_size = read_size(m, "vocab_size");
+  shape.max_context = read_size(m, "max_position_embeddings");
+  shape.norm_eps = static_cast<float>(m.try_double("rms_norm_eps").value_or(1e-6));
+  shape.sliding_window = read_size_or(m, "sliding_window", 0);
+  shape.tied_head = m.try_bool("tie_word_embeddings").value_or(false);
+  shape.qkv_bias = shape.attention_out_bias = m.try_bool("attention_bias").value_or(false);
+  shape.mlp_bias = m.try_bool("mlp_bias").value_or(false);
+  const std::string activation = read_string_or(m, "hidden_act", "silu");
+  SPW_CHECK(activation == "silu", kUnsupported,
+            "{}: hidden_act '{}' is not supported in a Llama model; silu is", files.name,
+            printable(activation));
+  read_hf_rope(files, shape);
+  return shape;
+}
+
+// Scaling as a factor where it is the same for all frequencies; else it is a tensor of divisors.
+void write_llama_like_keys(const TransformerShape& shape, Metadata& keys) {
+  const auto key = [&](const char* name) { return fmt::format("{}.{}", shape.family, name); };
+  const auto size = [&](const char* name, int64_t value) { keys.add(key(name), value); };
+  const auto number = [&](const char* name, double value) {
+    keys.add(key(name), double{static_cast<float>(value)});
+  };
+  size("vocab_size", shape.vocab_size);
+  size("context_length", shape.max_context);
+  size("embedding_length", shape.hidden);
+  size("block_count", shape.layers);
+  size("feed_forward_length", shape.ffn);
+  size("attention.head_count", shape.heads);
+  size("attention.head_count_kv", shape.kv_heads);
+  size("attention.key_length", shape.head_dim);
+  size("attention.value_length", shape.head_dim);
+  if (shape.sliding_window != 0) size("attention.sliding_window", shape.sliding_window);
+  number("attention.layer_norm_rms_epsilon", double{shape.norm_eps});
+  size("rope.dimension_count", shape.rope.dims);
+  number("rope.freq_base", shape.rope.theta);
+  if (rope_scaling_kind(shape.rope) == RopeScalingKind::kLinear) {
+    keys.add(key("rope.scaling.type"), std::string("linear"));
+    number("rope.scaling.factor", double{rope_divisors(shape.rope).front()});
+  }
+}
+
+}  // namespace spillway
