@@ -155,7 +155,8 @@ GgufWriter random_model(const TransformerShape& shape, const RandomMix& mix,
   add_vocabulary(file, shape.vocab_size);
   add_rope_divisors(file, shape);
 
-  const std::vector<WeightSlot> slots = weight_slots(make_spec(shape));
+  const ModelSpec spec = make_spec(shape);
+  const std::vector<WeightSlot> slots = weight_slots(spec);
   uint64_t total = 0;
   for (const WeightSlot& slot : slots) {
     total += static_cast<uint64_t>(slot.rows * row_bytes(mix.of(slot, shape), slot.cols));
@@ -180,9 +181,9 @@ GgufWriter random_model(const TransformerShape& shape, const RandomMix& mix,
       *done += out.size();
       if (progress) progress(*done, total);
     };
-    const auto shape = slot.is_vector() ? std::vector<int64_t>{slot.cols}
-                                        : std::vector<int64_t>{slot.rows, slot.cols};
-    file.add_tensor(weight_name(names, slot), type, shape, counted);
+    const auto dims = slot.is_vector() ? std::vector<int64_t>{slot.cols}
+                                       : std::vector<int64_t>{slot.rows, slot.cols};
+    file.add_tensor(place_of(names, spec, slot).name, type, dims, counted);
   }
   return file;
 }

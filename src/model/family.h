@@ -46,6 +46,7 @@ const Family& family_of(const ModelFiles& files);
 
 extern const Family kLlamaFamily;  // Llama 1, 2, 3, Mistral, SmolLM2: GGUF and Hugging Face
 extern const Family kQwenFamily;   // Qwen2, Qwen2.5 and Qwen3
+extern const Family kNeoXFamily;   // GPT-NeoX-20B and Pythia
 extern const Family kOptFamily;    // OPT: Hugging Face, and GGUF files of our own making
 
 // All of them, in the order in which files are tried.

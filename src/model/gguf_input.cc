@@ -1,29 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/gguf_input.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "model/family.h"
 #include "model/model.h"
 
 namespace spillway {
 namespace {
 
-ConvertTensor tensor_of(const BoundWeight& weight, const ModelSpec& spec, const Family& family) {
+// Rows of q and k of every head go to where GGUF has them.
+ConvertRows rows_of(const BoundWeight& weight, const ModelSpec& spec, const Family& family) {
   const WeightSlot& slot = weight.slot;
-  ConvertTensor tensor;
-  tensor.name = weight_name(family.names(ModelFiles{}), slot);  // of GGUF files
-  tensor.dtype = weight.file_dtype();
-  tensor.shape = slot.is_vector() ? std::vector<int64_t>{slot.cols}
-                                  : std::vector<int64_t>{slot.rows, slot.cols};
-  tensor.extent = *weight.extent;
-  if (slot.is_vector() || slot.by_position) tensor.fixed_type = DType::kF32;
+  ConvertRows rows{.rows = slot.stored_rows(),
+                   .extent = *weight.extent,
+                   .groups = weight.groups,
+                   .tensor_columns = weight.tensor_columns,
+                   .first_column = weight.first_column};
   const bool is_rotated = slot.name == "query" || slot.name == "key";
   const bool halves = !spec.ropes.empty() && spec.ropes.front().style == RopeStyle::kHalves;
-  if (family.gguf_pairs_rope && halves && is_rotated) tensor.interleaved_rows = spec.head_dim;
-  return tensor;
+  if (family.gguf_pairs_rope && halves && is_rotated) rows.interleaved_rows = spec.head_dim;
+  return rows;
+}
+
+// Adds a weight to the tensors, or to the last of them where GGUF has both in one.
+void add_weight(const BoundWeight& weight, const ModelSpec& spec, const Family& family,
+                std::vector<ConvertTensor>& tensors) {
+  const WeightSlot& slot = weight.slot;
+  const TensorPlace place = place_of(family.names(ModelFiles{}), spec, slot);  // of GGUF files
+  SPW_ASSERT(place.groups.rows == 0 && !place.transposed);
+  const auto found = std::ranges::find(tensors, place.name, &ConvertTensor::name);
+  if (found != tensors.end()) {
+    SPW_CHECK(found->dtype == weight.file_dtype(), kUnsupported,
+              "tensor '{}' of a GGUF is made of weights of the types {} and {} here; convert the "
+              "folder to one type first",
+              place.name, dtype_name(found->dtype), dtype_name(weight.file_dtype()));
+    found->parts.push_back(rows_of(weight, spec, family));
+    return;
+  }
+  ConvertTensor tensor;
+  tensor.name = place.name;
+  tensor.dtype = weight.file_dtype();
+  tensor.shape = {place.tensor_rows};
+  if (!slot.is_vector()) tensor.shape.push_back(slot.cols);
+  if (slot.is_vector() || slot.by_position) tensor.fixed_type = DType::kF32;
+  tensor.parts.push_back(rows_of(weight, spec, family));
+  tensors.push_back(std::move(tensor));
 }
 
 }  // namespace
@@ -37,7 +63,7 @@ ConvertInput gguf_input(const ModelFiles& files) {
   input.metadata.add("general.name", model.spec.name);
   family.write_gguf_keys(family.read_shape(files), input.metadata);
   for (const BoundWeight& weight : model.weights)
-    input.tensors.push_back(tensor_of(weight, model.spec, family));
+    add_weight(weight, model.spec, family, input.tensors);
   if (!model.spec.ropes.empty() &&
       rope_scaling_kind(model.spec.ropes.front()) == RopeScalingKind::kUneven) {
     ConvertTensor divisors;

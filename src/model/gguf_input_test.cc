@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "model/family.h"
+#include "model/test_tensors.h"
 #include "model/transformer_shape.h"
 
 namespace spillway {
@@ -55,19 +56,7 @@ ModelFiles files_of(const TransformerShape& shape, const Family& family) {
   files.name = "test";
   files.metadata.add("general.architecture", shape.family);
   family.write_gguf_keys(shape, files.metadata);
-  for (const WeightSlot& slot : weight_slots(make_spec(shape))) {
-    TensorInfo tensor;
-    tensor.name = weight_name(family.names(ModelFiles{}), slot);
-    tensor.shape = slot.is_vector() ? std::vector<int64_t>{slot.cols}
-                                    : std::vector<int64_t>{slot.rows, slot.cols};
-    files.tensors.push_back(tensor);
-  }
-  uint64_t at = 0;
-  for (TensorInfo& tensor : files.tensors) {
-    const auto bytes = static_cast<uint64_t>(row_bytes(DType::kF32, tensor.elements()));
-    tensor.extent = {0, at, bytes};
-    at += bytes;
-  }
+  add_tensors(family.names(ModelFiles{}), make_spec(shape), files);
   files.finish();
   return files;
 }

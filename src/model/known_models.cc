@@ -18,7 +18,6 @@ enum class Kind {
   kSmolLm2,
   kMistral,
   kGptJ,
-  kNeoX,
   kChatGlm2,
   kBloom
 };
@@ -59,7 +58,6 @@ constexpr Sizes kSizes[] = {
     {"mistral-7b", Kind::kMistral, 32, 4096, 32, 8, 14336, 32000, 32768},
     {"smollm2-135m", Kind::kSmolLm2, 30, 576, 9, 3, 1536, 49152, 8192},
     {"gpt-j-6b", Kind::kGptJ, 28, 4096, 16, 16, 16384, 50400, 2048},
-    {"gpt-neox-20b", Kind::kNeoX, 44, 6144, 64, 64, 24576, 50432, 2048},
     {"chatglm2-6b", Kind::kChatGlm2, 28, 4096, 32, 2, 13696, 65024, 32768},
     {"bloom-176b", Kind::kBloom, 70, 14336, 112, 112, 57344, 250880, 2048},
 };
@@ -113,14 +111,11 @@ void set_kind(TransformerShape& shape, Kind kind) {
       shape.executable = false;
       return;
     case Kind::kGptJ:
-    case Kind::kNeoX:
-      shape.family = kind == Kind::kGptJ ? "gpt-j" : "gpt-neox";
-      set_gpt(shape, kind == Kind::kGptJ ? ActivationKind::kGeluTanh : ActivationKind::kGelu);
-      shape.qkv_bias = shape.attention_out_bias = kind == Kind::kNeoX;
-      shape.wiring =
-          kind == Kind::kGptJ ? ResidualWiring::kParallel : ResidualWiring::kParallelTwoNorms;
-      shape.tied_head = false;
-      set_rope(shape, 10000, kind == Kind::kGptJ ? 64 : 24);
+      shape.family = "gpt-j";
+      set_gpt(shape, ActivationKind::kGeluTanh);
+      shape.qkv_bias = shape.attention_out_bias = shape.tied_head = false;
+      shape.wiring = ResidualWiring::kParallel;
+      set_rope(shape, 10000, 64);
       shape.executable = false;
       return;
     case Kind::kChatGlm2:

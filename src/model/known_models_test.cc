@@ -29,6 +29,11 @@ TEST(KnownModelsTest, CountsThePublishedParameters) {
   EXPECT_NEAR(billions("qwen2.5-32b"), 32.76, 0.01);
   EXPECT_NEAR(billions("qwen3-0.6b"), 0.596, 0.001);
   EXPECT_NEAR(billions("qwen3-8b"), 8.191, 0.001);
+  EXPECT_NEAR(billions("pythia-70m"), 0.0704, 0.0001);
+  EXPECT_NEAR(billions("pythia-1b"), 1.0118, 0.0001);
+  EXPECT_NEAR(billions("pythia-2.8b"), 2.7752, 0.0001);
+  EXPECT_NEAR(billions("pythia-6.9b"), 6.8573, 0.0001);
+  EXPECT_NEAR(billions("pythia-12b"), 11.8461, 0.0001);
   EXPECT_NEAR(billions("gpt-j-6b"), 6.05, 0.01);
   EXPECT_NEAR(billions("gpt-neox-20b"), 20.55, 0.02);
   EXPECT_NEAR(billions("chatglm2-6b"), 6.24, 0.01);

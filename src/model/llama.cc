@@ -3,8 +3,8 @@
 #include <string>
 
 #include "model/family.h"
-#include "model/llama_like.h"
 #include "model/metadata_fields.h"
+#include "model/usual_keys.h"
 
 namespace spillway {
 namespace {
@@ -62,9 +62,11 @@ bool matches(const ModelFiles& files) {
 }
 
 TransformerShape read_shape(const ModelFiles& files) {
+  TransformerShape shape;
+  shape.family = "llama";
   // GGUF has the rows of q and k so that pairs lie side by side.
-  if (is_gguf(files)) return read_llama_like_gguf(files, kGgufNames, RopeStyle::kInterleaved);
-  return read_llama_like_folder(files, "llama");
+  if (is_gguf(files)) return read_usual_gguf(files, kGgufNames, shape, RopeStyle::kInterleaved);
+  return read_usual_folder(files, shape);
 }
 
 std::span<const WeightName> names(const ModelFiles& files) {
@@ -74,7 +76,7 @@ std::span<const WeightName> names(const ModelFiles& files) {
 
 }  // namespace
 
-const Family kLlamaFamily{
-    matches, read_shape, names, write_llama_like_keys, /*gguf_pairs_rope=*/true, ""};
+const Family kLlamaFamily{matches, read_shape, names, write_usual_keys, /*gguf_pairs_rope=*/true,
+                          ""};
 
 }  // namespace spillway

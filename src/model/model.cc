@@ -40,12 +40,13 @@ const TensorInfo* try_tensor(const ModelFiles& files, const std::string& name) {
   fail(ErrorCode::kInvalidArgument, "{}: tensor '{}' is missing", files.name, name);
 }
 
-BoundWeight bind(const ModelFiles& files, const std::string& name, const WeightSlot& slot) {
+BoundWeight bind(const ModelFiles& files, const TensorPlace& place, const WeightSlot& slot) {
+  const std::string& name = place.name;
   const TensorInfo* tensor = try_tensor(files, name);
   if (tensor == nullptr) fail_missing(files, name, slot);
-  const std::vector<int64_t> expected = slot.is_vector()
-                                            ? std::vector<int64_t>{slot.cols}
-                                            : std::vector<int64_t>{slot.rows, slot.cols};
+  std::vector<int64_t> expected{place.tensor_rows};
+  if (!slot.is_vector())
+    expected.insert(place.transposed ? expected.begin() : expected.end(), slot.cols);
   std::vector<int64_t> found = tensor->shape;
   while (found.size() > expected.size() && found.front() == 1) found.erase(found.begin());
   SPW_CHECK(found == expected, kInvalidArgument, "{}: tensor '{}' has shape {}, {} expected",
@@ -53,7 +54,23 @@ BoundWeight bind(const ModelFiles& files, const std::string& name, const WeightS
   SPW_CHECK(!slot.is_vector() || !is_quantized(tensor->dtype), kUnsupported,
             "{}: tensor '{}' is a vector of type {}; F32, F16 or BF16 expected", files.name, name,
             dtype_name(tensor->dtype));
-  return {slot, tensor->dtype, tensor->extent};
+  BoundWeight weight{slot, tensor->dtype, tensor->extent, {}, place.groups};
+  if (place.transposed) {
+    SPW_CHECK(!is_quantized(tensor->dtype), kUnsupported,
+              "{}: tensor '{}' is transposed and of type {}; F32, F16 or BF16 expected", files.name,
+              name, dtype_name(tensor->dtype));
+    weight.tensor_columns = place.tensor_rows;
+    weight.first_column = place.first;
+    return weight;
+  }
+  const auto row = static_cast<uint64_t>(row_bytes(tensor->dtype, slot.stored_cols()));
+  const int64_t last_row = place.groups.rows == 0
+                               ? slot.stored_rows()
+                               : slot.stored_rows() / place.groups.rows * place.groups.stride -
+                                     place.groups.stride + place.groups.rows;
+  weight.extent->offset += static_cast<uint64_t>(place.first) * row;
+  weight.extent->bytes = static_cast<uint64_t>(last_row) * row;
+  return weight;
 }
 
 // Says which weights the files have and the spec has not, such as biases without attention_bias, or
@@ -85,7 +102,7 @@ void warn_about_unused(const ModelFiles& files, std::span<const WeightName> name
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr std::array kFamilies{&kLlamaFamily, &kQwenFamily, &kOptFamily};
+  static constexpr std::array kFamilies{&kLlamaFamily, &kQwenFamily, &kNeoXFamily, &kOptFamily};
   return kFamilies;
 }
 
@@ -96,7 +113,8 @@ const Family& family_of(const ModelFiles& files) {
   const char* key =
       files.format == ModelFiles::Format::kGguf ? "general.architecture" : "model_type";
   fail(ErrorCode::kUnsupported,
-       "{}: {} is '{}', which is not supported; llama, mistral, qwen2, qwen3 and opt are",
+       "{}: {} is '{}', which is not supported; llama, mistral, qwen2, qwen3, gptneox (gpt_neox) "
+       "and opt are",
        files.name, key, printable(read_string_or(files.metadata, key, "missing")));
 }
 
@@ -109,6 +127,12 @@ bool has_any(const ModelFiles& files, std::span<const WeightName> names,
     }
   }
   return false;
+}
+
+std::vector<Extent> BoundWeight::file_extents(int64_t first, int64_t count) const {
+  SPW_ASSERT(extent && !is_transposed());
+  const auto row = static_cast<uint64_t>(row_bytes(file_dtype(), slot.stored_cols()));
+  return extents_of_rows(*extent, groups, row, first, count);
 }
 
 int64_t Model::weight_bytes() const {
@@ -170,9 +194,9 @@ Model describe_model(const ModelFiles& files) {
   const auto names = family.names(files);
   std::unordered_set<std::string> used;
   for (const WeightSlot& slot : weight_slots(model.spec)) {
-    const std::string name = weight_name(names, slot);
-    model.weights.push_back(bind(files, name, slot));
-    used.insert(name);
+    const TensorPlace place = place_of(names, model.spec, slot);
+    model.weights.push_back(bind(files, place, slot));
+    used.insert(place.name);
   }
   warn_about_unused(files, names, used);
   return model;

@@ -18,12 +18,21 @@ namespace spillway {
 struct BoundWeight {
   WeightSlot slot;
   DType dtype;  // in memory
+  // In the file, from its first row to its last; of a transposed one the whole tensor.
   std::optional<Extent> extent;
   std::optional<DType> loaded_from = {};  // the file's type, where loading changes it
+  RowGroups groups = {};                  // of its rows (WeightSlot::stored_rows) in the file
+  // Where the tensor is [in, out]: its columns, and which of them is row 0. 0 columns: it is not.
+  int64_t tensor_columns = 0, first_column = 0;
 
   int64_t bytes() const { return slot.rows * row_bytes(dtype, slot.cols); }
   DType file_dtype() const { return loaded_from.value_or(dtype); }
   int64_t file_bytes() const { return slot.rows * row_bytes(file_dtype(), slot.cols); }
+  bool is_transposed() const { return tensor_columns > 0; }
+  // Its bytes in the file are those of nothing else, in its own order.
+  bool is_whole_in_file() const { return groups.rows == 0 && !is_transposed(); }
+  // Where rows (WeightSlot::stored_rows) are in the file. Not of one that is transposed.
+  std::vector<Extent> file_extents(int64_t first, int64_t count) const;
 };
 
 struct Model {

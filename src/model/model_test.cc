@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/test_scoped_folder.h"
 #include "model/family.h"
+#include "model/test_tensors.h"
 #include "storage/gguf_writer.h"
 #include "storage/model_files.h"
 #include "storage/test_folder.h"
@@ -35,16 +36,7 @@ ModelFiles tiny_llama() {
     files.metadata.add(key, value);
   }
   const ModelSpec spec = make_spec(kLlamaFamily.read_shape(files));
-  uint64_t offset = 0;
-  for (const WeightSlot& slot : weight_slots(spec)) {
-    TensorInfo tensor;
-    tensor.name = weight_name(kLlamaFamily.names(files), slot);
-    tensor.shape = slot.is_vector() ? std::vector<int64_t>{slot.cols}
-                                    : std::vector<int64_t>{slot.rows, slot.cols};
-    tensor.extent = {0, offset, static_cast<uint64_t>(slot.rows * slot.cols * 4)};
-    offset += tensor.extent.bytes;
-    files.tensors.push_back(tensor);
-  }
+  add_tensors(kLlamaFamily.names(files), spec, files);
   files.finish();
   return files;
 }

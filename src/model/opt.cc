@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "model/activation_names.h"
 #include "model/family.h"
 #include "model/metadata_fields.h"
 
@@ -74,21 +75,6 @@ bool matches(const ModelFiles& files) {
          read_string_or(files.metadata, key, "") == "opt";
 }
 
-constexpr std::pair<std::string_view, ActivationKind> kActivations[] = {
-    {"relu", ActivationKind::kRelu},
-    {"gelu", ActivationKind::kGelu},
-    {"gelu_new", ActivationKind::kGeluTanh},
-};
-
-ActivationKind read_activation(const ModelFiles& files, const char* key) {
-  const std::string name = read_string_or(files.metadata, key, "relu");
-  for (const auto& [known, kind] : kActivations) {
-    if (known == name) return kind;
-  }
-  fail(ErrorCode::kUnsupported, "{}: {} '{}' is not supported; relu, gelu and gelu_new are",
-       files.name, key, printable(name));
-}
-
 // What all of them have in common.
 TransformerShape plain_shape() {
   TransformerShape shape;
@@ -144,7 +130,7 @@ TransformerShape read_hf_shape(const ModelFiles& files) {
   shape.wiring = norm_before ? ResidualWiring::kPreNorm : ResidualWiring::kPostNorm;
   shape.final_norm = norm_before && !m.try_bool("_remove_final_layer_norm").value_or(false);
   shape.norm_affine = m.try_bool("layer_norm_elementwise_affine").value_or(true);
-  shape.activation = read_activation(files, "activation_function");
+  shape.activation = read_activation(files, "activation_function", "relu");
   shape.qkv_bias = shape.attention_out_bias = shape.mlp_bias =
       m.try_bool("enable_bias").value_or(true);
   shape.tied_head = m.try_bool("tie_word_embeddings").value_or(true);
@@ -163,7 +149,7 @@ TransformerShape read_gguf_shape(const ModelFiles& files) {
   shape.norm_affine = m.try_bool("opt.norm_affine").value_or(true);
   shape.norm_eps =
       static_cast<float>(m.try_double("opt.attention.layer_norm_epsilon").value_or(1e-5));
-  shape.activation = read_activation(files, "opt.activation");
+  shape.activation = read_activation(files, "opt.activation", "relu");
   shape.qkv_bias = shape.attention_out_bias = shape.mlp_bias =
       has_any(files, kGgufNames,
               {"query.bias", "key.bias", "value.bias", "attention_out.bias", "mlp_up.bias",
@@ -190,9 +176,7 @@ void write_gguf_keys(const TransformerShape& shape, Metadata& keys) {
   keys.add("opt.norm_before", shape.wiring == ResidualWiring::kPreNorm);
   keys.add("opt.final_norm", shape.final_norm);
   keys.add("opt.norm_affine", shape.norm_affine);
-  for (const auto& [name, kind] : kActivations) {
-    if (kind == shape.activation) keys.add("opt.activation", std::string(name));
-  }
+  keys.add("opt.activation", std::string(activation_name(shape.activation)));
 }
 
 std::span<const WeightName> names(const ModelFiles& files) {

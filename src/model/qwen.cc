@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "model/family.h"
-#include "model/llama_like.h"
 #include "model/metadata_fields.h"
+#include "model/usual_keys.h"
 
 namespace spillway {
 namespace {
@@ -74,13 +74,12 @@ std::span<const WeightName> names(const ModelFiles& files) {
 }
 
 TransformerShape read_shape(const ModelFiles& files) {
-  const std::string architecture = architecture_of(files);
-  TransformerShape shape = is_gguf(files)
-                               ? read_llama_like_gguf(files, names(files), RopeStyle::kHalves)
-                               : read_llama_like_folder(files, architecture);
-  shape.head_norms = architecture == "qwen3";
-  if (is_gguf(files)) return shape;
-  if (architecture == "qwen2") shape.qkv_bias = true;  // which config.json does not say
+  TransformerShape shape;
+  shape.family = architecture_of(files);
+  shape.head_norms = shape.family == "qwen3";
+  if (is_gguf(files)) return read_usual_gguf(files, names(files), shape, RopeStyle::kHalves);
+  shape = read_usual_folder(files, shape);
+  if (shape.family == "qwen2") shape.qkv_bias = true;  // which config.json does not say
   // config.json has a window's size also where none is used.
   SPW_CHECK(!files.metadata.try_bool("use_sliding_window").value_or(false), kUnsupported,
             "{}: use_sliding_window, a window in some of the layers, is not supported yet",
@@ -122,7 +121,6 @@ void complete(TransformerShape& shape) {
 
 }  // namespace
 
-const Family kQwenFamily{matches, read_shape, names,  write_llama_like_keys,
-                         false,   "",         kKnown, complete};
+const Family kQwenFamily{matches, read_shape, names, write_usual_keys, false, "", kKnown, complete};
 
 }  // namespace spillway

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "base/error.h"
@@ -39,6 +40,24 @@ void add_slots(const ModelSpec& spec, int layer, std::vector<WeightSlot>& slots,
       slots.push_back(slot);
     }
   }
+}
+
+// The rows that a weight of a list has in a tensor; 0 where the list has no such weight.
+int64_t rows_of(const LayerSpec& list, std::string_view weight, bool is_bias) {
+  if (is_bias) weight.remove_suffix(kBiasSuffix.size());
+  for (const OpSpec& op : list.ops) {
+    for (const MatrixSpec& matrix : op.matrices) {
+      if (matrix.name == weight) return op.kind == OpKind::kNorm ? matrix.cols : matrix.rows;
+    }
+  }
+  return 0;
+}
+
+int kv_heads_of(const LayerSpec& list) {
+  for (const OpSpec& op : list.ops) {
+    if (op.kind == OpKind::kAttention) return op.attention.kv_heads;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -84,12 +103,32 @@ bool is_name_for(const WeightName& name, const WeightSlot& slot) {
          name.weight.starts_with(slot.name) && name.weight.ends_with(kBiasSuffix);
 }
 
-std::string weight_name(std::span<const WeightName> names, const WeightSlot& slot) {
+TensorPlace place_of(std::span<const WeightName> names, const ModelSpec& spec,
+                     const WeightSlot& slot) {
+  const auto of =
+      std::ranges::find_if(names, [&](const WeightName& name) { return is_name_for(name, slot); });
+  SPW_CHECK(of != names.end(), kInternal, "internal error: no name for weight '{}{}'", slot.name,
+            slot.is_bias ? kBiasSuffix : "");
+  TensorPlace place{.name = fmt::format(fmt::runtime(of->pattern), slot.layer),
+                    .tensor_rows = slot.stored_rows(),
+                    .transposed = of->transposed && !slot.is_vector()};
+  if (of->rows == TensorRows::kOwn) return place;
+  // The rows of the weights that the tensor has before this one, and of all of them.
+  place.tensor_rows = 0;
   for (const WeightName& name : names) {
-    if (is_name_for(name, slot)) return fmt::format(fmt::runtime(name.pattern), slot.layer);
+    if (name.pattern != of->pattern) continue;
+    if (&name == &*of) place.first = place.tensor_rows;
+    place.tensor_rows += rows_of(list_of(spec, slot.layer), name.weight, slot.is_bias);
   }
-  fail(ErrorCode::kInternal, "internal error: no name for weight '{}{}'", slot.name,
-       slot.is_bias ? kBiasSuffix : "");
+  if (of->rows == TensorRows::kStacked) return place;
+  const int heads = kv_heads_of(list_of(spec, slot.layer));
+  SPW_CHECK(heads > 0 && !place.transposed && place.first % heads == 0 &&
+                place.tensor_rows % heads == 0 && slot.stored_rows() % heads == 0,
+            kInternal, "internal error: tensor '{}' is not divisible by {} heads", place.name,
+            heads);
+  place.first /= heads;
+  place.groups = {.rows = slot.stored_rows() / heads, .stride = place.tensor_rows / heads};
+  return place;
 }
 
 }  // namespace spillway

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/model_spec.h"
+#include "storage/tensor_index.h"
 
 namespace spillway {
 
@@ -36,6 +37,9 @@ struct WeightSlot {
   bool is_table() const { return kind == OpKind::kEmbedding; }
   // A matrix of a layer: those have homes.
   bool is_layer_matrix() const { return in_layer() && !is_vector(); }
+  // As a tensor has it: a vector's elements are rows of one column.
+  int64_t stored_rows() const { return is_vector() ? cols : rows; }
+  int64_t stored_cols() const { return is_vector() ? 1 : cols; }
   bool same_op(const WeightSlot& other) const { return layer == other.layer && op == other.op; }
 };
 
@@ -49,15 +53,36 @@ std::vector<WeightSlot> weight_slots(const ModelSpec& spec);
 // Parameters, ties counted once.
 int64_t parameter_count(const ModelSpec& spec);
 
+// How the weights that share a tensor lie in it, in the order of the family's table.
+enum class TensorRows : uint8_t {
+  kOwn,      // one weight is the whole tensor
+  kStacked,  // all rows of one weight, then all rows of the next
+  kPerHead,  // for each KV head its rows of one weight, then its rows of the next
+};
+
 // How a family's files call a weight; "{}" stands for the layer. A bias is "query.bias".
 struct WeightName {
   std::string_view weight;
   std::string_view pattern;
+  TensorRows rows = TensorRows::kOwn;
+  bool transposed = false;  // the tensor is [in, out]
 };
+
+// A weight's place in the tensor that has it. Rows are those of a matrix [out, in]; the elements of
+// a vector count as rows.
+struct TensorPlace {
+  std::string name = {};    // of the tensor
+  int64_t tensor_rows = 0;  // of all weights in it
+  int64_t first = 0;        // the weight's first row
+  RowGroups groups = {};
+  bool transposed = false;
+};
+
 // Whether a tensor is called so, in whichever layer.
 bool is_name_of(std::string_view pattern, std::string_view tensor);
 bool is_name_for(const WeightName& name, const WeightSlot& slot);
-// Throws kInternal when the table has no such weight.
-std::string weight_name(std::span<const WeightName> names, const WeightSlot& slot);
+// Throws kInternal when the table has no such weight, or a tensor cannot be divided so.
+TensorPlace place_of(std::span<const WeightName> names, const ModelSpec& spec,
+                     const WeightSlot& slot);
 
 }  // namespace spillway

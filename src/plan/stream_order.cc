@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -223,15 +222,14 @@ size_t order_for(const std::vector<CpuLinearShare>& shares, int64_t tokens) {
 namespace {
 
 // Where such rows are in a file; nothing where they are in host memory.
-std::optional<Extent> try_extent_of(const DeviceTraits& traits, const Model& model,
-                                    std::span<const Tier> homes, const MatrixRows& rows) {
-  if (homes[rows.weight] != Tier::kDisk) return std::nullopt;
+std::vector<Extent> extents_of(const DeviceTraits& traits, const Model& model,
+                               std::span<const Tier> homes, const MatrixRows& rows) {
+  if (homes[rows.weight] != Tier::kDisk) return {};
   const BoundWeight& weight = model.weights[rows.weight];
-  const int64_t row = weight.bytes() / weight.slot.rows;
-  const bool stays = is_as_stored(weight, weight_layout(traits, model, weight));
-  const uint64_t begin = stays ? weight.extent->offset : 0;
-  return Extent{0, begin + static_cast<uint64_t>(rows.first * row),
-                static_cast<uint64_t>(rows.count * row)};
+  if (has_rows_as_stored(weight, weight_layout(traits, model, weight)))
+    return weight.file_extents(rows.first, rows.count);
+  const auto row = static_cast<uint64_t>(weight.bytes() / weight.slot.rows);
+  return extents_of_rows({}, {}, row, rows.first, rows.count);  // of a file of ours
 }
 
 }  // namespace
@@ -243,8 +241,8 @@ uint64_t disk_rows_bytes(const DeviceTraits& traits, const Model& model,
     for (const StreamedLinear& linear : order.linears) {
       std::vector<Extent> extents;
       for (const MatrixRows& rows : linear.on_cpu) {
-        if (const auto extent = try_extent_of(traits, model, homes, rows))
-          extents.push_back(*extent);
+        const std::vector<Extent> some = extents_of(traits, model, homes, rows);
+        extents.insert(extents.end(), some.begin(), some.end());
       }
       if (!extents.empty())
         most = std::max<uint64_t>(most, ExtentReader::buffer_bytes(extents) + kDirectAlignment);
@@ -258,7 +256,7 @@ uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<co
   const auto rows_bytes = [&](const MatrixRows& rows) {
     const BoundWeight& weight = model.weights[rows.weight];
     const int64_t bytes = rows.count * (weight.bytes() / weight.slot.rows);
-    return streamed_weight_bytes(bytes, try_extent_of(traits, model, homes, rows));
+    return streamed_weight_bytes(bytes, extents_of(traits, model, homes, rows));
   };
   uint64_t most = 0;
   for (const StreamOrder& order : orders) {

@@ -119,8 +119,19 @@ WeightLayout weight_layout(const DeviceTraits& traits, const Model& model,
              : WeightLayout::kRows;
 }
 
+bool has_rows_as_stored(const BoundWeight& weight, WeightLayout layout) {
+  return weight.extent && !weight.loaded_from && !weight.is_transposed() &&
+         layout == WeightLayout::kRows;
+}
+
 bool is_as_stored(const BoundWeight& weight, WeightLayout layout) {
-  return weight.extent && !weight.loaded_from && layout == WeightLayout::kRows;
+  return has_rows_as_stored(weight, layout) && weight.is_whole_in_file();
+}
+
+bool is_assembled(const BoundWeight& weight, WeightLayout layout) {
+  if (!weight.extent) return false;
+  return weight.is_transposed() ||
+         (layout == WeightLayout::kGroups16 && weight.groups.rows % kGroupRows != 0);
 }
 
 uint64_t aligned_weight_bytes(int64_t bytes) {
@@ -134,8 +145,8 @@ std::array<uint64_t, kTierCount> bytes_by_home(const Model& model, const std::ve
   return sums;
 }
 
-uint64_t streamed_weight_bytes(int64_t bytes, const std::optional<Extent>& from_disk) {
-  return from_disk ? ExtentReader::buffer_bytes({&*from_disk, 1}) : aligned_weight_bytes(bytes);
+uint64_t streamed_weight_bytes(int64_t bytes, std::span<const Extent> from_disk) {
+  return from_disk.empty() ? aligned_weight_bytes(bytes) : ExtentReader::buffer_bytes(from_disk);
 }
 
 uint64_t weight_writing_bytes(uint64_t largest) {
@@ -150,15 +161,18 @@ WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model,
   all.disk = by_home[static_cast<size_t>(Tier::kDisk)];
   all.from_disk = all.disk > 0;
   bool mapped = traits.host_visible && may_map && all.disk == 0;
-  uint64_t largest_written = 0;
+  uint64_t largest_written = 0, largest_assembled = 0;
   const BoundWeight& head = head_of(model);
   for (size_t i = 0; i < homes.size(); ++i) {
     const BoundWeight& weight = model.weights[i];
-    const bool stays = is_as_stored(weight, weight_layout(traits, model, weight));
-    if (homes[i] == Tier::kDevice) {
-      mapped = mapped && stays;
-      continue;
+    const WeightLayout layout = weight_layout(traits, model, weight);
+    const bool stays = has_rows_as_stored(weight, layout);
+    mapped = mapped && is_as_stored(weight, layout);
+    if (is_assembled(weight, layout)) {
+      largest_assembled = std::max(
+          largest_assembled, static_cast<uint64_t>(weight.file_bytes()) + weight.extent->bytes);
     }
+    if (homes[i] == Tier::kDevice) continue;
     const auto bytes = static_cast<uint64_t>(weight.bytes());
     if (homes[i] == Tier::kHost) all.host += bytes;
     // Of embeddings, rows are looked up.
@@ -167,6 +181,7 @@ WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model,
   }
   if (mapped) all.mapped = std::exchange(all.device, 0);
   if (largest_written > 0) all.loading_host = weight_writing_bytes(largest_written);
+  all.loading_host += largest_assembled;
   return all;
 }
 

@@ -5,7 +5,7 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <vector>
 
 #include "base/tier.h"
@@ -32,8 +32,13 @@ const BoundWeight& head_of(const Model& model);
 // The layout that a weight has in memory.
 WeightLayout weight_layout(const DeviceTraits& traits, const Model& model,
                            const BoundWeight& weight);
-// Whether a step can use a weight as the model's file has it.
+// Whether a step can use the rows of a weight as the model's file has them.
+bool has_rows_as_stored(const BoundWeight& weight, WeightLayout layout);
+// Whether the whole weight is a part of the model's file.
 bool is_as_stored(const BoundWeight& weight, WeightLayout layout);
+// Whether loading puts a weight together in host memory before it becomes what it should be: one
+// that is transposed, or whose groups of 16 rows lie apart.
+bool is_assembled(const BoundWeight& weight, WeightLayout layout);
 
 // Of bytes in an arena or a slot.
 inline constexpr uint64_t kWeightAlignment = 256;
@@ -41,9 +46,9 @@ uint64_t aligned_weight_bytes(int64_t bytes);
 // By tier, each weight with what aligns it.
 std::array<uint64_t, kTierCount> bytes_by_home(const Model& model, const std::vector<Tier>& homes);
 
-// What rows of a weight take of the slot that they come into: `from_disk` where they are read in
-// place, in whole blocks of the disk. A slot has kStreamSlotBytes besides.
-uint64_t streamed_weight_bytes(int64_t bytes, const std::optional<Extent>& from_disk);
+// What rows of a weight take of the slot that they come into: `from_disk` (none: from memory) where
+// they are read in place, in whole blocks of the disk. A slot has kStreamSlotBytes besides.
+uint64_t streamed_weight_bytes(int64_t bytes, std::span<const Extent> from_disk);
 extern const uint64_t kStreamSlotBytes;
 
 // Staging buffers of weights that stream (runtime/weight_stream.h) where bytes do not go straight
@@ -61,7 +66,7 @@ struct WeightBytes {
   uint64_t mapped = 0;        // of the host's: pages of files, which other processes may share
   bool streams = false;       // some of it comes to the device in every step
   bool from_disk = false;     // some of that comes from there
-  uint64_t loading_host = 0;  // of host memory, while they are written to disk
+  uint64_t loading_host = 0;  // of host memory, while they are written to disk or put together
 };
 // `may_map`: weights that are wanted as the files have them may be those files' pages.
 WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model,

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "runtime/join_reads.h"
 #include "storage/aligned_buffer.h"
 
 namespace spillway {
@@ -32,10 +33,8 @@ std::vector<Extent> DiskRows::extents_of(const StreamedLinear& linear) const {
   std::vector<Extent> extents;
   for (const MatrixRows& rows : linear.on_cpu) {
     const StreamedWeight& weight = weights_.streamed_of(linear.layer, linear.spec_op, rows.matrix);
-    const auto row = static_cast<uint64_t>(weight.view.row_bytes());
-    extents.push_back({weight.extent.file,
-                       weight.extent.offset + static_cast<uint64_t>(rows.first) * row,
-                       static_cast<uint64_t>(rows.count) * row});
+    const std::vector<Extent> some = weight.extents(rows.first, rows.count);
+    extents.insert(extents.end(), some.begin(), some.end());
   }
   return extents;
 }
@@ -46,6 +45,7 @@ void DiskRows::begin(Slot& slot, const StreamedLinear& linear) {
   slot.read =
       reader_.begin(extents_of(linear), aligned_part(slot.memory.data(), slot.memory.bytes()));
   slot.linear = &linear;
+  slot.places.clear();
 }
 
 // Of the same order; behind the last the first, for the next step.
@@ -62,7 +62,7 @@ const StreamedLinear* DiskRows::next_of(const StreamedLinear& linear) const {
   return nullptr;
 }
 
-std::vector<const std::byte*> DiskRows::take(const StreamedLinear& linear) {
+const std::vector<const std::byte*>& DiskRows::take(const StreamedLinear& linear) {
   if (slots_[current_].linear != &linear) current_ = 1 - current_;
   Slot& slot = slots_[current_];
   const bool came_ahead = slot.linear == &linear;
@@ -86,9 +86,17 @@ std::vector<const std::byte*> DiskRows::take(const StreamedLinear& linear) {
       // Tried again when it is its turn.
     }
   }
-  std::vector<const std::byte*> places;
-  for (size_t i = 0; i < slot.read.size(); ++i) places.push_back(slot.read.bytes(i).data());
-  return places;
+  if (slot.places.empty()) {
+    size_t first = 0;
+    for (const MatrixRows& rows : linear.on_cpu) {
+      const StreamedWeight& weight =
+          weights_.streamed_of(linear.layer, linear.spec_op, rows.matrix);
+      const size_t count = weight.extents(rows.first, rows.count).size();
+      slot.places.push_back(join_reads(slot.read, first, count, slot.memory));
+      first += count;
+    }
+  }
+  return slot.places;
 }
 
 }  // namespace spillway

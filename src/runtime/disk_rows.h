@@ -30,13 +30,14 @@ class DiskRows {
   bool has(const StreamedLinear& linear) const { return has(weights_, linear); }
   // Where they are, in the order of linear.on_cpu; waits until they are there. The next op's begin
   // to come. Throws kIo; a later call tries again.
-  std::vector<const std::byte*> take(const StreamedLinear& linear);
+  const std::vector<const std::byte*>& take(const StreamedLinear& linear);
 
  private:
   struct Slot {
     const StreamedLinear* linear = nullptr;  // whose rows are in it, or on their way
     Buffer memory;
-    ExtentBatch read = {};  // into it; last: it waits before the memory goes
+    std::vector<const std::byte*> places = {};  // of linear->on_cpu; empty until they are there
+    ExtentBatch read = {};                      // into it; last: it waits before the memory goes
   };
   std::vector<Extent> extents_of(const StreamedLinear& linear) const;
   void begin(Slot& slot, const StreamedLinear& linear);

@@ -9,19 +9,23 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "memory/stream_extents.h"
+#include "plan/weight_homes.h"
+#include "storage/aligned_buffer.h"
 #include "tensor/dequantize.h"
 #include "tensor/packed_layout.h"
 #include "tensor/quantize_g4.h"
+#include "tensor/transpose.h"
 
 namespace spillway {
 namespace {
 
-// `rows` rows that begin with a group of 16 rows of the matrix, `plain` in the file's type; false
-// when there was a number that does not fit.
-bool compress_rows(const WeightTarget& target, const std::byte* plain, std::byte* to,
+// Rows of a weight in its type, from `first` on, out of `stored`, which has them in the file's
+// type. Rows are those of WeightSlot::stored_rows; `first` begins a group of 16 where the layout
+// has groups. False when there was a number that G4 cannot hold.
+bool compress_rows(const WeightTarget& target, const std::byte* stored, std::byte* to,
                    int64_t rows) {
   const DType from = target.weight->file_dtype();
-  const int64_t cols = target.weight->slot.cols, plain_row = row_bytes(from, cols),
+  const int64_t cols = target.weight->slot.cols, stored_row = row_bytes(from, cols),
                 row = row_bytes(DType::kG4, cols);
   std::vector<std::byte> group(static_cast<size_t>(kGroupRows * row));
   bool good = true;
@@ -29,7 +33,7 @@ bool compress_rows(const WeightTarget& target, const std::byte* plain, std::byte
     const int64_t count = std::min(kGroupRows, rows - first);
     const bool pack = target.layout == WeightLayout::kGroups16 && count == kGroupRows;
     std::byte* const quantized = pack ? group.data() : to + first * row;
-    good = quantize_g4(from, plain + first * plain_row, quantized, count * cols) && good;
+    good = quantize_g4(from, stored + first * stored_row, quantized, count * cols) && good;
     if (pack) pack_groups(DType::kG4, quantized, to + first * row, 1, cols);
   }
   return good;
@@ -38,55 +42,156 @@ bool compress_rows(const WeightTarget& target, const std::byte* plain, std::byte
 // As above, for rows whose type stays.
 void copy_rows(const WeightTarget& target, const std::byte* stored, std::byte* to, int64_t rows) {
   const DType type = target.weight->dtype;
-  const int64_t cols = target.weight->slot.cols, row = row_bytes(type, cols);
+  const int64_t cols = target.weight->slot.stored_cols(), row = row_bytes(type, cols);
   const int64_t groups = target.layout == WeightLayout::kGroups16 ? rows / kGroupRows : 0;
   if (groups > 0) pack_groups(type, stored, to, groups, cols);
   const int64_t packed = groups * kGroupRows;
   std::memcpy(to + packed * row, stored + packed * row, static_cast<size_t>((rows - packed) * row));
 }
 
+// Extents to read, and which rows of which target they are.
+struct Sources {
+  struct Rows {
+    size_t target = 0;
+    int64_t first = 0;
+  };
+  std::vector<CutExtent> extents = {};
+  std::vector<Rows> rows = {};
+
+  void add(size_t target, const Extent& extent, int64_t first, uint64_t grain) {
+    extents.push_back({extent, grain});
+    rows.push_back({target, first});
+  }
+};
+
+// Memory of the host: charged to it where it is known, as stream_extents() has it.
+class HostMemory {
+ public:
+  HostMemory(Device& host, uint64_t bytes) : bytes_(bytes) {
+    if (host.host_visible()) {
+      charged_ = host.allocate(bytes, MemoryTag::kStaging);
+    } else {
+      uncharged_ = AlignedBuffer(bytes);
+    }
+  }
+  std::byte* data() { return charged_.empty() ? uncharged_.data() : charged_.data(); }
+  std::span<const std::byte> bytes() { return {data(), bytes_}; }
+
+ private:
+  uint64_t bytes_;
+  Buffer charged_;
+  AlignedBuffer uncharged_;
+};
+
+// Bytes of a row (WeightSlot::stored_rows) in the file.
+int64_t file_row_bytes(const BoundWeight& weight) {
+  return row_bytes(weight.file_dtype(), weight.slot.stored_cols());
+}
+
 }  // namespace
+
+class FileSource::Making {
+ public:
+  Making(Device& host, Device& device, std::span<const std::filesystem::path> paths,
+         std::span<const WeightTarget> targets, const WeightLoadOptions& options)
+      : host_(host), device_(device), paths_(paths), targets_(targets), options_(options) {}
+
+  void run() {
+    make_as_they_come();
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      if (is_assembled(*targets_[i].weight, targets_[i].layout)) make_assembled(i);
+    }
+  }
+
+ private:
+  // Each piece becomes what it should be as soon as it is read.
+  void make_as_they_come() {
+    Sources sources;
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      const BoundWeight& weight = *targets_[i].weight;
+      if (is_assembled(weight, targets_[i].layout)) continue;
+      const auto row = static_cast<uint64_t>(file_row_bytes(weight));
+      int64_t first = 0;
+      for (const Extent& extent : weight.file_extents(0, weight.slot.stored_rows())) {
+        sources.add(i, extent, first, uint64_t{kGroupRows} * row);
+        first += static_cast<int64_t>(extent.bytes / row);
+      }
+    }
+    if (sources.extents.empty()) return;
+    stream_extents(host_, paths_, sources.extents, options_,
+                   [&](size_t i, uint64_t offset, std::span<const std::byte> piece) {
+                     const auto [target, first] = sources.rows[i];
+                     const int64_t row = file_row_bytes(*targets_[target].weight);
+                     make_rows(targets_[target], first + static_cast<int64_t>(offset) / row,
+                               piece.data(), static_cast<int64_t>(piece.size()) / row);
+                   });
+  }
+
+  // All of it is read before any of it is made.
+  void make_assembled(size_t number) {
+    const WeightTarget& target = targets_[number];
+    const BoundWeight& weight = *target.weight;
+    const int64_t rows = weight.slot.stored_rows(), row = file_row_bytes(weight);
+    const auto bytes = static_cast<uint64_t>(rows * row);
+    HostMemory stored(host_, weight.is_transposed() ? weight.extent->bytes : bytes);
+    std::vector<CutExtent> extents;
+    std::vector<uint64_t> places;
+    uint64_t place = 0;
+    for (const Extent& extent : weight.is_transposed() ? std::vector<Extent>{*weight.extent}
+                                                       : weight.file_extents(0, rows)) {
+      extents.push_back({extent, kDirectAlignment});
+      places.push_back(place);
+      place += extent.bytes;
+    }
+    WeightLoadOptions quiet = options_;
+    quiet.progress = nullptr;
+    stream_extents(host_, paths_, extents, quiet,
+                   [&](size_t i, uint64_t offset, std::span<const std::byte> piece) {
+                     std::memcpy(stored.data() + places[i] + offset, piece.data(), piece.size());
+                   });
+    if (!weight.is_transposed()) return make_rows(target, 0, stored.data(), rows);
+    HostMemory turned(host_, bytes);
+    transpose_columns(stored.bytes(), weight.tensor_columns, weight.first_column, rows,
+                      weight.slot.cols, row_bytes(weight.file_dtype(), 1), turned.data());
+    make_rows(target, 0, turned.data(), rows);
+  }
+
+  // By several threads at a time.
+  void make_rows(const WeightTarget& target, int64_t first, const std::byte* stored, int64_t rows) {
+    const BoundWeight& weight = *target.weight;
+    const int64_t cols = weight.slot.stored_cols(), row = row_bytes(weight.dtype, cols);
+    std::byte* const to = target.to + first * row;
+    std::vector<std::byte> made(device_.host_visible() ? 0 : static_cast<size_t>(rows * row));
+    std::byte* const out = device_.host_visible() ? to : made.data();
+    if (!weight.loaded_from) {
+      copy_rows(target, stored, out, rows);
+    } else if (weight.dtype == DType::kF32) {
+      dequantize_reference(*weight.loaded_from, stored, reinterpret_cast<float*>(out), rows * cols);
+    } else {
+      SPW_ASSERT(weight.dtype == DType::kG4);
+      SPW_CHECK(
+          compress_rows(target, stored, out, rows), kInvalidArgument,
+          "{}: the {} weights at byte {} hold a NaN, an infinity or a number beyond F16, which "
+          "4-bit groups cannot; load them without compression",
+          printable_path(paths_[static_cast<size_t>(weight.extent->file)]),
+          dtype_name(weight.file_dtype()), weight.extent->offset);
+    }
+    if (out == to) return;
+    const std::lock_guard lock(copying_);
+    device_.copy_to_device(to, out, made.size());
+  }
+
+  Device& host_;
+  Device& device_;
+  const std::span<const std::filesystem::path> paths_;
+  const std::span<const WeightTarget> targets_;
+  const WeightLoadOptions& options_;
+  std::mutex copying_;  // into a device's memory: one piece at a time
+};
 
 void FileSource::make(Device& device, std::span<const WeightTarget> targets,
                       const WeightLoadOptions& options) {
-  std::vector<CutExtent> extents;
-  for (const WeightTarget& target : targets) {
-    const BoundWeight& weight = *target.weight;
-    const int64_t row = row_bytes(weight.file_dtype(), weight.slot.cols);
-    extents.push_back({weight.extent.value(), static_cast<uint64_t>(kGroupRows * row)});
-  }
-  std::mutex copying;  // into a device's memory: one piece at a time
-  stream_extents(
-      host_, paths_, extents, options,
-      [&](size_t i, uint64_t offset, std::span<const std::byte> piece) {
-        const WeightTarget& target = targets[i];
-        const BoundWeight& weight = *target.weight;
-        const int64_t file_row = row_bytes(weight.file_dtype(), weight.slot.cols),
-                      row = row_bytes(weight.dtype, weight.slot.cols);
-        const int64_t first = static_cast<int64_t>(offset) / file_row,
-                      rows = static_cast<int64_t>(piece.size()) / file_row;
-        std::byte* const to = target.to + first * row;
-        std::vector<std::byte> made(device.host_visible() ? 0 : static_cast<size_t>(rows * row));
-        std::byte* const out = device.host_visible() ? to : made.data();
-        if (!weight.loaded_from) {
-          copy_rows(target, piece.data(), out, rows);
-        } else if (weight.dtype == DType::kF32) {
-          dequantize_reference(*weight.loaded_from, piece.data(), reinterpret_cast<float*>(out),
-                               rows * weight.slot.cols);
-        } else {
-          SPW_ASSERT(weight.dtype == DType::kG4);
-          SPW_CHECK(
-              compress_rows(target, piece.data(), out, rows), kInvalidArgument,
-              "{}: the {} weights at byte {} hold a NaN, an infinity or a number beyond F16, which "
-              "4-bit groups cannot; load them without compression",
-              printable_path(paths_[static_cast<size_t>(weight.extent->file)]),
-              dtype_name(weight.file_dtype()), weight.extent->offset);
-        }
-        if (out != to) {
-          const std::lock_guard lock(copying);
-          device.copy_to_device(to, out, made.size());
-        }
-      });
+  Making(host_, device, paths_, targets, options).run();
 }
 
 }  // namespace spillway

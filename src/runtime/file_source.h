@@ -13,8 +13,10 @@ namespace spillway {
 // Reads piece by piece and makes each what it should be behind the reads of the next ones, with the
 // host's number of threads: a plain weight whose type in memory is G4 is quantized, one that
 // is F32 there is widened, kGroups16 is packed; where the device's memory is out of the host's
-// reach, the result is copied there. make() throws kInvalidArgument, naming file and offset, for
-// weights that G4 cannot hold (NaN, infinity, beyond F16), and what stream_extents() throws.
+// reach, the result is copied there. What is transposed in the file, or lies there in groups of
+// rows that the layout cannot take one by one, is put together in host memory first. make() throws
+// kInvalidArgument, naming file and offset, for weights that G4 cannot hold (NaN, infinity, beyond
+// F16), and what stream_extents() throws.
 class FileSource final : public WeightSource {
  public:
   // `host` has the staging memory and the threads; it may be the device. Both must outlive it.
@@ -25,10 +27,12 @@ class FileSource final : public WeightSource {
   void make(Device& device, std::span<const WeightTarget> targets,
             const WeightLoadOptions& options) override;
   uint64_t bytes_to_make(const BoundWeight& weight) const override {
-    return weight.extent.value().bytes;
+    return static_cast<uint64_t>(weight.file_bytes());
   }
 
  private:
+  class Making;
+
   Device& host_;
   std::span<const std::filesystem::path> paths_;
 };

@@ -215,7 +215,7 @@ void HostLinear::begin(const LinearOp& op, const StreamedLinear& streamed) {
 
 // On the lane: waits for them.
 void HostLinear::find_on_disk(const StreamedLinear& streamed, LinearOp::SomeRows& rows) {
-  const std::vector<const std::byte*> places = disk_rows_->take(streamed);
+  const std::vector<const std::byte*>& places = disk_rows_->take(streamed);
   for (size_t i = 0; i < rows.size(); ++i) {
     const MatrixRows* const mine = find_rows(streamed.on_cpu, i);
     if (mine != nullptr)

@@ -53,7 +53,13 @@ struct StreamedWeight {
   WeightView view;                  // as it will be on the device; its data is set there
   const std::byte* host = nullptr;  // in host memory; null: in a file
   Extent extent = {};               // of WeightViews::files
+  RowGroups groups = {};            // of its rows in the extent
   bool pinned = false;              // in host memory that the device copies from at full speed
+
+  // Where rows are in the file.
+  std::vector<Extent> extents(int64_t first, int64_t count) const {
+    return extents_of_rows(extent, groups, static_cast<uint64_t>(view.row_bytes()), first, count);
+  }
 };
 
 // Every weight of a network. What a placement keeps off the device is in `streamed`, in the form

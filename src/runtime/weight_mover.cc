@@ -236,8 +236,10 @@ void WeightLoad::tie_head() {
 void WeightLoad::leave_in_files() {
   for (size_t i = 0; i < homes_.size(); ++i) {
     const WeightTarget& target = targets_[i];
-    if (homes_[i] != Tier::kDisk || !is_as_stored(*target.weight, target.layout)) continue;
-    views_.streamed_of(target.weight->slot).extent = *target.weight->extent;
+    if (homes_[i] != Tier::kDisk || !has_rows_as_stored(*target.weight, target.layout)) continue;
+    StreamedWeight& streamed = views_.streamed_of(target.weight->slot);
+    streamed.extent = *target.weight->extent;
+    streamed.groups = target.weight->groups;
     there_[i] = true;
     ++left_in_files_;
   }

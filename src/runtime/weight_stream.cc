@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "memory/piece_loop.h"
+#include "runtime/join_reads.h"
 
 namespace spillway {
 namespace {
@@ -48,15 +48,12 @@ WeightStream::Order WeightStream::describe(StreamOrder order) {
         view.sliced_at = of.first;
         view.rows = of.count;
         Part part{.weight = &weight, .view = view, .offset = offset};
-        std::optional<Extent> from_disk;
         if (weight.host != nullptr) {
           part.host = weight.host + skipped;
         } else {
-          part.extent = {weight.extent.file, weight.extent.offset + skipped,
-                         static_cast<uint64_t>(view.bytes())};
-          from_disk = part.extent;
+          part.extents = weight.extents(of.first, of.count);
         }
-        part.slot_bytes = streamed_weight_bytes(view.bytes(), from_disk);
+        part.slot_bytes = streamed_weight_bytes(view.bytes(), part.extents);
         offset += part.slot_bytes;
         piece.parts.push_back(part);
       }
@@ -73,15 +70,24 @@ WeightStream::Order WeightStream::describe(StreamOrder order) {
 // What of a piece is on disk, cut so that a staging buffer takes each.
 void WeightStream::add_reads(Order& order, Delivery& piece) {
   std::vector<CutExtent> extents;
-  std::vector<size_t> parts;
+  struct Begin {
+    size_t part = 0;
+    uint64_t offset = 0;  // in the part
+  };
+  std::vector<Begin> begins;  // of the extents
   for (size_t i = 0; i < piece.parts.size(); ++i) {
-    if (piece.parts[i].host != nullptr) continue;
-    extents.push_back({piece.parts[i].extent, kDirectAlignment});
-    parts.push_back(i);
+    uint64_t offset = 0;
+    for (const Extent& extent : piece.parts[i].extents) {
+      extents.push_back({extent, kDirectAlignment});
+      begins.push_back({i, offset});
+      offset += extent.bytes;
+    }
   }
   piece.first_read = order.reads.size();
-  for (const Piece& cut : cut_extents(extents, kStreamReadBytes))
-    order.reads.push_back({cut.in_file, parts[cut.index], cut.offset});
+  for (const Piece& cut : cut_extents(extents, kStreamReadBytes)) {
+    const Begin& begin = begins[cut.index];
+    order.reads.push_back({cut.in_file, begin.part, begin.offset + cut.offset});
+  }
   piece.reads = order.reads.size() - piece.first_read;
 }
 
@@ -300,7 +306,8 @@ void WeightStream::send_piece(int64_t item) {
   if (ahead_ != nullptr) ahead_->go_on();
 }
 
-// Each part with the blocks around it, one behind the other in the slot: no byte is copied.
+// Each part with the blocks around it, one behind the other in the slot. No byte of a part that is
+// one extent is copied; groups of rows move together once they are there.
 void WeightStream::begin_reads(int64_t item) {
   Arrival& to = arrival(item);
   if (to.reading == item) return;
@@ -310,7 +317,7 @@ void WeightStream::begin_reads(int64_t item) {
   std::vector<Extent> extents;
   uint64_t bytes = 0;
   for (const Part& part : piece.parts) {
-    extents.push_back(part.extent);
+    extents.insert(extents.end(), part.extents.begin(), part.extents.end());
     bytes += part.slot_bytes;
   }
   to.read = reader_->begin(extents, {slot(item).base + piece.offset, bytes});
@@ -347,7 +354,8 @@ void WeightStream::load_in_place(int64_t item) {
   to.views.clear();
   for (size_t i = 0; const Part& part : piece_of(item).parts) {
     to.views.push_back(part.view);
-    to.views.back().data = to.read.bytes(i++).data();
+    to.views.back().data = join_reads(to.read, i, part.extents.size(), slot(item).memory);
+    i += part.extents.size();
   }
 }
 

@@ -87,7 +87,7 @@ class WeightStream {
     const StreamedWeight* weight = nullptr;
     WeightView view = {};                 // its data is set on the device
     const std::byte* host = nullptr;      // null: in a file
-    Extent extent = {};                   // there
+    std::vector<Extent> extents = {};     // there, in the order of the rows
     uint64_t offset = 0, slot_bytes = 0;  // in the slot
   };
   struct Delivery {

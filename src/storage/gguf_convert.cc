@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "storage/file.h"
 #include "tensor/dequantize.h"
 #include "tensor/quantize_blocks.h"
+#include "tensor/transpose.h"
 
 namespace spillway {
 namespace {
@@ -27,27 +30,86 @@ NumberType narrowest(T value) {
   return std::in_range<uint32_t>(value) ? NumberType::kU32 : NumberType::kU64;
 }
 
-// Elements [first, first + count) of the new tensor, in the type they are stored in.
-void read_stored(const ConvertTensor& tensor, const File& file, int64_t first, int64_t count,
-                 std::byte* out) {
-  const auto read = [&](int64_t from, int64_t elements, std::byte* to) {
-    const auto bytes = static_cast<size_t>(row_bytes(tensor.dtype, elements));
-    file.read_exact(tensor.extent.offset + static_cast<uint64_t>(row_bytes(tensor.dtype, from)),
-                    std::span(to, bytes));
-  };
-  if (tensor.interleaved_rows == 0) return read(first, count, out);
-  const int64_t head = tensor.interleaved_rows;
-  const int64_t columns = tensor.shape.size() > 1 ? tensor.shape.back() : 1;
-  while (count > 0) {
-    const int64_t row = first / columns, column = first % columns, place = row % head;
-    const int64_t from = row - place + place % 2 * (head / 2) + place / 2;
-    const int64_t elements = std::min(count, columns - column);
-    read(from * columns + column, elements, out);
-    out += row_bytes(tensor.dtype, elements);
-    first += elements;
-    count -= elements;
+using Files = std::vector<std::unique_ptr<const File>>;
+
+// Reads the values of a tensor in the type they are stored in, whatever their order there.
+class StoredValues {
+ public:
+  StoredValues(const ConvertTensor& tensor, const Files& files) : tensor_(tensor), files_(files) {
+    for (const ConvertRows& part : tensor.parts) {
+      transposed_.emplace_back();
+      if (part.tensor_columns > 0) transpose(part, transposed_.back());
+    }
   }
-}
+
+  // Elements [first, first + count) of the new tensor.
+  void read(int64_t first, int64_t count, std::byte* out) const {
+    int64_t before = 0;  // elements of the parts before
+    for (size_t i = 0; i < tensor_.parts.size() && count > 0; ++i) {
+      const int64_t of_part = tensor_.parts[i].rows * tensor_.cols();
+      const int64_t here = std::min(count, before + of_part - first);
+      if (here > 0) {
+        read_part(i, first - before, here, out);
+        out += bytes(here);
+        first += here;
+        count -= here;
+      }
+      before += of_part;
+    }
+  }
+
+ private:
+  int64_t bytes(int64_t elements) const { return row_bytes(tensor_.dtype, elements); }
+
+  // Needs the tensor in memory, and its rows.
+  void transpose(const ConvertRows& part, std::vector<std::byte>& rows) const {
+    std::vector<std::byte> stored(part.extent.bytes);
+    file_of(part).read_exact(part.extent.offset, stored);
+    rows.resize(static_cast<size_t>(bytes(part.rows * tensor_.cols())));
+    transpose_columns(stored, part.tensor_columns, part.first_column, part.rows, tensor_.cols(),
+                      bytes(1), rows.data());
+  }
+  const File& file_of(const ConvertRows& part) const {
+    return *files_.at(static_cast<size_t>(part.extent.file));
+  }
+
+  void read_part(size_t number, int64_t first, int64_t count, std::byte* out) const {
+    const ConvertRows& part = tensor_.parts[number];
+    if (part.tensor_columns > 0) {
+      std::memcpy(out, transposed_[number].data() + bytes(first),
+                  static_cast<size_t>(bytes(count)));
+      return;
+    }
+    if (part.is_plain()) return read_file(part, first, count, out);
+    const int64_t cols = tensor_.cols();
+    while (count > 0) {
+      const int64_t row = first / cols, column = first % cols;
+      // Rows that follow one another in the file, too.
+      int64_t stored = row, rows = 1;
+      if (const int64_t head = part.interleaved_rows; head > 0) {
+        const int64_t place = row % head;
+        stored = row - place + place % 2 * (head / 2) + place / 2;
+      } else {
+        rows = part.groups.rows - row % part.groups.rows;
+      }
+      if (part.groups.rows > 0)
+        stored = stored / part.groups.rows * part.groups.stride + stored % part.groups.rows;
+      const int64_t elements = std::min(count, rows * cols - column);
+      read_file(part, stored * cols + column, elements, out);
+      out += bytes(elements);
+      first += elements;
+      count -= elements;
+    }
+  }
+  void read_file(const ConvertRows& part, int64_t from, int64_t elements, std::byte* to) const {
+    file_of(part).read_exact(part.extent.offset + static_cast<uint64_t>(bytes(from)),
+                             std::span(to, static_cast<size_t>(bytes(elements))));
+  }
+
+  const ConvertTensor& tensor_;
+  const Files& files_;
+  std::vector<std::vector<std::byte>> transposed_;  // of each part that is; else empty
+};
 
 // All types' blocks are whole in it.
 constexpr int64_t kPieceElements = 4096;
@@ -67,15 +129,15 @@ void convert_piece(const ConvertTensor& tensor, const std::byte* stored, DType t
 
 // Bytes [offset, offset + out.size()) of the tensor in `type`: whole pieces of 256 elements but for
 // the end.
-void fill_converted(const ConvertTensor& tensor, const File& file, DType type, uint64_t offset,
-                    std::span<std::byte> out, ThreadPool* pool) {
+void fill_converted(const ConvertTensor& tensor, const StoredValues& values, DType type,
+                    uint64_t offset, std::span<std::byte> out, ThreadPool* pool) {
   const DTypeInfo& info = dtype_info(type);
   const auto elements_in = [&](uint64_t bytes) {
     return static_cast<int64_t>(bytes) / info.block_bytes * info.block_elements;
   };
   const int64_t first = elements_in(offset), count = elements_in(out.size());
   std::vector<std::byte> stored(static_cast<size_t>(row_bytes(tensor.dtype, count)));
-  read_stored(tensor, file, first, count, stored.data());
+  values.read(first, count, stored.data());
   const auto convert = [&](int64_t begin, int64_t end, int /*worker*/) {
     for (int64_t at = begin; at < end; at += kPieceElements) {
       convert_piece(tensor, stored.data() + row_bytes(tensor.dtype, at), type,
@@ -172,8 +234,9 @@ ConvertInput convert_input(const ModelFiles& model) {
             model.name);
   ConvertInput input{model.name, model.paths, model.metadata, {}};
   for (const TensorInfo& tensor : model.tensors) {
-    ConvertTensor made{tensor.name, tensor.dtype, tensor.shape, tensor.extent, {}, {}, 0};
+    ConvertTensor made{tensor.name, tensor.dtype, tensor.shape, {}, {}, {}};
     if (made.shape.empty()) made.shape = {1};
+    made.parts.push_back({.rows = made.elements() / made.cols(), .extent = tensor.extent});
     if (made.shape.size() == 1) made.fixed_type = made.dtype;
     input.tensors.push_back(std::move(made));
   }
@@ -191,7 +254,7 @@ ConvertReport convert_gguf(const ConvertInput& input, const TypeMix& mix,
   const ConvertReport report = report_of(input, chosen);
   GgufWriter writer;
   add_metadata(input, mix, writer);
-  std::vector<std::unique_ptr<const File>> files;
+  Files files;
   for (const std::filesystem::path& from : input.paths)
     files.push_back(std::make_unique<File>(from));
   uint64_t done = 0;
@@ -204,18 +267,22 @@ ConvertReport convert_gguf(const ConvertInput& input, const TypeMix& mix,
       done += tensor.values.size() * sizeof(float);
       continue;
     }
-    const File& file = *files.at(static_cast<size_t>(tensor.extent.file));
-    writer.add_tensor(tensor.name, type, tensor.shape,
-                      [&tensor, &file, &done, &report, &options, type](uint64_t offset,
-                                                                       std::span<std::byte> out) {
-                        if (tensor.dtype == type && tensor.interleaved_rows == 0) {
-                          file.read_exact(tensor.extent.offset + offset, out);
-                        } else {
-                          fill_converted(tensor, file, type, offset, out, options.pool);
-                        }
-                        done += out.size();
-                        if (options.progress) options.progress(done, report.bytes);
-                      });
+    writer.add_tensor(
+        tensor.name, type, tensor.shape,
+        [&tensor, &files, &done, &report, &options, type, values = std::optional<StoredValues>()](
+            uint64_t offset, std::span<std::byte> out) mutable {
+          if (tensor.dtype == type && tensor.is_plain()) {
+            const Extent& extent = tensor.parts.front().extent;
+            files.at(static_cast<size_t>(extent.file))->read_exact(extent.offset + offset, out);
+          } else {
+            if (!values) values.emplace(tensor, files);
+            fill_converted(tensor, *values, type, offset, out, options.pool);
+            const auto end = row_bytes(type, tensor.elements());
+            if (static_cast<int64_t>(offset + out.size()) == end) values.reset();
+          }
+          done += out.size();
+          if (options.progress) options.progress(done, report.bytes);
+        });
   }
   writer.write(path, options.cancel);
   return report;

@@ -17,19 +17,36 @@
 
 namespace spillway {
 
-// A tensor of the new file, and where its values are now.
-struct ConvertTensor {
-  std::string name;
-  DType dtype = DType::kF32;   // as stored
-  std::vector<int64_t> shape;  // row-major, outermost first
-  Extent extent;
-  std::vector<float> values;        // instead of the extent, for what no file has
-  std::optional<DType> fixed_type;  // written in this type, whatever the mix says
+// Rows of a tensor of the new file, and where they are now. The elements of a vector are rows.
+struct ConvertRows {
+  int64_t rows = 0;
+  Extent extent;          // from the first to the last of them; the whole tensor of columns
+  RowGroups groups = {};  // of them in the extent
+  // They are columns of a plain tensor [cols, tensor_columns], from `first_column` on. 0: they are
+  // rows.
+  int64_t tensor_columns = 0, first_column = 0;
   // Heads of this many rows whose two halves are laid into each other: row i of the first half
   // becomes row 2i, row i of the second 2i + 1. 0: rows stay where they are.
   int64_t interleaved_rows = 0;
 
+  // Nothing but these rows in this order.
+  bool is_plain() const { return groups.rows == 0 && tensor_columns == 0 && interleaved_rows == 0; }
+};
+
+// A tensor of the new file, and where its values are now.
+struct ConvertTensor {
+  std::string name;
+  DType dtype = DType::kF32;        // as stored
+  std::vector<int64_t> shape;       // row-major, outermost first
+  std::vector<ConvertRows> parts;   // one behind the other
+  std::vector<float> values;        // instead of parts, for what no file has
+  std::optional<DType> fixed_type;  // written in this type, whatever the mix says
+
   int64_t elements() const;
+  // Of a row of `parts`.
+  int64_t cols() const { return shape.size() > 1 ? shape.back() : 1; }
+  // As it is in its file.
+  bool is_plain() const { return parts.size() == 1 && parts.front().is_plain(); }
 };
 
 struct ConvertInput {

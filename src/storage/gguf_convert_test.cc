@@ -324,11 +324,47 @@ TEST_F(GgufConvertTest, HalvesOfAHeadAreLaidIntoEachOther) {
   writer.add_tensor("q.weight", DType::kF32, {8, 3}, std::as_bytes(std::span(rows)));
   writer.write(folder_ / "in.gguf");
   ConvertInput input = convert_input(read_gguf(folder_ / "in.gguf"));
-  input.tensors[0].interleaved_rows = 4;
+  input.tensors[0].parts[0].interleaved_rows = 4;
   convert_gguf(input, *try_type_mix("F32"), folder_ / "out.gguf");
   const auto got = values_of(read_gguf(folder_ / "out.gguf"), "q.weight");
   const int want[] = {0, 2, 1, 3, 4, 6, 5, 7};
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], static_cast<float>(want[i / 3])) << i;
+}
+
+TEST_F(GgufConvertTest, RowsComeFromGroupsAndColumns) {
+  GgufWriter writer;
+  writer.add("general.architecture", "llama");
+  std::vector<float> rows;  // 12 rows of 3 columns: value = 10 * row + column
+  for (int i = 0; i < 36; ++i) rows.push_back(static_cast<float>(i / 3 * 10 + i % 3));
+  writer.add_tensor("a.weight", DType::kF32, {12, 3}, std::as_bytes(std::span(rows)));
+  std::vector<float> columns;  // [3, 5]: value = 100 + 10 * column + row
+  for (int i = 0; i < 15; ++i) columns.push_back(static_cast<float>(100 + i % 5 * 10 + i / 5));
+  writer.add_tensor("b.weight", DType::kF32, {3, 5}, std::as_bytes(std::span(columns)));
+  writer.write(folder_ / "in.gguf");
+  ConvertInput input = convert_input(read_gguf(folder_ / "in.gguf"));
+  // Rows 2 and 3 of each 6; three columns from the second on; then two of the first rows.
+  ConvertRows groups = input.tensors[0].parts[0], first = groups;
+  ConvertRows transposed = input.tensors[1].parts[0];
+  groups.extent.offset += 2 * 3 * sizeof(float);
+  groups.extent.bytes = 8 * 3 * sizeof(float);
+  groups.rows = 4;
+  groups.groups = {.rows = 2, .stride = 6};
+  transposed.rows = 3;
+  transposed.tensor_columns = 5;
+  transposed.first_column = 1;
+  first.rows = 2;
+  first.extent.bytes = 2 * 3 * sizeof(float);
+  input.tensors[0].shape = {9, 3};
+  input.tensors[0].parts = {groups, transposed, first};
+  input.tensors.pop_back();
+  const int want[] = {20, 30, 80, 90, 110, 120, 130, 0, 10};
+  for (const char* type : {"F32", "F16"}) {
+    convert_gguf(input, *try_type_mix(type), folder_ / "out.gguf");
+    const auto got = values_of(read_gguf(folder_ / "out.gguf"), "a.weight");
+    ASSERT_EQ(got.size(), 27U);
+    for (size_t i = 0; i < got.size(); ++i)
+      EXPECT_EQ(got[i], static_cast<float>(want[i / 3] + static_cast<int>(i % 3))) << i;
+  }
 }
 
 }  // namespace

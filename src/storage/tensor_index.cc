@@ -18,6 +18,23 @@ int64_t TensorInfo::elements() const {
   return product;
 }
 
+std::vector<Extent> extents_of_rows(const Extent& all, const RowGroups& groups, uint64_t row_bytes,
+                                    int64_t first, int64_t count) {
+  const auto extent = [&](int64_t row, int64_t rows) {
+    return Extent{all.file, all.offset + static_cast<uint64_t>(row) * row_bytes,
+                  static_cast<uint64_t>(rows) * row_bytes};
+  };
+  if (groups.rows == 0) return {extent(first, count)};
+  std::vector<Extent> extents;
+  for (const int64_t end = first + count; first < end;) {
+    const int64_t group = first / groups.rows, in_group = first % groups.rows;
+    const int64_t rows = std::min(groups.rows - in_group, end - first);
+    extents.push_back(extent(group * groups.stride + in_group, rows));
+    first += rows;
+  }
+  return extents;
+}
+
 std::string format_shape(const std::vector<int64_t>& shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) text += fmt::format("{}{}", i ? ", " : "", shape[i]);

@@ -20,6 +20,18 @@ struct Extent {
   uint64_t bytes = 0;
 };
 
+// Rows of a stored matrix that do not follow one another: groups of `rows` rows, each `stride` rows
+// behind the one before. 0 rows: they do follow one another.
+struct RowGroups {
+  int64_t rows = 0, stride = 0;
+  bool operator==(const RowGroups&) const = default;
+};
+
+// Where `count` rows from row `first` on are, each of `row_bytes` bytes, in the order of the rows.
+// `all` begins with row 0.
+std::vector<Extent> extents_of_rows(const Extent& all, const RowGroups& groups, uint64_t row_bytes,
+                                    int64_t first, int64_t count);
+
 // One stored tensor. Readers have checked: at least one element, every dimension in [1, 2^31),
 // whole blocks per row, extent.bytes = rows() * row_bytes(dtype, cols()), extent inside its file.
 struct TensorInfo {

@@ -2,6 +2,7 @@
 // A tiny model spread over tiers, on a device that plays the accelerator or is one.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -65,11 +66,16 @@ struct PlacedModel {
 
   PlacedModel(bool cuda, const Placement& how, const std::string& kind, DType dtype, KvType kv_type,
               bool deterministic)
+      : PlacedModel(cuda, how, testing_models::tiny_model(kind, dtype), {}, kv_type,
+                    deterministic) {}
+  // A model of files.
+  PlacedModel(bool cuda, const Placement& how, Model described,
+              const std::vector<std::filesystem::path>& files, KvType kv_type, bool deterministic)
       : placement(how),
         host(CpuDeviceOptions{.threads = 2}),
         device(make_accelerator(cuda, how)),
-        model(testing_models::tiny_model(kind, dtype)),
-        weights(load_weights(*device, model, {}, {},
+        model(std::move(described)),
+        weights(load_weights(*device, model, files, {},
                              {.weights = {how.weights, how.embeddings, how.overrides},
                               .host = &host,
                               .queue = &queue,

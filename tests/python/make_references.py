@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes tests/python/references/: what transformers says about the models of reference_models.py.
 
-usage: "$(scripts/test_venv.sh)/bin/python" tests/python/make_references.py
+usage: "$(scripts/test_venv.sh)/bin/python" tests/python/make_references.py [--all]
 
-Needs torch and transformers as tests/requirements.txt has them for aarch64, where the stored files were made. To be run
-after a change to the cases; test_references.py holds the files to what is computed anew.
+Needs torch and transformers as tests/requirements.txt has them for aarch64, where most of the stored files were made. To
+be run after a change to the cases: it computes those that are new or were changed, with --all every one.
+test_references.py holds the files to what is computed anew.
 """
 
 import hashlib
@@ -157,18 +158,31 @@ def first_with(stored, name, value, same):
     return name
 
 
+def kept_reference(name):
+    """What is stored, where the case is as it was; else None."""
+    cases = reference_models.stored()[0]["cases"]
+    if "--all" in sys.argv or name not in cases or cases[name]["case_hash"] != CASES[name].hash():
+        return None
+    return reference_models.reference(name)
+
+
 def main():
     torch.set_num_threads(1)
+    before = reference_models.stored()[0]["made_with"]
+    machines = {platform.machine()} if "--all" in sys.argv else {platform.machine(), *before["machine"].split(" and ")}
     cases, tensors, arrays = {}, {}, {}
     for name in CASES:
-        made = make_reference(name)
+        made = kept_reference(name) or make_reference(name)
         values = {key: value for key, value in vars(made).items() if key != "case"}
         values["tensors"] = first_with(tensors, name, made.tensors, lambda a, b: a == b)
         values["logits"] = first_with(arrays, name, reference_models.packed_logits(made.logits), numpy.array_equal)
         cases[name] = values
         print(f"{name}: {made.case.decided(made.gaps)} tokens certain, logits up to {numpy.abs(made.logits).max():.1f}")
     long_prompt = random_prompt(VOCABULARY, LONG_PROMPT_TOKENS)
-    long_logits = compute_logits(make_model(CASES[LONG_PROMPT_CASE]).float(), long_prompt)
+    if kept_reference(LONG_PROMPT_CASE):
+        long_logits = reference_models.long_prompt()[1]
+    else:
+        long_logits = compute_logits(make_model(CASES[LONG_PROMPT_CASE]).float(), long_prompt)
     arrays["long prompt"] = reference_models.packed_logits(long_logits)
 
     reference_models.STORED.mkdir(exist_ok=True)
@@ -176,7 +190,7 @@ def main():
     document = {
         "made_with": {
             "torch": torch.__version__, "transformers": transformers.__version__, "numpy": numpy.__version__,
-            "machine": platform.machine(),
+            "machine": " and ".join(sorted(machines)),
         },
         "logits_sha256": hashlib.sha256(reference_models.LOGITS.read_bytes()).hexdigest(),
         "long_prompt": long_prompt,

@@ -82,6 +82,16 @@ def qwen3(**overrides):
     return qwen2(head_dim=16) | overrides
 
 
+def neox(share=0.25, **overrides):
+    config = dict(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=144, num_hidden_layers=3, num_attention_heads=4,
+        max_position_embeddings=128, layer_norm_eps=1e-5, hidden_act="gelu", use_parallel_residual=True,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=share),
+        bos_token_id=0, eos_token_id=None, pad_token_id=None, tie_word_embeddings=False,
+    )  # fmt: skip
+    return config | overrides
+
+
 LINEAR_ROPE = dict(rope_type="linear", factor=4.0, rope_theta=10000.0)
 LLAMA3_ROPE = dict(
     rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32,
@@ -128,6 +138,14 @@ CASES = {
     "qwen3": Case("Qwen3", qwen3()),
     "qwen3 wide heads": Case("Qwen3", qwen3(head_dim=32, tie_word_embeddings=True)),
     "qwen3 attention bias": Case("Qwen3", qwen3(attention_bias=True)),
+    "neox": Case("GPTNeoX", neox()),
+    "neox one branch after the other": Case("GPTNeoX", neox(use_parallel_residual=False)),
+    "neox without attention bias": Case("GPTNeoX", neox(attention_bias=False)),
+    "neox 20b-like": Case("GPTNeoX", neox(hidden_act="gelu_fast", num_attention_heads=8)),
+    "neox rotated as a whole": Case("GPTNeoX", neox(share=1.0)),
+    "neox old config": Case("GPTNeoX", neox(share=0.5), old_config=True),
+    "neox sharded": Case("GPTNeoX", neox(), shard_size="60KB"),
+    "neox f16": Case("GPTNeoX", neox(), dtype="float16", tolerance=3e-2),
 }
 
 
@@ -188,7 +206,11 @@ def old_config(config):
     if "dtype" in config:
         config["torch_dtype"] = config.pop("dtype")
     rope = dict(config.pop("rope_parameters", None) or {})
-    if rope:
+    if config["model_type"] == "gpt_neox":
+        config["rotary_pct"] = rope.pop("partial_rotary_factor")
+        config["rotary_emb_base"] = rope.pop("rope_theta")
+        config.pop("rope_scaling", None)
+    elif rope:
         config["rope_theta"] = rope.pop("rope_theta", 10000.0)
         config["rope_scaling"] = None if rope.get("rope_type", "default") == "default" else rope
         if rope.get("rope_type") == "linear":

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/llama_like.h"
+#include "model/usual_keys.h"
 
 #include <fmt/core.h>
 
 #include <cmath>
+#include <initializer_list>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,12 +12,21 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
+#include "model/activation_names.h"
 #include "model/family.h"
 #include "model/metadata_fields.h"
 #include "model/read_tensor.h"
 
 namespace spillway {
 namespace {
+
+// Where a file does not say it.
+constexpr double kUsualEpsilon = 1e-5, kRmsEpsilonOfFolders = 1e-6;
+
+const char* epsilon_key(NormKind kind) {
+  return kind == NormKind::kRms ? "attention.layer_norm_rms_epsilon"
+                                : "attention.layer_norm_epsilon";
+}
 
 // Divides linear scaling into the frequencies, then rounds them once.
 void finish_rope(RopeSpec& rope, std::vector<double> frequencies, double linear_factor,
@@ -74,9 +84,23 @@ void read_hf_rope(const ModelFiles& files, TransformerShape& shape) {
     return *value;
   };
 
+  // Old files of GPT-NeoX have names of their own.
+  const auto first_of = [&](std::initializer_list<std::optional<double>> values, double otherwise) {
+    for (const std::optional<double>& value : values) {
+      if (value) return *value;
+    }
+    return otherwise;
+  };
+  const double share = first_of({number("partial_rotary_factor"),
+                                 m.try_double("partial_rotary_factor"), m.try_double("rotary_pct")},
+                                1);
+  SPW_CHECK(share > 0 && share <= 1, kInvalidArgument,
+            "{}: a rotary share of {} makes no sense; it is above 0 and at most 1", files.name,
+            share);
   shape.rope.style = RopeStyle::kHalves;
-  shape.rope.dims = shape.head_dim;
-  shape.rope.theta = number("rope_theta").value_or(m.try_double("rope_theta").value_or(10000));
+  shape.rope.dims = static_cast<int>(shape.head_dim * share);
+  shape.rope.theta = first_of(
+      {number("rope_theta"), m.try_double("rope_theta"), m.try_double("rotary_emb_base")}, 10000);
   validate(shape, files.name);
 
   auto frequencies = base_inverse_frequencies(shape.rope);
@@ -112,11 +136,9 @@ void read_hf_rope(const ModelFiles& files, TransformerShape& shape) {
 
 }  // namespace
 
-TransformerShape read_llama_like_gguf(const ModelFiles& files, std::span<const WeightName> names,
-                                      RopeStyle rope) {
+TransformerShape read_usual_gguf(const ModelFiles& files, std::span<const WeightName> names,
+                                 TransformerShape shape, RopeStyle rope) {
   const Metadata& m = files.metadata;
-  TransformerShape shape;
-  shape.family = read_string_or(m, "general.architecture", "");
   const auto key = [&](const char* name) { return fmt::format("{}.{}", shape.family, name); };
   shape.name = printable(read_string_or(m, "general.name", files.name));
   shape.layers = read_size(m, key("block_count"));
@@ -134,7 +156,10 @@ TransformerShape read_llama_like_gguf(const ModelFiles& files, std::span<const W
   shape.max_context = read_size(m, key("context_length"));
   shape.sliding_window = read_size_or(m, key("attention.sliding_window"), 0);
   shape.norm_eps =
-      static_cast<float>(m.try_double(key("attention.layer_norm_rms_epsilon")).value_or(1e-5));
+      static_cast<float>(m.try_double(key(epsilon_key(shape.norm))).value_or(kUsualEpsilon));
+  if (!shape.gated_mlp) {
+    shape.activation = read_activation(files, key("activation"), activation_name(shape.activation));
+  }
   SPW_CHECK(!m.try_int(key("expert_count")).value_or(0), kUnsupported,
             "{}: mixture-of-experts models are not supported yet", files.name);
 
@@ -151,10 +176,8 @@ TransformerShape read_llama_like_gguf(const ModelFiles& files, std::span<const W
   return shape;
 }
 
-TransformerShape read_llama_like_folder(const ModelFiles& files, const std::string& family) {
+TransformerShape read_usual_folder(const ModelFiles& files, TransformerShape shape) {
   const Metadata& m = files.metadata;
-  TransformerShape shape;
-  shape.family = family;
   shape.name = files.name;
   shape.layers = read_size(m, "num_hidden_layers");
   shape.hidden = shape.embedding_dim = read_size(m, "hidden_size");
@@ -165,21 +188,28 @@ TransformerShape read_llama_like_folder(const ModelFiles& files, const std::stri
   shape.head_dim = read_size_or(m, "head_dim", shape.hidden / shape.heads);
   shape.vocab_size = read_size(m, "vocab_size");
   shape.max_context = read_size(m, "max_position_embeddings");
-  shape.norm_eps = static_cast<float>(m.try_double("rms_norm_eps").value_or(1e-6));
+  const bool is_rms = shape.norm == NormKind::kRms;
+  shape.norm_eps = static_cast<float>(m.try_double(is_rms ? "rms_norm_eps" : "layer_norm_eps")
+                                          .value_or(is_rms ? kRmsEpsilonOfFolders : kUsualEpsilon));
   shape.sliding_window = read_size_or(m, "sliding_window", 0);
   shape.tied_head = m.try_bool("tie_word_embeddings").value_or(false);
-  shape.qkv_bias = shape.attention_out_bias = m.try_bool("attention_bias").value_or(false);
-  shape.mlp_bias = m.try_bool("mlp_bias").value_or(false);
-  const std::string activation = read_string_or(m, "hidden_act", "silu");
-  SPW_CHECK(activation == "silu", kUnsupported,
-            "{}: hidden_act '{}' is not supported in a Llama model; silu is", files.name,
-            printable(activation));
+  if (const auto bias = m.try_bool("attention_bias"))
+    shape.qkv_bias = shape.attention_out_bias = *bias;
+  shape.mlp_bias = m.try_bool("mlp_bias").value_or(shape.mlp_bias);
+  if (shape.gated_mlp) {
+    const std::string activation = read_string_or(m, "hidden_act", "silu");
+    SPW_CHECK(activation == "silu", kUnsupported,
+              "{}: hidden_act '{}' is not supported in a model of the family {}; silu is",
+              files.name, printable(activation), shape.family);
+  } else {
+    shape.activation = read_activation(files, "hidden_act", activation_name(shape.activation));
+  }
   read_hf_rope(files, shape);
   return shape;
 }
 
 // Scaling as a factor where it is the same for all frequencies; else it is a tensor of divisors.
-void write_llama_like_keys(const TransformerShape& shape, Metadata& keys) {
+void write_usual_keys(const TransformerShape& shape, Metadata& keys) {
   const auto key = [&](const char* name) { return fmt::format("{}.{}", shape.family, name); };
   const auto size = [&](const char* name, int64_t value) { keys.add(key(name), value); };
   const auto number = [&](const char* name, double value) {
@@ -195,7 +225,8 @@ void write_llama_like_keys(const TransformerShape& shape, Metadata& keys) {
   size("attention.key_length", shape.head_dim);
   size("attention.value_length", shape.head_dim);
   if (shape.sliding_window != 0) size("attention.sliding_window", shape.sliding_window);
-  number("attention.layer_norm_rms_epsilon", double{shape.norm_eps});
+  number(epsilon_key(shape.norm), double{shape.norm_eps});
+  if (!shape.gated_mlp) keys.add(key("activation"), std::string(activation_name(shape.activation)));
   size("rope.dimension_count", shape.rope.dims);
   number("rope.freq_base", shape.rope.theta);
   if (rope_scaling_kind(shape.rope) == RopeScalingKind::kLinear) {
