@@ -205,7 +205,6 @@ class Engine : private PrefixSource {
   BlockKey first_key_;
   AnswerLengths* lengths_;
   int max_sequences_;
-  PacedAdmission* pace_ = nullptr;  // of the scheduler's; null: no pace is kept
   Scheduler scheduler_;
   int64_t max_sequence_tokens_;
   std::function<double()> clock_;  // null: the machine's
