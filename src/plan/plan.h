@@ -120,10 +120,6 @@ TierShares parse_shares(std::string_view text, std::string_view option);
 std::vector<CpuLinearShare> parse_cpu_linear(std::string_view text, std::string_view option);
 ScheduleKind parse_schedule(std::string_view text);
 AttentionPlace parse_attention_place(std::string_view text);
-// "gpu", "host" or "disk"; of embeddings one of the first two. `option` is named in errors.
-Tier parse_tier(std::string_view text, std::string_view option);
-const char* tier_name(Tier tier);
-Tier parse_embeddings(std::string_view text, std::string_view option);
 const char* schedule_name(ScheduleKind kind);
 const char* attention_place_name(AttentionPlace place);
 

@@ -610,20 +610,6 @@ std::vector<FoundPlan> PlanSearch::find(int64_t least_sequences, int64_t most_se
   return impl_->find(least_sequences, most_sequences, static_cast<size_t>(most));
 }
 
-void GivenFields::apply_to(Plan& plan) const {
-  if (weights) plan.weights = *weights;
-  if (kv) plan.kv = *kv;
-  if (activations) plan.activations = *activations;
-  if (embeddings) plan.embeddings = *embeddings;
-  if (schedule) plan.schedule = *schedule;
-  if (attention) plan.attention = *attention;
-  if (cpu_attention) plan.cpu_attention = cpu_attention;
-  if (cpu_linear) plan.cpu_linear = *cpu_linear;
-  if (micro_batch) plan.micro_batch = *micro_batch;
-  if (micro_batches) plan.micro_batches = *micro_batches;
-  if (!overlap) plan.overlap = false;
-}
-
 bool fits(const Footprint& needs, const DeviceTraits& traits, const Budgets& budgets) {
   const MemoryNeeds most = most_needed(needs, !traits.host_visible, budgets.host_is_limited);
   return most.device <= budgets.device && most.host <= budgets.host && most.disk <= budgets.disk &&

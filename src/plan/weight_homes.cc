@@ -6,7 +6,6 @@
 
 #include "base/checked_math.h"
 #include "base/error.h"
-#include "plan/stream_order.h"
 #include "storage/aligned_buffer.h"
 #include "storage/extent_reader.h"
 
