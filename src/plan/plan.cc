@@ -26,6 +26,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::array<const char*, 4> kScheduleNames = {"continuous", "zigzag", "diagonal", "row"};
+constexpr std::array<const char*, 2> kResidenceNames = {"even", "gain"};
 constexpr std::array<const char*, 3> kAttentionNames = {"auto", "cpu", "gpu"};
 constexpr int kMostMicroBatches = 1 << 20;
 constexpr int64_t kMostTokens = int64_t{1} << 30;
@@ -247,6 +248,10 @@ constexpr PlanField kPlanFields[] = {
      [](Plan& plan, const json& value, const std::string& field) {
        plan.overrides = weight_overrides_from(value, field);
      }},
+    {"residence",
+     [](Plan& plan, const json& value, const std::string& field) {
+       plan.residence = named_value<Residence>(kResidenceNames, text_of(value, field), field);
+     }},
     {"embeddings",
      [](Plan& plan, const json& value, const std::string& field) {
        plan.embeddings = parse_embeddings(text_of(value, field), field);
@@ -360,6 +365,8 @@ std::string plan_to_json(const Plan& plan) {
       {"cpu_attention", plan.cpu_attention ? json(*plan.cpu_attention * 100) : json(nullptr)},
       {"overlap", plan.overlap}};
   if (!plan.overrides.empty()) document["overrides"] = weight_overrides_to_json(plan.overrides);
+  if (plan.residence != Residence::kEven)
+    document["residence"] = kResidenceNames[static_cast<size_t>(plan.residence)];
   if (plan.compress_weights)
     document["weight_type"] = kTypeNames[static_cast<size_t>(*plan.compress_weights)];
   if (plan.kv_type) document["kv_type"] = kv_type_name(*plan.kv_type);

@@ -36,6 +36,12 @@ enum class AttentionPlace : uint8_t {
   kGpu,   // moved in, layer by layer, behind the compute
 };
 
+// Which of the layers' matrices are on the device and which in host memory.
+enum class Residence : uint8_t {
+  kEven,    // every layer moves about the same number of bytes
+  kByGain,  // those of the ops that gain the most, HeteGen's equation 13 (plan/residence.h)
+};
+
 // Of linear layers with up to so many tokens, whose weights are in host memory: the share of their
 // rows that the CPU multiplies there, while the others come to the GPU (HeteGen).
 struct CpuLinearShare {
@@ -65,6 +71,8 @@ struct PlanOrigin {
 struct Plan {
   TierShares weights;  // of the layers' matrices; norms and biases are on the device
   std::vector<WeightOverride> overrides = {};  // matrices that are not the shares' to place
+  // How the shares are placed. kByGain becomes overrides before the plan is used.
+  Residence residence = Residence::kEven;
   // The token and position embeddings and the head, on the device or in host memory. There rows are
   // looked up where they lie, and the head streams behind the last layer.
   Tier embeddings = Tier::kDevice;

@@ -15,7 +15,6 @@
 #include "plan/linear_shares.h"
 #include "plan/placed_weights.h"
 #include "plan/plan_shares.h"
-#include "plan/residence.h"
 #include "plan/share_program.h"
 
 namespace spillway {
@@ -460,7 +459,6 @@ class PlanSearch::Impl {
         }
       }
     }
-    place_by_gain(found);
     sort(found);
     for (size_t i = 0; i < std::min(found.size(), kImproved); ++i) {
       if (score(found[i]) > kWorthImproving * best_) break;
@@ -506,22 +504,6 @@ class PlanSearch::Impl {
       shared.plan.cpu_linear.resize(shared.plan.cpu_linear.size() > 1 ? 1 : 0);
     }
     return found;
-  }
-
-  // Where CPU and GPU share linear layers: those that gain the most of being on the device first.
-  void place_by_gain(std::vector<FoundPlan>& found) {
-    for (FoundPlan& plan : found) {
-      if (plan.plan.cpu_linear.empty()) continue;
-      FoundPlan placed = plan;
-      placed.plan =
-          with_residence_by_gain(r_.hardware, r_.model, placed.plan, placed.size.sequences);
-      if (placed.plan.overrides.empty() || !settle(placed)) continue;
-      price(placed, PriceBy::kSimulator);
-      // By less than the simulator is off by, spread evenly is the safer way.
-      if (score(placed) >= kSurelyBetter * score(plan)) continue;
-      note(placed);
-      plan = std::move(placed);
-    }
   }
 
   // Steps around it. By sums, coarse ones: they only say what is worth simulating.
