@@ -31,6 +31,7 @@
 #include "cuda/cuda_error.h"
 #include "cuda/linear/linear.h"
 #include "cuda/linear/linear_library.h"
+#include "cuda/overlapping_launches.h"
 
 namespace spillway::bench {
 namespace {

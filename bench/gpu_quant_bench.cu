@@ -28,6 +28,7 @@
 #include "cuda/cuda_error.h"
 #include "cuda/dequantize/dequantize.h"
 #include "cuda/linear/linear_quant.h"
+#include "cuda/overlapping_launches.h"
 #include "tensor/packed_layout.h"
 #include "tensor/random_fill.h"
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/stopwatch.h"
+#include "bench/s3_policies.h"
 #include "schedule/predicted_policies.h"
 #include "schedule/scheduler.h"
 #include "tensor/kv_format.h"

@@ -163,10 +163,8 @@ def ablation(arguments, folder):
         kept, arguments.hardware = arguments.hardware, arguments.shipped
         variants["no alpha benchmark"] = plan_for(arguments, arguments.gpu_memory)["plan"]
         arguments.hardware = kept
-    variants["no module scheduler"] = {**found["plan"], "overrides": [], "weights": {"gpu": 0, "host": 100, "disk": 0}}
-    on_gpu = found["memory"]["gpu"]["by_tag"]["weights"] / (found["memory"]["gpu"]["by_tag"]["weights"] + found["memory"]["host"]["by_tag"]["weights"])
-    spread = {"gpu": 100 * on_gpu * 0.98, "host": 100 - 100 * on_gpu * 0.98, "disk": 0}
-    variants["residence spread evenly"] = {**found["plan"], "overrides": [], "weights": spread}
+    variants["nothing resident"] = {**found["plan"], "weights": {"gpu": 0, "host": 100, "disk": 0}}
+    variants["module scheduler"] = {**found["plan"], "residence": "gain"}
     for name, plan in variants.items():
         path = pathlib.Path(folder) / f"{len(rows)}.json"
         path.write_text(json.dumps(plan))

@@ -127,9 +127,8 @@ def find_cycle(table):
 def check_include(path, line, target, folder, table, findings):
     """One quoted include, `target`, of a file in `folder`."""
     root = findings.root
-    is_test = path.stem.endswith("_test")
     first, slash, _ = target.partition("/")
-    if is_test and slash and first == "tests":
+    if path.stem.endswith("_test") and slash and first == "tests":
         if not (root / target).is_file():
             findings.add(path, line, f'"{target}" does not exist')
         return
@@ -158,7 +157,57 @@ def is_per_target(path, lines):
     return path.stem.endswith("_inl") and any("defined(HWY_TARGET_TOGGLE)" in line for line in lines)
 
 
-def check_file(path, folder, table, findings):
+def is_test(path):
+    return path.stem.endswith("_test") or path.stem.startswith("test_")
+
+
+def find_circles(graph):
+    """[[node, ...]]: nodes each of which reaches all others of its list (Tarjan's algorithm)."""
+    order, lowest, stack, on_stack, circles = {}, {}, [], set(), []
+
+    def visit(node):
+        order[node] = lowest[node] = len(order)
+        stack.append(node)
+        on_stack.add(node)
+        for other in sorted(graph[node]):
+            if other not in order:
+                visit(other)
+            if other in on_stack:
+                lowest[node] = min(lowest[node], lowest[other])
+        if lowest[node] == order[node]:
+            at = stack.index(node)
+            if len(stack) > at + 1:
+                circles.append(sorted(stack[at:]))
+            on_stack.difference_update(stack[at:])
+            del stack[at:]
+
+    for node in sorted(graph):
+        if node not in order:
+            visit(node)
+    return circles
+
+
+class Pairs:
+    """Headers with the sources of their name: no pair includes another one that includes it, whichever of its files does."""
+
+    def __init__(self):
+        self.edges = {}  # pair -> {pair: (path, line) of an include}
+
+    def add(self, path, pair, line, target):
+        other = target.rpartition(".")[0]
+        if other != pair:
+            self.edges.setdefault(pair, {}).setdefault(other, (path, line))
+
+    def check(self, findings):
+        graph = {pair: others.keys() & self.edges.keys() for pair, others in self.edges.items()}
+        for circle in find_circles(graph):
+            for pair in circle:
+                for other in sorted(graph[pair] & set(circle)):
+                    path, line = self.edges[pair][other]
+                    findings.add(path, line, f"circle of {', '.join(circle)}: {pair} includes {other}")
+
+
+def check_file(path, folder, table, findings, pairs):
     """One source file or header of `folder`; returns how many includes it has."""
     if path.stem in BANNED_STEMS:
         findings.add(path, 1, f"name the file after its main type, not '{path.stem}'")
@@ -182,6 +231,8 @@ def check_file(path, folder, table, findings):
         quoted, angled = match.groups()
         if quoted:
             check_include(path, number, quoted, folder, table, findings)
+            if not is_test(path):
+                pairs.add(path, path.relative_to(findings.root / "src").with_suffix("").as_posix(), number, quoted)
         elif angled.partition("/")[0] in table and (findings.root / "src" / angled).is_file():
             findings.add(path, number, f'our own headers take quotes: "{angled}"')
         elif CUDA_HEADER.match(angled) and folder != "cuda":
@@ -202,6 +253,8 @@ def check_tree(root):
         findings.add(table_path, table[cycle[0]][0], f"cycle: {' -> '.join(cycle)}")
     files = includes = 0
     reach = Reach(source)
+    pairs = Pairs()
+    used = {}  # folder -> folders that it includes
     for path in sorted(source.rglob("*")):
         if path.is_dir() and path.parent == source and path.name not in table:
             findings.add(path, 1, "this folder is not in src/folders.txt")
@@ -212,9 +265,15 @@ def check_tree(root):
             findings.add(path, 1, "sources belong into a folder of src/")
         elif folder in table:
             files += 1
-            includes += check_file(path, folder, table, findings)
-            if f"!{folder}" in table and not path.stem.endswith("_test") and not path.stem.startswith("test_"):
+            includes += check_file(path, folder, table, findings, pairs)
+            used.setdefault(folder, set()).update(target.partition("/")[0] for _, target in quoted_includes(path))
+            if f"!{folder}" in table and not is_test(path):
                 check_reach(path, table[f"!{folder}"][1], reach, findings)
+    pairs.check(findings)
+    for folder, others in used.items():
+        line, allowed = table[folder]
+        for other in sorted((allowed & table.keys()) - others):
+            findings.add(table_path, line, f"'{folder}' lists '{other}', which none of its files includes")
     return findings.lines, files, includes
 
 

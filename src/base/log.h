@@ -7,9 +7,9 @@
 #include <string_view>
 #include <utility>
 
-namespace spillway {
+#include "base/log_level.h"
 
-enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
+namespace spillway {
 
 void set_log_level(LogLevel level);
 LogLevel log_level();

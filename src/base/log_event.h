@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "base/log.h"
+#include "base/log_level.h"
 
 namespace spillway {
 

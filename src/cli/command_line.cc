@@ -69,10 +69,6 @@ CommandOption* CommandOption::type_name(const std::string& name) {
   option_->type_name(name);
   return this;
 }
-CommandOption* CommandOption::option_text(const std::string& text) {
-  option_->option_text(text);
-  return this;
-}
 size_t CommandOption::count() const { return option_->count(); }
 std::string CommandOption::name() const { return option_->get_name(); }
 

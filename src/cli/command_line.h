@@ -67,7 +67,6 @@ class CommandOption {
   CommandOption* capture_default_str();
   CommandOption* default_str(const std::string& text);
   CommandOption* type_name(const std::string& name);
-  CommandOption* option_text(const std::string& text);
 
   // How often it was given.
   size_t count() const;

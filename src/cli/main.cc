@@ -17,7 +17,6 @@
 #include "cli/exit_code.h"
 #include "cli/interrupt.h"
 #include "cli/line_editor.h"
-#include "cli/scheduling_flags.h"
 #include "cli/terminal.h"
 #include "cli/usage_hint.h"
 #include "cpu/features.h"
@@ -118,7 +117,7 @@ int parse_and_run(const std::vector<std::string>& arguments) {
     return 0;
   }
   try {
-    return app.run(spillway::with_usual_pace(app, model_first(app, arguments)));
+    return app.run(model_first(app, arguments));
   } catch (const UsageError& error) {
     return spillway::report_error(spillway::ExitCode::kUsage,
                                   spillway::usage_hint(app, arguments, error));

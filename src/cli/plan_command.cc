@@ -26,8 +26,8 @@
 #include "cli/terminal.h"
 #include "cli/value_check.h"
 #include "engine/planner.h"
-#include "plan/residence.h"
 #include "plan/step_trace.h"
+#include "plan/weight_homes.h"
 
 namespace spillway {
 namespace {
@@ -83,7 +83,7 @@ int show_frontier(const PlanOptions& options, const Planner& planner, SearchProg
   for (const FrontierPoint& point : points) {
     const Prediction& p = point.found.predicted;
     const bool has_device = planner.hardware.has_device();
-    const TierShares w = placed_shares(planner.model, point.found.plan, has_device);
+    const TierShares w = placed_shares(planner.model, point.found.plan.weight_plan(), has_device);
     all.push_back({{"sequences", point.found.size.sequences},
                    {"best", point.best},
                    {"predicted", predicted_json(p)},

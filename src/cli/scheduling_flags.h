@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "engine/length_predictor_choice.h"
 #include "engine/scheduling_options.h"
@@ -16,7 +15,6 @@ struct SchedulingFlags {
   std::string length_predictor = kBuiltInLengths;
   std::string kv_admission;  // "": predicted where somebody predicts, else whole
   std::string queue_order;
-  double token_pace_s = 0;
 
   bool predicts() const { return length_predictor != kNoLengths; }
   // Whether no more requests are at work than KV has room for, were all as long as they may be.
@@ -29,9 +27,5 @@ struct SchedulingFlags {
 
 // For commands that answer many requests at once; the values must outlive the command.
 void add_scheduling_flags(Command& command, SchedulingFlags& flags, const std::string& usual_order);
-
-// The program's arguments, with the usual pace where --token-pace has no number behind it: the
-// parser cannot tell an optional value from a model that follows. For commands with these flags.
-std::vector<std::string> with_usual_pace(const Command& app, std::vector<std::string> arguments);
 
 }  // namespace spillway

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "serve/api_error.h"
+#include "serve/bounded_json.h"
 #include "serve/openai_request.h"
 
 namespace spillway {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/cuda_error.h"
 
-#include "cuda/gpu_shape.h"
-
 namespace spillway::cuda {
 
 void fail_cuda(cudaError_t error, const char* call) {
@@ -13,18 +11,6 @@ void fail_cuda(cudaError_t error, const char* call) {
   }
   fail(ErrorCode::kDevice, "CUDA: {} ({}, error {})", cudaGetErrorString(error), call,
        static_cast<int>(error));
-}
-
-namespace {
-thread_local bool overlap_allowed = false;
-}
-
-OverlappingLaunches::OverlappingLaunches(bool allowed) { overlap_allowed = allowed; }
-OverlappingLaunches::~OverlappingLaunches() { overlap_allowed = false; }
-
-bool overlapping_launches() {
-  static const bool possible = current_gpu().compute_capability >= 90;
-  return possible && overlap_allowed;
 }
 
 }  // namespace spillway::cuda

@@ -11,19 +11,6 @@ namespace spillway::cuda {
 // Throws kOutOfMemory or kDevice with the call, CUDA's words and, where it is known, what to do.
 [[noreturn]] void fail_cuda(cudaError_t error, const char* call);
 
-// Whether kernels may start before the one in front of them has ended (launch.cuh): from Hopper on.
-bool overlapping_launches();
-// Allows it for this thread's launches while it lives; otherwise they do not overlap. On an H200
-// steps of one token gain 2%; of several, those gain whose kernels are made for it (linear.h), and
-// others lose 4-19%, since blocks that wait take the place of blocks that work.
-class OverlappingLaunches {
- public:
-  explicit OverlappingLaunches(bool allowed);
-  ~OverlappingLaunches();
-  OverlappingLaunches(const OverlappingLaunches&) = delete;
-  OverlappingLaunches& operator=(const OverlappingLaunches&) = delete;
-};
-
 }  // namespace spillway::cuda
 
 #define SPW_CUDA_CHECK(call)                              \

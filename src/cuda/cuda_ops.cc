@@ -12,6 +12,7 @@
 #include "cuda/dequantize/dequantize.h"
 #include "cuda/kv/kv_append.h"
 #include "cuda/linear/linear_quant.h"
+#include "cuda/overlapping_launches.h"
 #include "cuda/rows/elementwise.h"
 #include "cuda/rows/norm.h"
 #include "cuda/sample/logprobs.h"

@@ -6,6 +6,7 @@
 #include "cuda/cuda_ops.h"
 #include "cuda/dequantize/dequantize.h"
 #include "cuda/linear/linear_quant.h"
+#include "cuda/overlapping_launches.h"
 #include "cuda/rows/elementwise.h"
 
 namespace spillway::cuda {

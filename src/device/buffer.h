@@ -10,20 +10,31 @@
 
 namespace spillway {
 
-class Device;
+// Has memory to lend: a device. Only the buffers themselves give it back.
+class BufferSource {
+ protected:
+  BufferSource() = default;
+  ~BufferSource() = default;
 
-// Move-only; gives its memory back to the device when destroyed. The device must outlive it.
+ private:
+  friend class Buffer;
+  virtual void release(std::byte* data, size_t bytes, MemoryTag tag) noexcept = 0;
+};
+
+// Move-only; gives its memory back to its source when destroyed. The source must outlive it.
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Device& device, std::byte* data, size_t bytes, MemoryTag tag)
-      : device_(&device), data_(data), bytes_(bytes), tag_(tag) {}
+  Buffer(BufferSource& source, std::byte* data, size_t bytes, MemoryTag tag)
+      : source_(&source), data_(data), bytes_(bytes), tag_(tag) {}
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
     Buffer(std::move(other)).swap(*this);
     return *this;
   }
-  ~Buffer();
+  ~Buffer() {
+    if (source_ != nullptr) source_->release(data_, bytes_, tag_);
+  }
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
@@ -32,13 +43,13 @@ class Buffer {
 
  private:
   void swap(Buffer& other) noexcept {
-    std::swap(device_, other.device_);
+    std::swap(source_, other.source_);
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     std::swap(tag_, other.tag_);
   }
 
-  Device* device_ = nullptr;
+  BufferSource* source_ = nullptr;
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
   MemoryTag tag_ = MemoryTag::kWorkspace;

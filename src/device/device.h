@@ -28,7 +28,7 @@ struct DeviceInfo {
 
 // Used from one thread at a time, but for streams of their own. Implementations: cpu/cpu_device.h,
 // cuda/cuda_device.h, cpu/emulated_accelerator.h.
-class Device {
+class Device : public BufferSource {
  public:
   virtual ~Device() = default;
 
@@ -87,9 +87,6 @@ class Device {
   virtual bool reads_pinned_memory() const { return true; }
 
  private:
-  friend class Buffer;
-  virtual void release(std::byte* data, size_t bytes, MemoryTag tag) noexcept = 0;
-
   HostStream host_stream_;
 };
 

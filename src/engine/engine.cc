@@ -15,6 +15,7 @@
 #include "engine/answer_lengths.h"
 #include "engine/engine_request.h"
 #include "engine/unusable_logits.h"
+#include "schedule/predicted_policies.h"
 
 namespace spillway {
 
@@ -32,14 +33,10 @@ constexpr std::chrono::milliseconds kLongestWait{20};  // then somebody may be c
 // Of a step's time: so much waiting for weights, and the link has no room for anything else.
 constexpr double kBusyLink = 0.05;
 
-// Tells who keeps the pace.
-SchedulingPolicies policies_of(const EngineOptions& options, const KvCache& kv,
-                               PacedAdmission*& pace) {
-  // Of who gives way; the store has what was on the device.
+SchedulingPolicies policies_of(const EngineOptions& options, const KvCache& kv) {
+  // A preempted sequence keeps its KV only if the store holds copies of its device blocks.
   const bool keeps = options.store != nullptr && kv.host_blocks() + kv.disk_blocks() == 0;
-  ChosenPolicies chosen = make_policies(options.scheduling, options.admission, keeps);
-  pace = chosen.pace;
-  return std::move(chosen.policies);
+  return make_policies(options.scheduling, options.admission, keeps);
 }
 
 bool has_prompt_chunks(const StepPlan& plan) {
@@ -65,7 +62,7 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
                   .max_prompt_tokens = options.max_prompt_tokens,
                   .max_logit_rows = std::max(kLeastLogitRows, options.admission.max_sequences),
                   .admission = options.admission},
-                 options.reuse_prefixes ? this : nullptr, policies_of(options, kv, pace_)),
+                 options.reuse_prefixes ? this : nullptr, policies_of(options, kv)),
       max_sequence_tokens_(
           at_most(std::min(decoder.spec().max_context, allocator_.longest() * kKvBlockTokens),
                   options.max_sequence_tokens)),
@@ -392,8 +389,6 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   stats_.outgrown = scheduler_.extensions();
   stats_.recomputed_tokens = scheduler_.recomputed_tokens();
   const double seconds = now_s() - begun_s;
-  if (pace_ != nullptr && !has_prompt_chunks(plan))
-    pace_->stepped(static_cast<int>(plan.chunks.size()), seconds);
   adapt_turns(plan, seconds, static_cast<int64_t>(drawn->size()));
 }
 

@@ -28,6 +28,7 @@
 namespace spillway {
 
 class AnswerLengths;
+struct EngineRequest;
 
 struct EngineOptions {
   int max_step_tokens = 0;  // 0 = what the decoder takes
@@ -119,7 +120,7 @@ class Engine : private PrefixSource {
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }
 
  private:
-  struct Request;
+  using Request = EngineRequest;
   // What other requests have computed.
   FoundPrefix find(RequestId id, std::span<const RequestId> beginning) const override;
   bool find_stored(const Request& request, std::span<const BlockKey> keys,
@@ -205,7 +206,6 @@ class Engine : private PrefixSource {
   BlockKey first_key_;
   AnswerLengths* lengths_;
   int max_sequences_;
-  PacedAdmission* pace_ = nullptr;  // of the scheduler's; null: no pace is kept
   Scheduler scheduler_;
   int64_t max_sequence_tokens_;
   std::function<double()> clock_;  // null: the machine's

@@ -8,17 +8,19 @@
 #include <utility>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/generation.h"
 #include "engine/sampler.h"
 #include "engine/stop_matcher.h"
 #include "kv/block_key.h"
+#include "schedule/request_id.h"
 #include "text/detokenizer.h"
+#include "text/tokenizer.h"
 
 namespace spillway {
 
-struct Engine::Request {
-  Request(RequestId request_id, GenerationRequest request, const Tokenizer* tokenizer,
-          int64_t vocab_size)
+struct EngineRequest {
+  EngineRequest(RequestId request_id, GenerationRequest request, const Tokenizer* tokenizer,
+                int64_t vocab_size)
       : id(request_id),
         params(std::move(request)),
         tokens(params.prompt),

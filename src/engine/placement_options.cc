@@ -10,6 +10,7 @@
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "base/printable.h"
+#include "plan/tier_names.h"
 
 namespace spillway {
 

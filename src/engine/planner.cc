@@ -18,6 +18,7 @@
 #include "plan/fill.h"
 #include "plan/machine_traits.h"
 #include "plan/residence.h"
+#include "plan/weight_homes.h"
 #include "storage/model_files.h"
 
 namespace spillway {
@@ -230,6 +231,8 @@ FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) con
   const bool apart = hardware.has_device();
   FoundPlan found{.plan = *question.placement.try_explicit_plan(), .size = placement_size()};
   question.placement.given().apply_to(found.plan);
+  if (apart && found.plan.residence == Residence::kByGain)
+    found.plan = with_residence_by_gain(hardware, model, found.plan, found.size.sequences);
   found.plan.attention_topk = question.compute.checked_topk();
   Budgets enough = budgets;
   const auto fits_in = [&](const Budgets& within) {
@@ -288,10 +291,10 @@ void Planner::warn(const FoundPlan& found, std::vector<std::string>& warnings) c
     warnings.push_back(
         fmt::format("{} beyond the context left out", format_count(left_out, "request")));
   if (const uint64_t from_disk = found.needs.disk.of(MemoryTag::kWeights))
-    warnings.push_back(
-        fmt::format("{:.1f}% of the layers' matrices, {}, come from disk in every step",
-                    100 * placed_shares(model, found.plan, hardware.has_device()).disk,
-                    format_bytes(from_disk)));
+    warnings.push_back(fmt::format(
+        "{:.1f}% of the layers' matrices, {}, come from disk in every step",
+        100 * placed_shares(model, found.plan.weight_plan(), hardware.has_device()).disk,
+        format_bytes(from_disk)));
   if (!hardware.has_device()) {
     for (const std::string& line : question.placement.without_gpu(question.gpu_memory))
       warnings.push_back(line);

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "engine/session.h"
-#include "plan/residence.h"
+#include "plan/weight_homes.h"
 #include "runtime/device_traits.h"
 #include "tests/test_devices.h"
 
@@ -251,7 +251,8 @@ TEST_F(NamedMachineTest, SaysOneShareOfWhatIsOnDisk) {
   std::vector<std::string> warnings;
   const FoundPlan found = planner.answer(warnings);
   planner.warn(found, warnings);
-  const double on_disk = placed_shares(planner.model, found.plan, /*has_device=*/false).disk;
+  const double on_disk =
+      placed_shares(planner.model, found.plan.weight_plan(), /*has_device=*/false).disk;
   EXPECT_NEAR(on_disk, found.plan.weights.disk, 0.01);
   EXPECT_THAT(warnings,
               Contains(HasSubstr(fmt::format("{:.1f}% of the layers' matrices", 100 * on_disk))));

@@ -78,10 +78,11 @@ std::string describe_host_linear(const Plan& plan, const Device& device, const D
 
 std::string describe_host_attention(const Plan& plan, const Device& device, const Device& host) {
   // A new member: does a result depend on it? Types and top-k are settings of their own;
-  // cpu_linear is looked at by describe_host_linear().
-  const auto& [weights, overrides, embeddings, kv, activations, micro_batch, micro_batches,
-               schedule, attention, cpu_attention, overlap, compress_weights, kv_type,
-               attention_topk, context, chunk, sequences, at_once, cpu_linear, made_for] = plan;
+  // cpu_linear is looked at by describe_host_linear(), and residence is overrides by now.
+  const auto& [weights, overrides, residence, embeddings, kv, activations, micro_batch,
+               micro_batches, schedule, attention, cpu_attention, overlap, compress_weights,
+               kv_type, attention_topk, context, chunk, sequences, at_once, cpu_linear, made_for] =
+      plan;
   if (device.host_visible() || kv.host == 0 || attention == AttentionPlace::kGpu) return "none";
   std::string share = "all";
   if (attention == AttentionPlace::kAuto)

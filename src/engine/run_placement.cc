@@ -141,6 +141,9 @@ class Placer {
     if (trial.by_rule) given.weights = given.kv = given.activations = {}, given.embeddings = {};
     if (trial.kv) given.kv = trial.kv;
     given.apply_to(placed.plan);
+    if (apart_ && placed.plan.residence == Residence::kByGain)
+      placed.plan =
+          with_residence_by_gain(r_.hardware(), model, placed.plan, placed.size.sequences);
     placed.size.at_once = at_once_by(placed, model, traits);
     // What options leave open of a plan by hand is as the planner would have it.
     const bool open =
@@ -156,25 +159,17 @@ class Placer {
     return needs.device.peak_bytes <= trial.budgets.host || trial.budgets.disk == 0;
   }
 
-  // The CPU's share of linear layers, and what is worth most on the device beside it.
+  // The CPU's share of linear layers.
   void share_linears(RunPlacement& placed, const FitTrial& trial, const DeviceTraits& traits) {
     const Hardware& hardware = r_.hardware();
     const Model& model = model_of(trial);
-    const auto seconds = [&](const Plan& of) {
-      return price(model, of, placed.size, traits).total_s();
-    };
     const Prediction alone = price(model, placed.plan, placed.size, traits);
     Plan shared = placed.plan;
     shared.cpu_linear = balanced_linear_shares(hardware, model, shared,
                                                footprint(model, shared, placed.size, traits).layout,
                                                placed.size.sequences, alone);
-    if (!shared.cpu_linear.empty()) {
-      const Plan by_gain = with_residence_by_gain(hardware, model, shared, placed.size.sequences);
-      const bool fits_too =
-          fits(footprint(model, by_gain, placed.size, traits), traits, trial.budgets);
-      if (fits_too && seconds(by_gain) < kSurelyBetter * seconds(shared)) shared = by_gain;
-    }
-    if (seconds(shared) < alone.total_s()) placed.plan = std::move(shared);
+    const Prediction together = price(model, shared, placed.size, traits);
+    if (together.total_s() < alone.total_s()) placed.plan = std::move(shared);
   }
 
   // A job that is resumed has as many as it had. None where sequences do not wait for memory, or

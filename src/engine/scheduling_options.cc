@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/scheduling_options.h"
 
-#include <utility>
+#include <memory>
+
+#include "schedule/predicted_policies.h"
 
 namespace spillway {
 
-ChosenPolicies make_policies(const SchedulingOptions& options, const AdmissionPolicy& admission,
-                             bool keeps) {
-  ChosenPolicies chosen;
-  SchedulingPolicies& policies = chosen.policies;
+SchedulingPolicies make_policies(const SchedulingOptions& options, const AdmissionPolicy& admission,
+                                 bool keeps) {
+  SchedulingPolicies policies;
   switch (options.order) {
     case OrderKind::kFirstCome:
       policies.order = std::make_unique<FirstComeFirstServed>();
@@ -19,9 +20,6 @@ ChosenPolicies make_policies(const SchedulingOptions& options, const AdmissionPo
     case OrderKind::kShortest:
       policies.order = std::make_unique<ShortestPredictedFirst>();
       break;
-    case OrderKind::kLongest:
-      policies.order = std::make_unique<LongestPredictedFirst>();
-      break;
   }
   if (options.packs_predicted) {
     policies.admission = std::make_unique<PredictedAdmission>(PredictedAdmissionOptions{
@@ -30,13 +28,7 @@ ChosenPolicies make_policies(const SchedulingOptions& options, const AdmissionPo
   } else {
     policies.admission = std::make_unique<PlannedAdmission>(admission);
   }
-  if (options.token_pace_s > 0) {
-    auto paced =
-        std::make_unique<PacedAdmission>(std::move(policies.admission), options.token_pace_s);
-    chosen.pace = paced.get();
-    policies.admission = std::move(paced);
-  }
-  return chosen;
+  return policies;
 }
 
 }  // namespace spillway

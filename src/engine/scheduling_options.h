@@ -3,11 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 
 #include "schedule/policies.h"
-#include "schedule/predicted_policies.h"
 
 namespace spillway {
 
@@ -16,7 +14,6 @@ enum class OrderKind : uint8_t {
   kFirstCome,
   kFair,      // clients that want more than there is get the same share of it
   kShortest,  // the shortest predicted answer: the least mean wait
-  kLongest,   // the longest: short ones find room beside it
 };
 
 struct SchedulingOptions {
@@ -26,20 +23,14 @@ struct SchedulingOptions {
   bool packs_predicted = false;
   // See PredictedAdmissionOptions; none: as it suits what giving way costs.
   std::optional<double> spare = {};
-  double token_pace_s = 0;  // no more at once than generate a token in this time; 0: any number
 };
 
 // Where who gives way is computed again. More of it costs more room than it saves work; where KV is
 // kept, any does (docs/scheduling.md).
 inline constexpr double kSpareWhereLost = 0.5;
 
-// These policies; `pace`, where there is one, is to be told of steps.
-struct ChosenPolicies {
-  SchedulingPolicies policies;
-  PacedAdmission* pace = nullptr;  // of the admission
-};
-// `keeps`: KV of who gives way.
-ChosenPolicies make_policies(const SchedulingOptions& options, const AdmissionPolicy& admission,
-                             bool keeps);
+// These policies. `keeps`: KV of preempted sequences.
+SchedulingPolicies make_policies(const SchedulingOptions& options, const AdmissionPolicy& admission,
+                                 bool keeps);
 
 }  // namespace spillway

@@ -13,7 +13,7 @@
 #include "engine/model_fingerprint.h"
 #include "engine/session.h"
 #include "plan/linear_shares.h"
-#include "plan/residence.h"
+#include "plan/weight_homes.h"
 
 namespace spillway {
 
@@ -94,7 +94,7 @@ std::string Session::describe_plan() const {
       plan.all_on_device()
           ? fmt::format("everything on {}", device->info().name)
           : fmt::format("weights {}{} and KV {} {}{}",
-                        shares(placed_shares(loaded->model, plan, apart)),
+                        shares(placed_shares(loaded->model, plan.weight_plan(), apart)),
                         plan.activations.device < 1
                             ? fmt::format(", activations {}", shares(plan.activations))
                             : "",

@@ -16,6 +16,8 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "model/transformer_shape.h"
+#include "plan/named_value.h"
+#include "plan/tier_names.h"
 #include "plan/weight_override_json.h"
 
 namespace spillway {
@@ -23,20 +25,11 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array<const char*, 3> kTierNames = {"gpu", "host", "disk"};
 constexpr std::array<const char*, 4> kScheduleNames = {"continuous", "zigzag", "diagonal", "row"};
+constexpr std::array<const char*, 2> kResidenceNames = {"even", "gain"};
 constexpr std::array<const char*, 3> kAttentionNames = {"auto", "cpu", "gpu"};
 constexpr int kMostMicroBatches = 1 << 20;
 constexpr int64_t kMostTokens = int64_t{1} << 30;
-
-template <class Enum>
-Enum from_name(std::span<const char* const> names, std::string_view text, std::string_view what) {
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (text == names[i]) return static_cast<Enum>(i);
-  }
-  fail(ErrorCode::kInvalidArgument, "{} is '{}'; give {} or {}", what, printable(text),
-       fmt::join(names.first(names.size() - 1), ", "), names.back());
-}
 
 TierShares checked(const TierShares& shares, std::string_view what) {
   for (const double share : {shares.device, shares.host, shares.disk}) {
@@ -130,17 +123,10 @@ std::vector<CpuLinearShare> parse_cpu_linear(std::string_view text, std::string_
 }
 
 ScheduleKind parse_schedule(std::string_view text) {
-  return from_name<ScheduleKind>(kScheduleNames, text, "the schedule");
+  return named_value<ScheduleKind>(kScheduleNames, text, "the schedule");
 }
 AttentionPlace parse_attention_place(std::string_view text) {
-  return from_name<AttentionPlace>(kAttentionNames, text, "the place of attention");
-}
-Tier parse_tier(std::string_view text, std::string_view option) {
-  return from_name<Tier>(kTierNames, text, option);
-}
-const char* tier_name(Tier tier) { return kTierNames[static_cast<size_t>(tier)]; }
-Tier parse_embeddings(std::string_view text, std::string_view option) {
-  return from_name<Tier>(std::span(kTierNames).first(2), text, option);
+  return named_value<AttentionPlace>(kAttentionNames, text, "the place of attention");
 }
 
 bool Plan::all_on_device() const {
@@ -262,6 +248,10 @@ constexpr PlanField kPlanFields[] = {
      [](Plan& plan, const json& value, const std::string& field) {
        plan.overrides = weight_overrides_from(value, field);
      }},
+    {"residence",
+     [](Plan& plan, const json& value, const std::string& field) {
+       plan.residence = named_value<Residence>(kResidenceNames, text_of(value, field), field);
+     }},
     {"embeddings",
      [](Plan& plan, const json& value, const std::string& field) {
        plan.embeddings = parse_embeddings(text_of(value, field), field);
@@ -295,7 +285,7 @@ constexpr PlanField kPlanFields[] = {
      }},
     {"weight_type",
      [](Plan& plan, const json& value, const std::string& field) {
-       plan.compress_weights = from_name<int>(kTypeNames, text_of(value, field), field) == 1;
+       plan.compress_weights = named_value<int>(kTypeNames, text_of(value, field), field) == 1;
      }},
     {"kv_type",
      [](Plan& plan, const json& value, const std::string& field) {
@@ -375,6 +365,8 @@ std::string plan_to_json(const Plan& plan) {
       {"cpu_attention", plan.cpu_attention ? json(*plan.cpu_attention * 100) : json(nullptr)},
       {"overlap", plan.overlap}};
   if (!plan.overrides.empty()) document["overrides"] = weight_overrides_to_json(plan.overrides);
+  if (plan.residence != Residence::kEven)
+    document["residence"] = kResidenceNames[static_cast<size_t>(plan.residence)];
   if (plan.compress_weights)
     document["weight_type"] = kTypeNames[static_cast<size_t>(*plan.compress_weights)];
   if (plan.kv_type) document["kv_type"] = kv_type_name(*plan.kv_type);

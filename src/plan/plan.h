@@ -36,6 +36,12 @@ enum class AttentionPlace : uint8_t {
   kGpu,   // moved in, layer by layer, behind the compute
 };
 
+// Which of the layers' matrices are on the device and which in host memory.
+enum class Residence : uint8_t {
+  kEven,    // every layer moves about the same number of bytes
+  kByGain,  // those of the ops that gain the most, HeteGen's equation 13 (plan/residence.h)
+};
+
 // Of linear layers with up to so many tokens, whose weights are in host memory: the share of their
 // rows that the CPU multiplies there, while the others come to the GPU (HeteGen).
 struct CpuLinearShare {
@@ -65,6 +71,8 @@ struct PlanOrigin {
 struct Plan {
   TierShares weights;  // of the layers' matrices; norms and biases are on the device
   std::vector<WeightOverride> overrides = {};  // matrices that are not the shares' to place
+  // How the shares are placed. kByGain becomes overrides before the plan is used.
+  Residence residence = Residence::kEven;
   // The token and position embeddings and the head, on the device or in host memory. There rows are
   // looked up where they lie, and the head streams behind the last layer.
   Tier embeddings = Tier::kDevice;
@@ -120,10 +128,6 @@ TierShares parse_shares(std::string_view text, std::string_view option);
 std::vector<CpuLinearShare> parse_cpu_linear(std::string_view text, std::string_view option);
 ScheduleKind parse_schedule(std::string_view text);
 AttentionPlace parse_attention_place(std::string_view text);
-// "gpu", "host" or "disk"; of embeddings one of the first two. `option` is named in errors.
-Tier parse_tier(std::string_view text, std::string_view option);
-const char* tier_name(Tier tier);
-Tier parse_embeddings(std::string_view text, std::string_view option);
 const char* schedule_name(ScheduleKind kind);
 const char* attention_place_name(AttentionPlace place);
 

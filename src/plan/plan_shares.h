@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "plan/search.h"
+#include "plan/search_request.h"
 
 namespace spillway {
 

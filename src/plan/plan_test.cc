@@ -83,6 +83,16 @@ TEST(PlanTest, NamedMatricesSurviveBeingWrittenAndRead) {
   EXPECT_EQ(plan_to_json(parse_plan(text, "p")), text);
 }
 
+TEST(PlanTest, ResidenceIsEvenUnlessItIsNamed) {
+  EXPECT_EQ(parse_plan("{}", "p").residence, Residence::kEven);
+  EXPECT_THAT(plan_to_json({}), Not(HasSubstr("residence")));
+  const Plan by_gain = parse_plan(R"({"residence": "gain"})", "p");
+  EXPECT_EQ(by_gain.residence, Residence::kByGain);
+  EXPECT_EQ(parse_plan(plan_to_json(by_gain), "p").residence, Residence::kByGain);
+  EXPECT_EQ(error_of([] { parse_plan(R"({"residence": "greedy"})", "p"); }),
+            "p: residence is 'greedy'; give even or gain");
+}
+
 TEST(PlanTest, WhatIsNotSaidIsOnTheDevice) {
   const Plan plan = parse_plan("{}", "p");
   EXPECT_TRUE(plan.all_on_device());

@@ -2,12 +2,11 @@
 #include "plan/residence.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <string>
 
+#include "base/error.h"
 #include "plan/linear_shares.h"
-#include "plan/weight_homes.h"
 
 namespace spillway {
 
@@ -63,8 +62,12 @@ std::vector<std::string> matrices_of(const Model& model, std::string_view op) {
 Plan with_residence_by_gain(const Hardware& hardware, const Model& model, const Plan& plan,
                             int64_t sequences) {
   const TierShares& shares = plan.weights;
-  if (!plan.overrides.empty() || shares.device <= 0 || shares.host <= 0 || shares.disk > 0)
-    return plan;
+  SPW_CHECK(plan.overrides.empty() && shares.disk <= 0, kInvalidArgument,
+            "residence by gain chooses which matrices are on the GPU and which in host memory; "
+            "leave out the plan's overrides and weights on disk, or its \"residence\"");
+  Plan placed = plan;
+  placed.residence = Residence::kEven;
+  if (shares.device <= 0 || shares.host <= 0) return placed;
   // A share may be for any number of tokens.
   if (!plan.cpu_linear.empty())
     sequences = std::min<int64_t>(sequences, plan.cpu_linear.front().tokens);
@@ -72,7 +75,6 @@ Plan with_residence_by_gain(const Hardware& hardware, const Model& model, const 
       residence_gains(hardware, model, static_cast<double>(sequences));
   double all = 0;
   for (const ResidenceGain& gain : gains) all += gain.bytes;
-  Plan placed = plan;
   double left = shares.device * all, others = all;
   const auto put = [&](std::string_view op, const std::vector<LayerRange>& layers) {
     for (const std::string& matrix : matrices_of(model, op))
@@ -99,22 +101,6 @@ Plan with_residence_by_gain(const Hardware& hardware, const Model& model, const 
   const double device = others > 0 ? std::clamp(left / others, 0.0, 1.0) : 0;
   placed.weights = {device, 1 - device, 0};
   return placed;
-}
-
-TierShares placed_shares(const Model& model, const Plan& plan, bool has_device) {
-  const std::vector<Tier> homes = weight_homes(!has_device, model, plan.weight_plan());
-  std::array<double, kTierCount> bytes = {};
-  double all = 0;
-  for (size_t i = 0; i < homes.size(); ++i) {
-    const WeightSlot& slot = model.weights[i].slot;
-    if (!slot.is_layer_matrix()) continue;
-    bytes[static_cast<size_t>(homes[i])] += static_cast<double>(model.weights[i].bytes());
-    all += static_cast<double>(model.weights[i].bytes());
-  }
-  const auto share = [&](Tier tier) { return bytes[static_cast<size_t>(tier)] / all; };
-  // Without a device the memory that computes is the host's.
-  if (!has_device) return {0, share(Tier::kDevice), share(Tier::kDisk)};
-  return {share(Tier::kDevice), share(Tier::kHost), share(Tier::kDisk)};
 }
 
 }  // namespace spillway

@@ -6,6 +6,7 @@
 #include <map>
 #include <string_view>
 
+#include "base/error.h"
 #include "model/known_models.h"
 #include "plan/weight_homes.h"
 
@@ -54,7 +55,7 @@ TEST_F(ResidenceTest, AsManyBytesAsBeforeWhateverTheShare) {
   for (double share = 0.05; share < 1; share += 0.05) {
     plan.weights = {share, 1 - share, 0};
     const Plan placed = with_residence_by_gain(hardware, model, plan, 1);
-    const TierShares now = placed_shares(model, placed);
+    const TierShares now = placed_shares(model, placed.weight_plan());
     EXPECT_NEAR(now.device, share, 0.01) << share;
     EXPECT_NEAR(now.device + now.host, 1, 1e-9);
     auto bytes = there(placed);
@@ -68,14 +69,22 @@ TEST_F(ResidenceTest, AsManyBytesAsBeforeWhateverTheShare) {
   }
 }
 
-TEST_F(ResidenceTest, SomebodysOwnOverridesStay) {
-  Plan plan;
-  plan.weights = {0.5, 0.5, 0};
+TEST_F(ResidenceTest, OtherHomesBesideItAreRefused) {
+  Plan plan{.weights = {0.5, 0.5, 0}, .residence = Residence::kByGain};
   plan.overrides = {{.matrix = "mlp_down", .home = Tier::kDevice}};
-  EXPECT_EQ(with_residence_by_gain(hardware, model, plan, 1).overrides, plan.overrides);
+  EXPECT_THROW(with_residence_by_gain(hardware, model, plan, 1), Error);
   plan.overrides.clear();
-  plan.weights = {0, 1, 0};
-  EXPECT_TRUE(with_residence_by_gain(hardware, model, plan, 1).overrides.empty());
+  plan.weights = {0.5, 0.25, 0.25};
+  EXPECT_THROW(with_residence_by_gain(hardware, model, plan, 1), Error);
+}
+
+TEST_F(ResidenceTest, WhatIsAllInOneMemoryStays) {
+  for (const TierShares& shares : {TierShares{0, 1, 0}, TierShares{1, 0, 0}}) {
+    const Plan plan{.weights = shares, .residence = Residence::kByGain};
+    const Plan placed = with_residence_by_gain(hardware, model, plan, 1);
+    EXPECT_TRUE(placed.overrides.empty());
+    EXPECT_EQ(placed.residence, Residence::kEven);
+  }
 }
 
 }  // namespace

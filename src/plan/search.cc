@@ -15,7 +15,6 @@
 #include "plan/linear_shares.h"
 #include "plan/placed_weights.h"
 #include "plan/plan_shares.h"
-#include "plan/residence.h"
 #include "plan/share_program.h"
 
 namespace spillway {
@@ -460,7 +459,6 @@ class PlanSearch::Impl {
         }
       }
     }
-    place_by_gain(found);
     sort(found);
     for (size_t i = 0; i < std::min(found.size(), kImproved); ++i) {
       if (score(found[i]) > kWorthImproving * best_) break;
@@ -506,22 +504,6 @@ class PlanSearch::Impl {
       shared.plan.cpu_linear.resize(shared.plan.cpu_linear.size() > 1 ? 1 : 0);
     }
     return found;
-  }
-
-  // Where CPU and GPU share linear layers: those that gain the most of being on the device first.
-  void place_by_gain(std::vector<FoundPlan>& found) {
-    for (FoundPlan& plan : found) {
-      if (plan.plan.cpu_linear.empty()) continue;
-      FoundPlan placed = plan;
-      placed.plan =
-          with_residence_by_gain(r_.hardware, r_.model, placed.plan, placed.size.sequences);
-      if (placed.plan.overrides.empty() || !settle(placed)) continue;
-      price(placed, PriceBy::kSimulator);
-      // By less than the simulator is off by, spread evenly is the safer way.
-      if (score(placed) >= kSurelyBetter * score(plan)) continue;
-      note(placed);
-      plan = std::move(placed);
-    }
   }
 
   // Steps around it. By sums, coarse ones: they only say what is worth simulating.
@@ -608,20 +590,6 @@ PlanSearch::~PlanSearch() = default;
 
 std::vector<FoundPlan> PlanSearch::find(int64_t least_sequences, int64_t most_sequences, int most) {
   return impl_->find(least_sequences, most_sequences, static_cast<size_t>(most));
-}
-
-void GivenFields::apply_to(Plan& plan) const {
-  if (weights) plan.weights = *weights;
-  if (kv) plan.kv = *kv;
-  if (activations) plan.activations = *activations;
-  if (embeddings) plan.embeddings = *embeddings;
-  if (schedule) plan.schedule = *schedule;
-  if (attention) plan.attention = *attention;
-  if (cpu_attention) plan.cpu_attention = cpu_attention;
-  if (cpu_linear) plan.cpu_linear = *cpu_linear;
-  if (micro_batch) plan.micro_batch = *micro_batch;
-  if (micro_batches) plan.micro_batches = *micro_batches;
-  if (!overlap) plan.overlap = false;
 }
 
 bool fits(const Footprint& needs, const DeviceTraits& traits, const Budgets& budgets) {

@@ -9,7 +9,7 @@
 #include "plan/placed_weights.h"
 #include "plan/plan_shares.h"
 #include "plan/predict.h"
-#include "plan/search.h"
+#include "plan/search_request.h"
 
 namespace spillway {
 

@@ -6,7 +6,6 @@
 
 #include "base/checked_math.h"
 #include "base/error.h"
-#include "plan/stream_order.h"
 #include "storage/aligned_buffer.h"
 #include "storage/extent_reader.h"
 
@@ -98,6 +97,22 @@ std::vector<Tier> weight_homes(bool host_visible, const Model& model, WeightPlan
   }
   if (!together.empty()) give_home();
   return homes;
+}
+
+TierShares placed_shares(const Model& model, const WeightPlan& plan, bool has_device) {
+  const std::vector<Tier> homes = weight_homes(!has_device, model, plan);
+  std::array<double, kTierCount> bytes = {};
+  double all = 0;
+  for (size_t i = 0; i < homes.size(); ++i) {
+    const WeightSlot& slot = model.weights[i].slot;
+    if (!slot.is_layer_matrix()) continue;
+    bytes[static_cast<size_t>(homes[i])] += static_cast<double>(model.weights[i].bytes());
+    all += static_cast<double>(model.weights[i].bytes());
+  }
+  const auto share = [&](Tier tier) { return bytes[static_cast<size_t>(tier)] / all; };
+  // Without a device the memory that computes is the host's.
+  if (!has_device) return {0, share(Tier::kDevice), share(Tier::kDisk)};
+  return {share(Tier::kDevice), share(Tier::kHost), share(Tier::kDisk)};
 }
 
 const BoundWeight& head_of(const Model& model) {

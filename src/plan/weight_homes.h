@@ -26,6 +26,8 @@ namespace spillway {
 // those were all. Throws kInvalidArgument for an override that names nothing of this model, or a
 // layer that it does not have.
 std::vector<Tier> weight_homes(bool host_visible, const Model& model, WeightPlan plan);
+// The shares that come of it, of the bytes of all layers' matrices.
+TierShares placed_shares(const Model& model, const WeightPlan& plan, bool has_device = true);
 
 // The weight that logits are made with: the token embedding where that is the head too.
 const BoundWeight& head_of(const Model& model);

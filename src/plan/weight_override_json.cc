@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "model/transformer_shape.h"
-#include "plan/plan.h"
+#include "plan/tier_names.h"
 
 namespace spillway {
 namespace {

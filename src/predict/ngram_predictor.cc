@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "predict/predictor_file.h"
 
 namespace spillway {
 namespace {
@@ -79,11 +78,6 @@ void NgramPredictor::learn_from(std::span<const PromptFeature> features, int64_t
 void NgramPredictor::forget_half() {
   for (float& weight : weights_) weight /= 2;
   std::ranges::fill(gradients_, kFirstGradient);
-}
-
-bool NgramPredictor::try_write(const std::filesystem::path& path, const std::string& model) const {
-  write_predictor(path, *this, model);
-  return true;
 }
 
 void NgramPredictor::restore(std::span<const float> weights, std::span<const float> gradients,

@@ -36,6 +36,7 @@ class NgramPredictor : public OnlinePredictor {
   std::unique_ptr<OnlinePredictor> copy() const override {
     return std::make_unique<NgramPredictor>(*this);
   }
+  // As predictor_file.h says, and defined there.
   [[nodiscard]] bool try_write(const std::filesystem::path& path,
                                const std::string& model) const override;
 

@@ -124,6 +124,11 @@ void write_predictor(const fs::path& path, const NgramPredictor& predictor,
   file.commit();
 }
 
+bool NgramPredictor::try_write(const fs::path& path, const std::string& model) const {
+  write_predictor(path, *this, model);
+  return true;
+}
+
 std::optional<StoredPredictor> try_read_predictor(const fs::path& path) {
   std::error_code ignored;
   if (fs::status(path, ignored).type() == fs::file_type::not_found) return std::nullopt;

@@ -123,7 +123,7 @@ TEST(FairnessTest, OneThatComesBackIsAsOldAsItWas) {
   EXPECT_EQ(running.front(), outgrowing);
 }
 
-enum class Order { kFirst, kFair, kShortest, kLongest };
+enum class Order { kFirst, kFair, kShortest };
 
 struct Case {
   std::string name;
@@ -135,7 +135,6 @@ SchedulingPolicies policies_of(const Case& of, int sequences) {
   SchedulingPolicies policies;
   if (of.order == Order::kFair) policies.order = std::make_unique<FairOrder>();
   if (of.order == Order::kShortest) policies.order = std::make_unique<ShortestPredictedFirst>();
-  if (of.order == Order::kLongest) policies.order = std::make_unique<LongestPredictedFirst>();
   if (of.packing) {
     policies.admission = std::make_unique<PredictedAdmission>(
         PredictedAdmissionOptions{.policy = {.max_sequences = sequences}, .packing = *of.packing});
@@ -147,7 +146,7 @@ SchedulingPolicies policies_of(const Case& of, int sequences) {
 class StarvationTest : public testing::TestWithParam<Case> {};
 
 // Long answers that nobody foresaw, and without an end newcomers that the order likes better than
-// any of them: short ones, long ones, or each of another client. Whatever is predicted of these,
+// any of them: short ones, or each of another client. Whatever is predicted of these,
 // each one of the first ends.
 TEST_P(StarvationTest, NobodyWaitsForEverWhilePreferredOnesCome) {
   constexpr int kSequences = 24;
@@ -176,8 +175,7 @@ TEST_P(StarvationTest, NobodyWaitsForEverWhilePreferredOnesCome) {
       const int answer = 5 + below(60);
       // Half of them are as wrong as those before.
       const int said = below(2) == 0 ? answer : 4;
-      const int liked = GetParam().order == Order::kLongest ? said + 40 : said;
-      return request(1 + below(40), answer, liked, client++);
+      return request(1 + below(40), answer, said, client++);
     };
     const auto some_wait = [&] {
       return std::ranges::any_of(first, [&](RequestId id) { return !engine.has_ended(id); });
@@ -200,11 +198,9 @@ INSTANTIATE_TEST_SUITE_P(Orders, StarvationTest,
                                          Case{"FirstByPeak", Order::kFirst, Packing::kPeak},
                                          Case{"FairByPeak", Order::kFair, Packing::kPeak},
                                          Case{"ShortestByPeak", Order::kShortest, Packing::kPeak},
-                                         Case{"LongestByPeak", Order::kLongest, Packing::kPeak},
                                          Case{"FirstBySum", Order::kFirst, Packing::kSum},
                                          Case{"FairBySum", Order::kFair, Packing::kSum},
-                                         Case{"ShortestBySum", Order::kShortest, Packing::kSum},
-                                         Case{"LongestBySum", Order::kLongest, Packing::kSum}),
+                                         Case{"ShortestBySum", Order::kShortest, Packing::kSum}),
                          [](const auto& of) { return of.param.name; });
 
 }  // namespace

@@ -4,17 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <tuple>
-#include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "kv/block_allocator.h"
 
 namespace spillway {
-namespace {
 
-// Tokens in the end.
-int64_t end_of(const SequenceView& sequence) {
+int64_t predicted_end(const SequenceView& sequence) {
   int64_t end = sequence.reserved;
   if (end <= 0) {
     end = sequence.prompt + static_cast<int64_t>(std::ceil(sequence.mean_answer));
@@ -23,17 +19,21 @@ int64_t end_of(const SequenceView& sequence) {
   return std::max<int64_t>(end, sequence.known + 1);
 }
 
-int64_t answer_of(const SequenceView& sequence) { return end_of(sequence) - sequence.prompt; }
+namespace {
+
+int64_t answer_of(const SequenceView& sequence) {
+  return predicted_end(sequence) - sequence.prompt;
+}
 
 // All they have in the end, at once.
 class SumForecast : public RoomForecast {
  public:
   SumForecast(std::span<const SequenceView> running, int64_t blocks) : left_(blocks) {
     for (const SequenceView& sequence : running)
-      left_ -= std::max(sequence.blocks, blocks_for_tokens(end_of(sequence)));
+      left_ -= std::max(sequence.blocks, blocks_for_tokens(predicted_end(sequence)));
   }
   bool try_add(const SequenceView& next) override {
-    const int64_t blocks = blocks_for_tokens(end_of(next));
+    const int64_t blocks = blocks_for_tokens(predicted_end(next));
     if (blocks > left_) return false;
     left_ -= blocks;
     return true;
@@ -102,7 +102,7 @@ class PeakForecast : public RoomForecast {
   }
   // The last block of a sequence is half full on average.
   static Item item_of(const SequenceView& sequence) {
-    const int64_t end = end_of(sequence), to_come = end - sequence.known;
+    const int64_t end = predicted_end(sequence), to_come = end - sequence.known;
     if (sequence.blocks > blocks_for_tokens(sequence.known + 1) &&
         sequence.blocks >= blocks_for_tokens(end))
       return {.to_come = to_come, .held = sequence.blocks * kKvBlockTokens, .grows = false};
@@ -111,7 +111,7 @@ class PeakForecast : public RoomForecast {
                     kKvBlockTokens / 2};
   }
   static double variance_of(const SequenceView& sequence) {
-    const int64_t end = end_of(sequence);
+    const int64_t end = predicted_end(sequence);
     int64_t unsure = end - sequence.known;
     if (sequence.expected > 0) unsure = std::clamp<int64_t>(sequence.expected - end, 0, unsure);
     return static_cast<double>(unsure) * static_cast<double>(unsure);
@@ -125,12 +125,6 @@ class PeakForecast : public RoomForecast {
 };
 
 }  // namespace
-
-QueueOrder::Rank LongestPredictedFirst::rank(const SequenceView& arriving) {
-  constexpr double kMoreThanAnyAnswer = 1e12;
-  const auto batch = static_cast<double>(arrivals_++ / window_);
-  return {.value = batch * kMoreThanAnyAnswer - static_cast<double>(end_of(arriving))};
-}
 
 QueueOrder::Rank ShortestPredictedFirst::rank(const SequenceView& arriving) {
   const auto answer = static_cast<double>(answer_of(arriving));
@@ -152,37 +146,10 @@ int64_t peak_blocks(std::span<const SequenceView> sequences) {
   return blocks_for_tokens(PeakForecast(sequences, 0, 0).peak_tokens());
 }
 
-PacedAdmission::PacedAdmission(std::unique_ptr<Admission> inner, double token_s)
-    : inner_(std::move(inner)),
-      token_s_(token_s),
-      limit_(std::min(kFirstSequences, inner_->max_sequences())) {
-  SPW_CHECK(token_s > 0, kInvalidArgument, "a token in {} s cannot be generated", token_s);
-}
-
-int PacedAdmission::max_sequences() const {
-  return std::clamp(static_cast<int>(limit_), 1, inner_->max_sequences());
-}
-
-// Down at once by as much as it is too slow; up by much as long as it is fast, then a little at a
-// time, and only where the limit is what holds it back. Those that run stay, and what they keep of
-// KV grows: so not up to the edge.
-void PacedAdmission::stepped(int sequences, double seconds) {
-  constexpr double kNearly = 0.9, kStepUp = 1.0 / 64;
-  constexpr double kFast = 0.6, kLargeStepUp = 0.25;
-  if (sequences <= 0 || seconds <= 0) return;
-  if (seconds > token_s_) {
-    const double share = std::max(0.5, kNearly * token_s_ / seconds);
-    limit_ = std::max(1.0, std::min(limit_, sequences * share));
-  } else if (seconds < kNearly * token_s_ && sequences >= max_sequences()) {
-    const double share = seconds < kFast * token_s_ ? kLargeStepUp : kStepUp;
-    limit_ = std::min<double>(inner_->max_sequences(), limit_ + std::max(1.0, limit_ * share));
-  }
-}
-
 size_t OutgrownGivesWay::choose(std::span<const SequenceView> running) const {
   size_t chosen = running.size() - 1;
   const auto weight = [&](size_t i) {
-    return std::tuple(running[i].outgrown > 0, end_of(running[i]) - running[i].known, i);
+    return std::tuple(running[i].outgrown > 0, predicted_end(running[i]) - running[i].known, i);
   };
   for (size_t i = 1; i < running.size(); ++i)
     if (weight(i) > weight(chosen)) chosen = i;

@@ -10,17 +10,8 @@
 
 namespace spillway {
 
-// The longest first, so that short ones find room beside them: decreasing first fit. Those that
-// came before the last `window` requests go before all that came later.
-class LongestPredictedFirst : public QueueOrder {
- public:
-  explicit LongestPredictedFirst(int window = 256) : window_(window) {}
-  Rank rank(const SequenceView& arriving) override;
-
- private:
-  int window_;
-  int64_t arrivals_ = 0;
-};
+// Tokens of a sequence when it ends, as far as anything predicts them; more than it has.
+int64_t predicted_end(const SequenceView& sequence);
 
 // The shortest answer first: the mean wait is then the least. Each request that begins makes those
 // that come later longer by a part of a mean answer, so that nobody waits for ever: an answer of
@@ -71,38 +62,6 @@ class PredictedAdmission : public PlannedAdmission {
 
  private:
   PredictedAdmissionOptions options_;
-};
-
-// As another admission, with no more sequences at once than generate a token in `token_s` (S3,
-// section 4.1: who reads is not faster). What steps take is what tells it; it begins with few.
-class PacedAdmission : public Admission {
- public:
-  static constexpr double kReadingSpeed = 0.1875;  // seconds a token
-
-  explicit PacedAdmission(std::unique_ptr<Admission> inner, double token_s = kReadingSpeed);
-
-  // A step of so many sequences, none of which had a prompt, took so long.
-  void stepped(int sequences, double seconds);
-
-  int max_sequences() const override;
-  int most_newcomers(const AdmissionState& state) const override {
-    return inner_->most_newcomers(state);
-  }
-  bool prompts_first() const override { return inner_->prompts_first(); }
-  void began(int newcomers, bool full, int running_before) override {
-    inner_->began(newcomers, full, running_before);
-  }
-  std::unique_ptr<RoomForecast> forecast(std::span<const SequenceView> running,
-                                         int64_t blocks) const override {
-    return inner_->forecast(running, blocks);
-  }
-  int most_passing() const override { return inner_->most_passing(); }
-
- private:
-  static constexpr int kFirstSequences = 16;
-  std::unique_ptr<Admission> inner_;
-  double token_s_;
-  double limit_;  // sequences
 };
 
 // Who went beyond what it was promised gives way before those that keep to it, and of each kind the

@@ -10,6 +10,7 @@
 #include "base/digest.h"
 #include "base/error.h"
 #include "base/printable.h"
+#include "serve/bounded_json.h"
 #include "serve/checksum.h"
 #include "serve/line_reader.h"
 

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "serve/api_error.h"
+#include "serve/bounded_json.h"
 #include "serve/checksum.h"
 #include "serve/line_reader.h"
 #include "serve/openai_request.h"

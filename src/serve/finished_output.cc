@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "serve/api_error.h"
+#include "serve/bounded_json.h"
 #include "serve/line_reader.h"
 #include "serve/openai_request.h"
 

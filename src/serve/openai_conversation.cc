@@ -8,7 +8,7 @@
 
 #include "base/printable.h"
 #include "serve/api_error.h"
-#include "serve/openai_request.h"
+#include "serve/bounded_json.h"
 
 namespace spillway {
 namespace {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "serve/api_error.h"
+#include "serve/bounded_json.h"
 #include "serve/openai_request.h"
 
 namespace spillway {

@@ -10,7 +10,6 @@
 
 #include "base/printable.h"
 #include "serve/api_error.h"
-#include "serve/json_bounds.h"
 #include "serve/openai_conversation.h"
 #include "serve/unsupported_fields.h"
 
@@ -288,35 +287,6 @@ void read_completion(RequestFields& fields, OpenAiRequest& request) {
 }
 
 }  // namespace
-
-std::optional<OpenAiRoute> try_openai_route(std::string_view url) {
-  if (url == "/v1/chat/completions") return OpenAiRoute::kChatCompletions;
-  if (url == "/v1/completions") return OpenAiRoute::kCompletions;
-  return std::nullopt;
-}
-
-json parse_json_text(std::string_view text) {
-  check_json_bounds(text, {});
-  return parse_bounded_json(text);
-}
-
-json parse_bounded_json(std::string_view text) {
-  // The parser takes a zero byte for the end, and would leave what follows unread.
-  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
-    throw ApiError(400, "invalid_json", "",
-                   fmt::format("not valid JSON: column {}: a zero byte", zero + 1));
-  try {
-    return json::parse(text.begin(), text.end());
-  } catch (const json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error ..."
-    std::string_view what = error.what();
-    if (const auto bracket = what.find("] "); bracket != std::string_view::npos)
-      what.remove_prefix(bracket + 2);
-    if (const auto column = what.find("column "); column != std::string_view::npos)
-      what.remove_prefix(column);
-    throw ApiError(400, "invalid_json", "", "not valid JSON: " + printable(what, 160));
-  }
-}
 
 OpenAiRequest parse_openai_request(OpenAiRoute route, const json& body, UnknownFields unknown) {
   OpenAiRequest request;

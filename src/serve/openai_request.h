@@ -6,20 +6,15 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "engine/sampling_params.h"
+#include "serve/openai_route.h"
 #include "serve/request_fields.h"
 #include "text/token_id.h"
 
 namespace spillway {
-
-enum class OpenAiRoute : uint8_t { kChatCompletions, kCompletions };
-
-// "/v1/chat/completions" or "/v1/completions".
-[[nodiscard]] std::optional<OpenAiRoute> try_openai_route(std::string_view url);
 
 using OpenAiPrompt = std::variant<std::string, std::vector<TokenId>>;
 
@@ -51,12 +46,6 @@ struct OpenAiRequest {
   // KV is shared among requests with the same one; "": as the server has it.
   std::string cache_salt = {};
 };
-
-// One JSON value of at most 64 levels, with at most 1,024 members in an object (JsonLimits). Throws
-// ApiError(400) saying where it is not JSON.
-nlohmann::ordered_json parse_json_text(std::string_view text);
-// The same of text that check_json_bounds() has let pass.
-nlohmann::ordered_json parse_bounded_json(std::string_view text);
 
 // Besides OpenAI's fields those of vLLM and llama-server are known. One that is known and cannot be
 // obeyed is refused, unless its value asks for nothing. One that is not known is ignored and named

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "serve/api_error.h"
+#include "serve/bounded_json.h"
 
 namespace spillway {
 namespace {

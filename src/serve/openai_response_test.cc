@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "serve/bounded_json.h"
 #include "serve/completion.h"
 #include "serve/served_model.h"
 #include "text/test_vocabulary.h"

@@ -3,7 +3,7 @@
 // supported.
 #pragma once
 
-#include "serve/openai_request.h"
+#include "serve/openai_route.h"
 #include "serve/request_fields.h"
 
 namespace spillway {

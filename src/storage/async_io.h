@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "storage/aligned_buffer.h"
+#include "storage/io_answer.h"
 #include "storage/io_file.h"
 
 namespace spillway {
@@ -57,10 +58,6 @@ struct ExtentRead {
   std::span<const std::byte> bytes;
 };
 
-// kAuto: reads through io_uring where it is allowed, writes through threads: io_uring finishes
-// each direct write in a kernel worker, which was measured to cost up to a quarter of the rate.
-enum class IoBackend { kAuto, kUring, kThreads };
-
 struct IoQueueOptions {
   int depth = 32;                        // a user's pieces with the system at once: reads, writes
   size_t piece_bytes = size_t{1} << 20;  // requests are cut into these; a multiple of
@@ -68,16 +65,6 @@ struct IoQueueOptions {
   int threads = 16;                      // of a user, where there are threads; at most `depth`
   IoBackend backend = IoBackend::kAuto;  // kUring: throws kUnsupported where it is not allowed
 };
-
-// What went wrong with a request, as the Error that IoTicket::wait() throws has it.
-struct IoFailure {
-  ErrorCode code;
-  std::string message;
-};
-// Called by a thread of the queue when a request has ended, before its ticket is done; null where
-// all is well. Keep it short: with io_uring all users' answers come on one thread. Do not throw or
-// wait for tickets in it.
-using IoCallback = std::function<void(const IoFailure* failure)>;
 
 // The way to the disk, one for an engine: who makes the devices makes it, and everybody who reads
 // or writes beside the compute has a reference to it. It outlives them.

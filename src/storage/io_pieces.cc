@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "storage/aligned_buffer.h"
 #include "storage/io_calls.h"
 
 namespace spillway {

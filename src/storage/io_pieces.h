@@ -12,10 +12,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "storage/async_io.h"
+#include "storage/io_answer.h"
+#include "storage/io_file.h"
 
 namespace spillway {
 

@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "storage/aligned_buffer.h"
 #include "storage/test_folder.h"
 
 namespace spillway {

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "serve/api_error.h"
+#include "serve/bounded_json.h"
 #include "serve/openai_request.h"
 #include "serve/openai_response.h"
 #include "tests/fuzz/fuzz_targets.h"

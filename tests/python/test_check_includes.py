@@ -7,7 +7,7 @@ from script_checks import run_check
 
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 HEADER = SPDX + "// Something.\n#pragma once\n"
-TABLE = "# the table\nbase:\ntensor: base\ncuda: base tensor\ncli: base tensor cuda\n"
+TABLE = "# the table\nbase:\ntensor: base\ncuda: tensor\ncli: cuda\n"
 
 CLEAN_TREE = {
     "src/folders.txt": TABLE,
@@ -100,13 +100,30 @@ BROKEN = {
     "source outside the folders": ({"src/main.cc": SPDX}, "src/main.cc:1: sources belong into a folder"),
     "cycle in the table": (
         {"src/folders.txt": TABLE.replace("base:\n", "base: cli\n")},
-        "src/folders.txt:2: cycle: base -> cli -> base",
+        "src/folders.txt:2: cycle: base -> cli -> cuda -> tensor -> base",
     ),
     "unknown folder in the table": (
         {"src/folders.txt": TABLE.replace("base:\n", "base: nowhere\n")},
         "src/folders.txt:2: 'base' lists 'nowhere'",
     ),
     "folder listed twice": ({"src/folders.txt": TABLE + "base:\n"}, "src/folders.txt:6: folder 'base' is listed twice"),
+    "permission that no file needs": (
+        {"src/folders.txt": TABLE.replace("cli: cuda", "cli: base cuda")},
+        "src/folders.txt:5: 'cli' lists 'base', which none of its files includes",
+    ),
+    "pairs in a circle": (
+        {"src/base/error.cc": SPDX + '#include "base/log.h"\n', "src/base/log.h": HEADER + '#include "base/error.h"\n'},
+        "src/base/error.cc:2: circle of base/error, base/log: base/error includes base/log",
+    ),
+    "pairs in a circle by way of a third": (
+        {
+            "src/base/error.h": HEADER + '#include "base/log.h"\n',
+            "src/base/log.h": HEADER,
+            "src/base/log.cc": SPDX + '#include "base/level.h"\n',
+            "src/base/level.h": HEADER + '#include "base/error.h"\n',
+        },
+        "src/base/level.h:4: circle of base/error, base/level, base/log: base/level includes base/error",
+    ),
     "line that cannot be read": ({"src/folders.txt": TABLE + "Base = x\n"}, "src/folders.txt:6: expected"),
 }
 
@@ -117,6 +134,12 @@ def test_a_broken_rule_is_found(tmp_path, changes, finding):
     assert code == 1, output
     findings = output.splitlines()[:-1]
     assert any(line.startswith(finding) for line in findings), output
+
+
+def test_a_test_is_in_no_circle(tmp_path):
+    changes = {"src/base/test_log.h": HEADER + '#include "base/error.h"\n', "src/base/error_test.cc": SPDX + '#include "base/test_log.h"\n'}
+    code, output = check(tmp_path, changes)
+    assert code == 0, output
 
 
 def test_a_file_of_800_lines_passes(tmp_path):

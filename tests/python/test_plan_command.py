@@ -88,6 +88,33 @@ def test_named_matrices_are_priced_and_take_their_memory(spillway, tmp_path):
     assert "layers 0 to 47" in beyond.err
 
 
+def test_residence_by_gain_becomes_named_matrices(spillway, tmp_path):
+    file = tmp_path / "plan.json"
+    command = ("plan", "dummy:opt-13b", "--hardware", "h200", "--gpu-memory", "10GiB", "--no-advice", "--json")
+    found = spillway.run(*command).json()
+    assert "overrides" not in found["plan"] and found["plan"]["cpu_linear"]
+    even = found["plan"] | {"weights": {"gpu": 20, "host": 80}}
+
+    def price(**more):
+        file.write_text(json.dumps(even | more))
+        return spillway.run(*command, "--plan", file)
+
+    spread = price(residence="even").json()
+    assert spread["plan"] == price().json()["plan"]
+    by_gain = price(residence="gain").json()
+    roles = {entry["role"]: entry["home"] for entry in by_gain["plan"]["overrides"]}
+    assert roles["attention_out"] == "gpu" and "mlp_down" not in roles  # small ops gain the most
+    weights = [plan["memory"]["gpu"]["by_tag"]["weights"] for plan in (by_gain, spread)]
+    assert weights[0] == pytest.approx(weights[1], rel=0.05)
+    # What comes of it is a plan of its own.
+    file.write_text(json.dumps(by_gain["plan"]))
+    again = spillway.run(*command, "--plan", file).json()
+    assert again["plan"] == by_gain["plan"] and again["predicted"] == by_gain["predicted"]
+    beside = price(residence="gain", overrides=[{"role": "query", "home": "gpu"}])
+    beside.assert_one_line_error(WRONG_USAGE)
+    assert "residence" in beside.err
+
+
 def test_sparse_attention_is_suggested_and_priced(spillway):
     long = ("plan", "dummy:opt-6.7b", "--hardware", "h200", "--requests", "64", "--prompt-len", "1000", "--gen-len", "1000", "--json")
     dense = spillway.run(*long).json()

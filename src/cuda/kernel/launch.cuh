@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "cuda/cuda_error.h"
+#include "cuda/overlapping_launches.h"
 
 namespace spillway::cuda {
 

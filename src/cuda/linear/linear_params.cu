@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/kv/qkv_append.cuh"
-#include "cuda/linear/linear.h"
 #include "cuda/linear/linear_params.cuh"
+
+#include "cuda/kv/kv_append.h"
+#include "cuda/linear/linear.h"
 
 namespace spillway::cuda {
 namespace {
@@ -92,21 +93,6 @@ bool can_append(const LinearCall& call, const AppendCall& append) {
          append.rope_dims == kv.head_dim && kv.head_dim % 2 == 0 && append.batch.sequences == 1 &&
          call.parts[0].w.rows % kv.head_dim == 0 && call.parts[1].w.rows == kv_rows &&
          call.parts[2].w.rows == kv_rows;
-}
-
-QkvAppend qkv_append(const AppendCall& append) {
-  const KvLayerView& kv = append.kv;
-  return {
-      .angles = append.angles,
-      .interleaved = append.style == RopeStyle::kInterleaved,
-      .head_dim = kv.head_dim,
-      .kv = {{kv.k, kv.v}, append.planes},
-      .block_bytes = kv.block_bytes(),
-      .page_bytes = static_cast<int>(KvPageLayout(kv.type, kv.head_dim).bytes),
-      .position = append.batch.start,
-      .block_table = append.batch.block_table,
-      .faults = {append.faults, kv.layer},
-  };
 }
 
 }  // namespace spillway::cuda

@@ -8,7 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda/linear/linear_quant.h"
+#include "cuda/kernel_args.h"
+#include "cuda/linear/linear_quant_tuning.h"
 
 namespace spillway::cuda {
 

@@ -7,7 +7,7 @@
 #include "cuda/kernel/wgmma.cuh"
 #include "cuda/persistent/persistent_step_attention.cuh"
 #include "cuda/persistent/persistent_step_input.cuh"
-#include "cuda/persistent/persistent_step_kernel.h"
+#include "cuda/persistent/persistent_step_launch.h"
 #include "cuda/persistent/persistent_step_list.h"
 
 namespace spillway::cuda {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cuda/persistent/persistent_step_groups.cuh"
 #include "cuda/persistent/persistent_step_inl.cuh"
+#include "cuda/persistent/persistent_step_launch.h"
 #include "cuda/persistent/persistent_step_linear.cuh"
 
 namespace spillway::cuda {

@@ -24,14 +24,4 @@ size_t persistent_scratch_bytes(const GpuShape& gpu);
 void launch_persistent(const StepPhases& step, const WeightTypes& weights, const GpuShape& gpu,
                        cudaStream_t stream);
 
-// The same for one type each: persistent_step_four.cu, _eight.cu, _k.cu.
-void launch_persistent_q4_0(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
-void launch_persistent_q4_1(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
-void launch_persistent_g4(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
-void launch_persistent_q8_0(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
-void launch_persistent_q4_k(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
-void launch_persistent_q4_k_q6_k(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
-void launch_persistent_q5_k_q6_k(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
-void launch_persistent_q6_k(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
-
 }  // namespace spillway::cuda

@@ -16,6 +16,7 @@
 #include "base/thread_name.h"
 #include "base/unix_seconds.h"
 #include "serve/api_error.h"
+#include "serve/bounded_json.h"
 #include "serve/checksum.h"
 #include "serve/completion.h"
 #include "serve/completion_logprobs.h"

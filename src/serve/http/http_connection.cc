@@ -14,7 +14,6 @@
 #include "base/log.h"
 #include "base/log_event.h"
 #include "base/printable.h"
-#include "serve/http/io_loop.h"
 
 namespace spillway {
 namespace {
@@ -74,9 +73,9 @@ void notice_dead_peers(tcp::socket& socket, std::chrono::milliseconds most) {
 
 }  // namespace
 
-HttpConnection::HttpConnection(IoLoop& loop, ServerContext& context, tcp::socket socket,
+HttpConnection::HttpConnection(ConnectionOwner& owner, ServerContext& context, tcp::socket socket,
                                Standing standing, ClientConnections::Place place)
-    : loop_(loop),
+    : owner_(owner),
       context_(context),
       socket_(std::move(socket)),
       peer_(address_text(socket_)),
@@ -203,7 +202,7 @@ void HttpConnection::close() {
   state_ = State::kClosed;
   error_code ignored;
   socket_.close(ignored);
-  loop_.remove(*this);
+  owner_.remove(*this);
   const auto reply = reply_;
   release();
   if (reply != nullptr) reply->go();
@@ -222,13 +221,13 @@ void HttpConnection::wait_readable() {
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](const error_code&) {
     self->is_read_pending_ = false;
     // What is wrong with the socket, reading it tells.
-    self->loop_.run_step(*self, [&] { self->read(); });
+    self->run_step([&] { self->read(); });
   });
 }
 
 void HttpConnection::read() {
   for (int i = 0; i < kReadsAtOnce && wants_bytes(); ++i) {
-    const auto buffer = loop_.read_buffer();
+    const auto buffer = owner_.read_buffer();
     error_code error;
     const size_t count = socket_.read_some(asio::buffer(buffer.data(), buffer.size()), error);
     if (would_block(error)) break;
@@ -331,7 +330,7 @@ void HttpConnection::dispatch() {
       count_until_dropped(context_.bodies_bytes, std::exchange(counted_body_bytes_, 0));
   request_ = without_body(*request);
   begin_answering();
-  reply_ = std::make_shared<ReplyState>(loop_.inbox(), context_.options.most_stream_bytes);
+  reply_ = std::make_shared<ReplyState>(owner_.inbox(), context_.options.most_stream_bytes);
   reply_->connection = this;
   context_.replies.add();
   context_.requests.fetch_add(1, std::memory_order_relaxed);
@@ -423,7 +422,7 @@ void HttpConnection::put_head(const HttpAnswer& answer, ResponseFraming framing)
   framing.says_keep_alive = is_http_10_ && !closes_;
   std::string more = request_id_line(answer);
   if (request_ != nullptr) more += context_.cors.lines(*request_);
-  out_ += response_head(answer, framing, loop_.date(), more);
+  out_ += response_head(answer, framing, owner_.date(), more);
 }
 
 // "" where the answer has one of its own.
@@ -500,7 +499,7 @@ void HttpConnection::wait_writable() {
   is_write_pending_ = true;
   socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this()](const error_code&) {
     self->is_write_pending_ = false;
-    self->loop_.run_step(*self, [&] { self->go_on(); });
+    self->run_step([&] { self->go_on(); });
   });
 }
 

@@ -6,10 +6,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "base/log.h"
 #include "serve/api_error.h"
 #include "serve/http/http_request.h"
 #include "serve/http/reply_state.h"
@@ -19,23 +22,49 @@
 
 namespace spillway {
 
-class IoLoop;
+class HttpConnection;
+
+// The I/O thread that a connection belongs to (IoLoop), which alone calls either of them.
+class ConnectionOwner {
+ public:
+  virtual ~ConnectionOwner() = default;
+  // Where replies leave their messages.
+  virtual const std::shared_ptr<LoopInbox>& inbox() const = 0;
+  // The connection is closed: it is not to be held any longer.
+  virtual void remove(HttpConnection& connection) = 0;
+  // What was read is taken out of it before the next connection reads.
+  virtual std::span<char> read_buffer() = 0;
+  virtual const std::string& date() = 0;  // now, as answers have it
+};
 
 // A state machine of one I/O thread: not thread-safe, all calls come from there. Sockets are read
 // and written without waiting, as epoll says; a read is always wanted, also while an answer is on
 // its way, which is how a client that leaves is noticed at once. Answers come as messages of their
-// reply. Who calls must hold it, and closes it when it throws (IoLoop::run_step).
+// reply. Who calls must hold it, and does so by way of run_step().
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   // Whether its requests are answered. One that is too many is only asked whether it is a probe
   // (HttpHandler::is_probe), and told to come again if it is not.
   enum class Standing : uint8_t { kWelcome, kTooMany, kTooManyOfClient };
 
-  HttpConnection(IoLoop& loop, ServerContext& context, boost::asio::ip::tcp::socket socket,
-                 Standing standing, ClientConnections::Place place);
+  HttpConnection(ConnectionOwner& owner, ServerContext& context,
+                 boost::asio::ip::tcp::socket socket, Standing standing,
+                 ClientConnections::Place place);
   ~HttpConnection();
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
+
+  // Runs one step: what is thrown there (out of memory, most likely) is the end of this connection,
+  // not of the server.
+  template <class Step>
+  void run_step(Step&& step) {
+    try {
+      step();
+    } catch (const std::exception& error) {
+      log_warning("http: a connection is closed: {}", error.what());
+      close();
+    }
+  }
 
   void start();
   // One too many, and its time is over: says so and closes at once.
@@ -86,7 +115,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void release();
   void log_access(std::string_view note);
 
-  IoLoop& loop_;
+  ConnectionOwner& owner_;
   ServerContext& context_;
   boost::asio::ip::tcp::socket socket_;
   std::string peer_;

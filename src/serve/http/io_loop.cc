@@ -69,7 +69,7 @@ void IoLoop::add_connection(boost::asio::ip::tcp::socket socket, HttpConnection:
     }
     connections_.insert(connection);
     arm_timer();
-    run_step(*connection, [&] { connection->start(); });
+    connection->run_step([&] { connection->start(); });
   });
 }
 
@@ -78,8 +78,7 @@ void IoLoop::add_connection(boost::asio::ip::tcp::socket socket, HttpConnection:
 void IoLoop::make_room_for_another_refusal() {
   std::erase_if(refused_, [](const auto& connection) { return connection.expired(); });
   if (refused_.size() < kMostRefused) return;
-  if (const auto oldest = refused_.front().lock())
-    run_step(*oldest, [&] { oldest->end_refused(); });
+  if (const auto oldest = refused_.front().lock()) oldest->run_step([&] { oldest->end_refused(); });
   refused_.pop_front();
 }
 
@@ -93,12 +92,12 @@ void IoLoop::deliver() {
   for (ReplyMessage& message : messages_) {
     if (message.reply->connection == nullptr) continue;
     const auto connection = message.reply->connection->shared_from_this();
-    run_step(*connection, [&] {
+    connection->run_step([&] {
       if (connection->apply(message)) touched_.push_back(connection);
     });
   }
   messages_.clear();
-  for (const auto& connection : touched_) run_step(*connection, [&] { connection->go_on(); });
+  for (const auto& connection : touched_) connection->run_step([&] { connection->go_on(); });
   touched_.clear();
 }
 
@@ -113,7 +112,7 @@ void IoLoop::arm_timer() {
     // Some close and leave the set meanwhile.
     touched_.assign(connections_.begin(), connections_.end());
     for (const auto& connection : touched_)
-      run_step(*connection, [&] { connection->check_time(now); });
+      connection->run_step([&] { connection->check_time(now); });
     touched_.clear();
     arm_timer();
   });

@@ -9,7 +9,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <ctime>
 #include <deque>
-#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,7 +16,6 @@
 #include <unordered_set>
 #include <vector>
 
-#include "base/log.h"
 #include "serve/http/http_connection.h"
 #include "serve/http/reply_state.h"
 #include "serve/http/server_context.h"
@@ -26,10 +24,10 @@ namespace spillway {
 
 // One io_context with one thread: what belongs to a connection needs no lock, and messages for all
 // connections of the thread come with one wake-up.
-class IoLoop {
+class IoLoop : public ConnectionOwner {
  public:
   explicit IoLoop(ServerContext& context);
-  ~IoLoop() { stop(); }
+  ~IoLoop() override { stop(); }
   IoLoop(const IoLoop&) = delete;
   IoLoop& operator=(const IoLoop&) = delete;
 
@@ -41,21 +39,10 @@ class IoLoop {
   void stop();
 
   // From its own thread.
-  // Runs one step of a connection: what is thrown there (out of memory, most likely) is the end of
-  // this connection, not of the server.
-  template <class Step>
-  void run_step(HttpConnection& connection, Step&& step) {
-    try {
-      step();
-    } catch (const std::exception& error) {
-      log_warning("http: a connection is closed: {}", error.what());
-      connection.close();
-    }
-  }
-  const std::shared_ptr<LoopInbox>& inbox() const { return inbox_; }
-  void remove(HttpConnection& connection);
-  std::span<char> read_buffer() { return read_buffer_; }
-  const std::string& date();
+  const std::shared_ptr<LoopInbox>& inbox() const override { return inbox_; }
+  void remove(HttpConnection& connection) override;
+  std::span<char> read_buffer() override { return read_buffer_; }
+  const std::string& date() override;
 
  private:
   void run();

@@ -1,44 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/jinja/compare.h"
 
-#include <cmath>
-#include <functional>
-#include <string_view>
+#include <algorithm>
 
 #include "base/error.h"
-#include "base/printable.h"
 #include "text/jinja/find.h"
+#include "text/jinja/number_order.h"
 #include "text/jinja/sequence.h"
 
 namespace spillway::jinja {
 namespace {
-
-constexpr uint32_t kMostKeyDepth = 16;  // tuples in tuples as a key
-
-// Exact also where an integer has more digits than a double.
-int compare_numbers(const Value& a, const Value& b) {
-  if (a.is_integral() && b.is_integral())
-    return a.integer() < b.integer() ? -1 : a.integer() > b.integer() ? 1 : 0;
-  if (a.is_integral() != b.is_integral()) {
-    const bool swapped = b.is_integral();
-    const int64_t integer = swapped ? b.integer() : a.integer();
-    const double number = swapped ? a.number() : b.number();
-    if (std::isfinite(number) && std::fabs(number) < 9.2e18) {
-      const auto whole = static_cast<int64_t>(number);  // towards zero
-      int order = integer < whole ? -1 : integer > whole ? 1 : 0;
-      const double rest = number - static_cast<double>(whole);
-      if (order == 0) order = rest > 0 ? -1 : rest < 0 ? 1 : 0;
-      return swapped ? -order : order;
-    }
-  }
-  const double x = a.number();
-  const double y = b.number();
-  return x < y ? -1 : x > y ? 1 : 0;
-}
-
-bool has_nan(const Value& a, const Value& b) {
-  return std::isnan(a.number()) || std::isnan(b.number());
-}
 
 class Comparison {
  public:
@@ -114,36 +85,6 @@ class Comparison {
   Heap& heap_;
 };
 
-uint64_t hash_nested(const Value& value, uint32_t depth) {
-  switch (value.kind()) {
-    case Kind::kUndefined:
-    case Kind::kNone:
-      return static_cast<uint64_t>(value.kind());
-    case Kind::kBool:
-    case Kind::kInt:
-      return std::hash<int64_t>{}(value.integer());
-    case Kind::kFloat: {
-      const double number = value.number();
-      if (std::fabs(number) < 9.2e18 && number == std::floor(number))
-        return std::hash<int64_t>{}(static_cast<int64_t>(number));
-      return std::hash<double>{}(number);
-    }
-    case Kind::kString:
-      return std::hash<std::string_view>{}(value.bytes());
-    case Kind::kList: {
-      SPW_CHECK(value.list().sequence == Sequence::kTuple, kInvalidArgument,
-                "a value of type '{}' cannot be a key", type_name(value));
-      SPW_CHECK(depth < kMostKeyDepth, kInvalidArgument, "a key is nested too deeply");
-      uint64_t hash = 0x9E3779B97F4A7C15;
-      for (const Value& item : value.list().items)
-        hash = (hash ^ hash_nested(item, depth + 1)) * 0x100000001B3;
-      return hash;
-    }
-    default:
-      fail(ErrorCode::kInvalidArgument, "a value of type '{}' cannot be a key", type_name(value));
-  }
-}
-
 }  // namespace
 
 bool is_true(const Value& value) {
@@ -183,25 +124,6 @@ bool contains(Heap& heap, const Value& container, const Value& item) {
   for (const Value& each : items_of(heap, container))
     if (each.same_as(item) || equals(heap, each, item)) return true;
   return false;
-}
-
-uint64_t hash_value(const Value& value) { return hash_nested(value, 0); }
-
-bool same_key(const Value& a, const Value& b) {
-  if (a.is_number() && b.is_number()) return !has_nan(a, b) && compare_numbers(a, b) == 0;
-  if (a.kind() != b.kind()) return false;
-  if (a.is_string()) return a.bytes() == b.bytes();
-  if (!a.is(Kind::kList)) return true;
-  const auto& x = a.list().items;
-  const auto& y = b.list().items;
-  if (x.size() != y.size()) return false;
-  for (size_t i = 0; i < x.size(); ++i)
-    if (!same_key(x[i], y[i])) return false;
-  return true;
-}
-
-void fail_undefined(const Value& value) {
-  fail(ErrorCode::kInvalidArgument, "{}", printable(value.why_undefined(), 300));
 }
 
 }  // namespace spillway::jinja

@@ -7,6 +7,7 @@
 #include "text/jinja/attribute.h"
 #include "text/jinja/compare.h"
 #include "text/jinja/filters.h"
+#include "text/jinja/interpreter.h"
 #include "text/jinja/interpreter_scopes.h"
 #include "text/jinja/print.h"
 #include "text/jinja/sequence.h"
@@ -15,7 +16,7 @@ namespace spillway::jinja {
 
 // One function for each kind of expression keeps the frames of this recursion small.
 Value Interpreter::evaluate(const Expression& expression) {
-  const Deeper deeper(*this);
+  const NestingScope nested(nesting_, heap_.limits());
   heap_.charge_steps(1);
   const auto& node = expression.node;
   if (const auto* name = std::get_if<NameExpression>(&node)) return evaluate_name(*name);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/jinja/dict.h"
 #include "text/jinja/jinja_options.h"
 #include "text/jinja/value.h"
 

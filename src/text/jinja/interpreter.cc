@@ -29,13 +29,13 @@ NameId id_of(const Tree& tree, std::string_view name) {
 
 OriginBytes Interpreter::run(Frame& root) {
   frame_ = &root;
-  OutputScope output(*this);
+  OutputScope output(out_, heap_);
   run_body(tree_.body);
   return output.take_bytes();
 }
 
 Interpreter::Flow Interpreter::run_body(const Body& body) {
-  const Deeper deeper(*this);
+  const NestingScope nested(nesting_, heap_.limits());
   for (const auto& statement : body) {
     const Flow flow = run_statement(*statement);
     if (flow != Flow::kNormal) return flow;
@@ -92,7 +92,7 @@ std::vector<Value> Interpreter::filtered(const ForStatement& node, Frame* outer,
   if (!node.filter) return items;
   std::vector<Value> kept;
   for (const Value& item : items) {
-    const FrameScope scope(*this, outer);
+    const FrameScope scope(frames_, frame_, outer);
     assign(node.target, item);
     if (is_true(evaluate(*node.filter))) kept.push_back(item);
   }
@@ -105,8 +105,8 @@ Interpreter::Flow Interpreter::run_loop(const ForStatement& node, Frame* outer,
   if (node.is_recursive) {
     capture(outer);
     recurse = [this, &node, outer, depth](const Value& inner) {
-      const Deeper deeper(*this);
-      OutputScope output(*this);
+      const NestingScope nested(nesting_, heap_.limits());
+      OutputScope output(out_, heap_);
       run_loop(node, outer, inner, depth + 1);
       return output.take();
     };
@@ -122,7 +122,7 @@ Interpreter::Flow Interpreter::run_loop(const ForStatement& node, Frame* outer,
   bool completed = false;  // as in Python's Jinja, `else` also follows where every round was left
   for (size_t i = 0; i < loop.items().size(); ++i) {
     heap_.charge_steps(1);
-    const FrameScope scope(*this, outer);
+    const FrameScope scope(frames_, frame_, outer);
     loop.go_to(i);
     frame_->variables[loop_name] = loop_value;
     assign(node.target, loop.items()[i]);
@@ -132,7 +132,7 @@ Interpreter::Flow Interpreter::run_loop(const ForStatement& node, Frame* outer,
   }
   loop.finish();
   if (completed) return Flow::kNormal;
-  const FrameScope scope(*this, outer);
+  const FrameScope scope(frames_, frame_, outer);
   return run_body(node.otherwise);
 }
 
@@ -157,8 +157,8 @@ void Interpreter::assign(const Target& target, const Value& value) {
 }
 
 Value Interpreter::render_body(const Body& body) {
-  const FrameScope scope(*this, frame_);
-  OutputScope output(*this);
+  const FrameScope scope(frames_, frame_, frame_);
+  OutputScope output(out_, heap_);
   run_body(body);
   return output.take();
 }
@@ -191,7 +191,7 @@ void Interpreter::run_call_block(const CallStatement& node) {
 Interpreter::Flow Interpreter::run_scope(const ScopeStatement& node) {
   std::vector<Value> values;
   for (const auto& assignment : node.assignments) values.push_back(evaluate(*assignment.second));
-  const FrameScope scope(*this, frame_);
+  const FrameScope scope(frames_, frame_, frame_);
   for (size_t i = 0; i < values.size(); ++i) assign(node.assignments[i].first, values[i]);
   return run_body(node.body);
 }
@@ -214,7 +214,7 @@ Value Interpreter::make_macro(const MacroStatement& macro) {
 
 Value Interpreter::call_macro(const MacroStatement& macro, Frame* outer,
                               const Arguments& arguments) {
-  const Deeper deeper(*this);
+  const NestingScope nested(nesting_, heap_.limits());
   SPW_CHECK(macro_depth_ < heap_.limits().macro_depth, kInvalidArgument,
             "macros of the chat template call each other more than {} deep",
             heap_.limits().macro_depth);
@@ -222,9 +222,9 @@ Value Interpreter::call_macro(const MacroStatement& macro, Frame* outer,
   const uint32_t line = line_;
   Value result;
   try {
-    const FrameScope scope(*this, outer);
+    const FrameScope scope(frames_, frame_, outer);
     bind_arguments(macro, arguments);
-    OutputScope output(*this);
+    OutputScope output(out_, heap_);
     run_body(macro.body);
     result = output.take();
   } catch (...) {

@@ -22,9 +22,6 @@ class Interpreter {
 
  private:
   enum class Flow : uint8_t { kNormal, kBreak, kContinue };
-  class Deeper;
-  class FrameScope;
-  class OutputScope;
   struct Loop;
 
   // Statements.

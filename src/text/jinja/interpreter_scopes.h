@@ -2,33 +2,35 @@
 // What the interpreter sets for a while and puts back, also when an error passes.
 #pragma once
 
+#include <cstdint>
 #include <utility>
 
 #include "base/error.h"
-#include "text/jinja/interpreter.h"
+#include "text/jinja/frame.h"
+#include "text/jinja/heap.h"
 
 namespace spillway::jinja {
 
 // Evaluation is recursive, so its depth is limited.
-class Interpreter::Deeper {
+class NestingScope {
  public:
-  explicit Deeper(Interpreter& interpreter) : interpreter_(interpreter) {
-    SPW_CHECK(++interpreter_.nesting_ <= interpreter_.heap_.limits().nesting, kInvalidArgument,
-              "the chat template is nested more than {} deep", interpreter_.heap_.limits().nesting);
+  NestingScope(uint32_t& nesting, const JinjaLimits& limits) : nesting_(nesting) {
+    SPW_CHECK(++nesting_ <= limits.nesting, kInvalidArgument,
+              "the chat template is nested more than {} deep", limits.nesting);
   }
-  ~Deeper() { --interpreter_.nesting_; }
-  Deeper(const Deeper&) = delete;
-  Deeper& operator=(const Deeper&) = delete;
+  ~NestingScope() { --nesting_; }
+  NestingScope(const NestingScope&) = delete;
+  NestingScope& operator=(const NestingScope&) = delete;
 
  private:
-  Interpreter& interpreter_;
+  uint32_t& nesting_;
 };
 
-// A new frame within `parent`.
-class Interpreter::FrameScope {
+// A new frame within `parent` is the current one.
+class FrameScope {
  public:
-  FrameScope(Interpreter& interpreter, Frame* parent)
-      : pool_(interpreter.frames_), current_(interpreter.frame_), before_(interpreter.frame_) {
+  FrameScope(FramePool& pool, Frame*& current, Frame* parent)
+      : pool_(pool), current_(current), before_(current) {
     current_ = pool_.acquire(parent);
   }
   ~FrameScope() {
@@ -45,13 +47,11 @@ class Interpreter::FrameScope {
 };
 
 // Output goes to a text of its own.
-class Interpreter::OutputScope {
+class OutputScope {
  public:
-  explicit OutputScope(Interpreter& interpreter)
-      : interpreter_(interpreter),
-        text_(interpreter.heap_),
-        before_(std::exchange(interpreter.out_, &text_)) {}
-  ~OutputScope() { interpreter_.out_ = before_; }
+  OutputScope(TextBuilder*& current, Heap& heap)
+      : current_(current), text_(heap), before_(std::exchange(current, &text_)) {}
+  ~OutputScope() { current_ = before_; }
   OutputScope(const OutputScope&) = delete;
   OutputScope& operator=(const OutputScope&) = delete;
 
@@ -59,7 +59,7 @@ class Interpreter::OutputScope {
   OriginBytes take_bytes() { return text_.take_bytes(); }
 
  private:
-  Interpreter& interpreter_;
+  TextBuilder*& current_;
   TextBuilder text_;
   TextBuilder* before_;
 };

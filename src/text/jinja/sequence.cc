@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "text/jinja/compare.h"
 #include "text/utf8.h"
 
 namespace spillway::jinja {

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/jinja/value.h"
 
-#include "text/jinja/compare.h"
+#include "base/error.h"
+#include "base/printable.h"
 
 namespace spillway::jinja {
-namespace {
-
-constexpr size_t kIndexedFrom = 9;  // smaller dicts are searched from the front
-
-}  // namespace
 
 Value Value::undefined(const std::string* why) {
   Value value;
@@ -33,43 +29,6 @@ bool Value::same_as(const Value& other) const {
       return text_ == other.text_ || bytes() == other.bytes();
     default:
       return list_ == other.list_;  // any of the pointers
-  }
-}
-
-std::optional<size_t> Dict::try_position(const Value& key, uint64_t hash) const {
-  if (positions_.empty()) {
-    for (size_t i = 0; i < items_.size(); ++i)
-      if (same_key(items_[i].first, key)) return i;
-    return std::nullopt;
-  }
-  const auto [begin, end] = positions_.equal_range(hash);
-  for (auto it = begin; it != end; ++it)
-    if (same_key(items_[it->second].first, key)) return it->second;
-  return std::nullopt;
-}
-
-std::optional<Value> Dict::try_find(const Value& key) const {
-  const auto at = try_position(key, hash_value(key));
-  if (!at) return std::nullopt;
-  return items_[*at].second;
-}
-
-std::optional<Value> Dict::try_find(std::string_view key) const {
-  const Text text(key, Origin::kTemplate);
-  return try_find(Value(&text));
-}
-
-void Dict::set(const Value& key, const Value& value) {
-  const uint64_t hash = hash_value(key);
-  if (const auto at = try_position(key, hash)) {
-    items_[*at].second = value;
-    return;
-  }
-  items_.emplace_back(key, value);
-  if (!positions_.empty()) {
-    positions_.emplace(hash, items_.size() - 1);
-  } else if (items_.size() == kIndexedFrom) {
-    for (size_t i = 0; i < items_.size(); ++i) positions_.emplace(hash_value(items_[i].first), i);
   }
 }
 
@@ -115,6 +74,10 @@ std::string_view type_name(const Value& value) {
       return "dict_items";
   }
   return "object";
+}
+
+void fail_undefined(const Value& value) {
+  fail(ErrorCode::kInvalidArgument, "{}", printable(value.why_undefined(), 300));
 }
 
 }  // namespace spillway::jinja

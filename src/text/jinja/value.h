@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -114,30 +113,10 @@ struct List {
   bool is_view() const { return sequence >= Sequence::kDictKeys; }
 };
 
-// Keeps the order in which keys came. Keys must be hashable, see hash_value(); 1, 1.0 and true are
-// one key.
-class Dict {
- public:
-  const std::vector<std::pair<Value, Value>>& items() const { return items_; }
-  size_t size() const { return items_.size(); }
-  [[nodiscard]] std::optional<Value> try_find(const Value& key) const;
-  [[nodiscard]] std::optional<Value> try_find(std::string_view key) const;
-  void set(const Value& key, const Value& value);
-
- private:
-  std::optional<size_t> try_position(const Value& key, uint64_t hash) const;
-  std::vector<std::pair<Value, Value>> items_;
-  std::unordered_multimap<uint64_t, size_t> positions_;  // by hash, once there are many
-};
-
 // What Python makes lazily: it can be gone through once, has no length, and is always true.
 struct Iterator {
   std::vector<Value> items;
   size_t next = 0;
-};
-
-struct Namespace {
-  Dict attributes;
 };
 
 struct Arguments {
@@ -163,5 +142,8 @@ struct Object {
 
 // What Python calls the type: "str", "list", ...
 std::string_view type_name(const Value& value);
+
+// Throws the error of using an undefined value.
+[[noreturn]] void fail_undefined(const Value& value);
 
 }  // namespace spillway::jinja
