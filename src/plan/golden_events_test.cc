@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "model/known_models.h"
+#include "model/model_part.h"
 #include "model/transformer_shape.h"
 #include "plan/block_schedule.h"
 #include "plan/weight_homes.h"
@@ -26,11 +27,11 @@ namespace {
 // "run op, layer 0 qkv, batch 1": everything that an event says.
 std::string text_of(const LoweredModel& model, const StepEvent& event) {
   constexpr std::array kKinds = {"load", "wait", "run", "start", "join", "store", "release"};
-  constexpr std::array kSubjects = {"op",  "weights",   "KV", "KV of the layer", "hidden states",
-                                    "CPU", "partitions"};
+  constexpr std::array kSubjects = {
+      "op", "weights", "KV", "KV of the layer", "hidden states", "CPU", "partitions", "hand-over"};
   std::string text = fmt::format("{} {}", kKinds.at(static_cast<size_t>(event.kind)),
                                  kSubjects.at(static_cast<size_t>(event.subject)));
-  const bool embeds = event.layer == kEmbeddingList && event.op >= 0;
+  const bool embeds = event.subject == EventSubject::kOp && event.layer == kEmbeddingList;
   if (embeds) text += ", embedding";
   if (event.layer >= 0)
     text += event.layer < model.layer_count() ? fmt::format(", layer {}", event.layer) : ", head";
@@ -42,23 +43,19 @@ std::string text_of(const LoweredModel& model, const StepEvent& event) {
   return text + "\n";
 }
 
-// Two layers, each with a gated MLP that is cut into two segments.
-const Model& two_layers() {
-  static const Model model = [] {
-    TransformerShape shape = try_known_model("tinyllama-1.1b").value();
-    shape.layers = 2;
-    Model made{make_spec(shape), {}};
-    for (const WeightSlot& slot : weight_slots(made.spec))
-      made.weights.push_back({slot, slot.is_vector() ? DType::kF32 : DType::kF16, std::nullopt});
-    return made;
-  }();
+// So many layers, each with a gated MLP that is cut into two segments.
+Model layers_of(int count) {
+  TransformerShape shape = try_known_model("tinyllama-1.1b").value();
+  shape.layers = count;
+  Model model{make_spec(shape), {}};
+  for (const WeightSlot& slot : weight_slots(model.spec))
+    model.weights.push_back({slot, slot.is_vector() ? DType::kF32 : DType::kF16, std::nullopt});
   return model;
 }
 
 // A step with these weights and these micro-batches.
-StepShape step_of(const WeightPlan& weights, const StreamCut& cut,
-                  std::vector<BatchShape> batches) {
-  const Model& model = two_layers();
+StepShape step_of(const WeightPlan& weights, const StreamCut& cut, std::vector<BatchShape> batches,
+                  const Model& model = layers_of(2)) {
   const std::vector<Tier> homes = weight_homes(/*host_visible=*/false, model, weights);
   const std::vector<StreamOrder> orders{stream_order(model, homes, cut)};
   StepShape shape{.model = model.spec.lowered,
@@ -117,6 +114,11 @@ std::vector<PlacementKind> placement_kinds() {
       {"head_streamed", step_of(embeddings_in_host_memory, segments, {resident})},
       {"head_streamed_no_logits", step_of(embeddings_in_host_memory, segments, {{}})},
       {"everything_streamed_some_logits", step_of(nothing_on_device, {}, {{}, resident})},
+      {"first_part", step_of(on_device, {}, {resident}, part_of(layers_of(2), 0, 1))},
+      {"last_part", step_of(on_device, {}, {resident}, part_of(layers_of(2), 1, 2))},
+      {"middle_part_two_batches",
+       step_of(in_host_memory, {}, {resident, {.rows_away = true, .logits = true}},
+               part_of(layers_of(3), 1, 2))},
   };
 }
 

@@ -27,8 +27,9 @@ namespace spillway {
 // layer that it does not have.
 std::vector<Tier> weight_homes(bool host_visible, const Model& model, WeightPlan plan);
 
-// The weight that logits are made with: the token embedding where that is the head too.
-const BoundWeight& head_of(const Model& model);
+// The weight that logits are made with: the token embedding where that is the head too. Null in a
+// part of a model that has no head (model/model_part.h).
+const BoundWeight* try_head_of(const Model& model);
 // The layout that a weight has in memory.
 WeightLayout weight_layout(const DeviceTraits& traits, const Model& model,
                            const BoundWeight& weight);
