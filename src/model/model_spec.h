@@ -27,9 +27,10 @@ struct ModelSpec {
   int64_t ffn = 0;
   int64_t max_context = 0;
 
-  std::shared_ptr<const LayerSpec> embedding;            // from tokens to the residual stream
+  // From tokens to the residual stream, and from rows of it to logits. A part of a model may be
+  // without one of them (model_part.h): that list has no ops.
+  std::shared_ptr<const LayerSpec> embedding, head;
   std::vector<std::shared_ptr<const LayerSpec>> layers;  // equal ones are shared
-  std::shared_ptr<const LayerSpec> head;                 // from rows of it to logits
   std::vector<RopeSpec> ropes;  // the distinct ones; each has one buffer of angles
 
   std::shared_ptr<const LoweredModel> lowered;  // these lists, as devices run them

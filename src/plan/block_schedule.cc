@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -31,8 +32,11 @@ class Scheduling {
 
   std::vector<StepEvent> run() {
     load_kv_ahead();
+    const bool takes_over = shape_.model->embedding.ops.empty();
     for (int b = 0; b < batches_; ++b) {
-      add(Kind::kRun, Subject::kOp, {.layer = kEmbeddingList, .op = 0, .batch = b});
+      if (takes_over) add(Kind::kLoad, Subject::kHandOver, {.batch = b});
+      add(Kind::kRun, Subject::kOp,
+          {.layer = kEmbeddingList, .op = takes_over ? -1 : 0, .batch = b});
       add(Kind::kStore, Subject::kHiddenStates, {.batch = b});
     }
     for (int layer = 0; layer < shape_.layers(); ++layer) {
@@ -51,6 +55,8 @@ class Scheduling {
 
   int batch_count() const { return static_cast<int>(shape_.batches.size()); }
   const BatchShape& batch(int b) const { return shape_.batches[static_cast<size_t>(b)]; }
+  bool hands_over() const { return shape_.model->head.ops.empty(); }
+  bool wants_logits(int b) const { return batch(b).logits && !hands_over(); }
   void add(Kind kind, Subject subject, const Where& where) {
     events_.push_back({kind, subject, where.layer, where.op, where.batch, where.group});
   }
@@ -92,7 +98,7 @@ class Scheduling {
     const int layer = shape_.layers();
     bool wanted = false;
     for (int b = 0; b < batches_; ++b) {
-      if (!batch(b).logits) continue;
+      if (!wants_logits(b)) continue;
       wanted = true;
       take_rows(layer, b);
       add(Kind::kRun, Subject::kOp, {.layer = layer, .op = 0, .batch = b});  // gather
@@ -132,7 +138,9 @@ class Scheduling {
     load_rows_ahead(layer, b);
     const auto ops = static_cast<int>(shape_.model->layer(layer).ops.size());
     for (int op = 0; op < ops; ++op) run_op(layer, op, b);
-    const bool last = layer + 1 == shape_.layers() && !batch(b).logits;
+    const bool last = layer + 1 == shape_.layers() && !wants_logits(b);
+    if (last && hands_over())
+      return add(Kind::kStore, Subject::kHandOver, {.layer = layer, .batch = b});
     add(last ? Kind::kRelease : Kind::kStore, Subject::kHiddenStates, {.layer = layer, .batch = b});
   }
 
@@ -181,7 +189,7 @@ class Scheduling {
       next = 0;
       if (layer + 1 < shape_.layers()) return next;
     }
-    while (next < batches_ && !batch(next).logits) ++next;
+    while (next < batches_ && !wants_logits(next)) ++next;
     return next < batches_ ? next : -1;
   }
 
@@ -245,15 +253,20 @@ std::string event_name(const LoweredModel& model, const StepEvent& event) {
   constexpr std::array kSubjects = {"op",  "weights",   "KV", "KV of the layer", "hidden states",
                                     "CPU", "partitions"};
   const auto op = [&] {
+    if (event.op < 0) return std::string_view("angles");
     const bool embeds = event.layer == kEmbeddingList;
     return (embeds ? model.embedding : model.layer(event.layer)).name(event.op);
   };
+  if (event.subject == EventSubject::kHandOver)
+    return event.kind == EventKind::kLoad ? "take over hidden states" : "hand over hidden states";
   if (event.subject == EventSubject::kOp) return std::string(op());
   if (event.subject == EventSubject::kCpu)
     return fmt::format("{}{} on the CPU", event.kind == EventKind::kJoin ? "join " : "", op());
   return fmt::format("{} {}", kKinds[static_cast<size_t>(event.kind)],
                      kSubjects[static_cast<size_t>(event.subject)]);
 }
+
+bool is_decided_in_step(const StepEvent& event) { return event.subject == EventSubject::kHandOver; }
 
 std::vector<StepEvent> schedule_step(const StepShape& shape) {
   SPW_ASSERT(shape.model != nullptr && shape.layers() > 0);

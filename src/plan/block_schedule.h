@@ -36,13 +36,17 @@ enum class EventSubject : uint8_t {
   kHiddenStates,  // the residual stream of `batch`
   kCpu,           // the CPU's rows of a linear op, or its sequences of an attention op
   kPartitions,    // attention to sequences whose KV is in several memories
+  kHandOver,  // the residual stream of `batch`, taken over from the part of the model before this
+              // one (load), or handed over to the next part (store), which releases it; the device
+              // waits for both
 };
 
 struct StepEvent {
   EventKind kind = EventKind::kRun;
   EventSubject subject = EventSubject::kOp;
   int layer = -1;  // kEmbeddingList; as many as there are: the head's list
-  int op = -1;     // in that list as devices run it (LoweredLayer::ops)
+  int op = -1;     // in that list as devices run it (LoweredLayer::ops); -1 of an embedding's list
+                   // without ops: the angles of its ropes alone
   int batch = -1;
   int group = -1;
   bool operator==(const StepEvent&) const = default;
@@ -50,6 +54,9 @@ struct StepEvent {
 
 // "load weights", "qkv", "qkv on the CPU": what a trace shows.
 std::string event_name(const LoweredModel& model, const StepEvent& event);
+
+// Whether a recorded graph ends before such an event, as the host itself acts in every step.
+bool is_decided_in_step(const StepEvent& event);
 
 // What of a step decides its order.
 struct BatchShape {
@@ -87,6 +94,9 @@ struct StepShape {
 
 StreamedShape streamed_shape(const StreamedLinear& linear);
 
+// A step of a part of a model (model/model_part.h) begins with hidden states that it takes over
+// where the model has no embedding, and ends with handing them over where it has no head.
+//
 // With overlap, pieces of the first layers come for the next step while the last ones of this one
 // compute. With several batches, all pieces of a layer must find room.
 std::vector<StepEvent> schedule_step(const StepShape& shape);

@@ -83,8 +83,10 @@ std::vector<SplitOp> split_ops(const Model& model) {
     const WeightSlot& slot = model.weights[i].slot;
     if (slot.is_layer_matrix()) add(i, slot.layer, slot.op_name);
   }
-  add(static_cast<size_t>(&head_of(model) - model.weights.data()), model.spec.layer_count(),
-      model.spec.head->ops.back().name);
+  if (const BoundWeight* const head = try_head_of(model); head != nullptr) {
+    add(static_cast<size_t>(head - model.weights.data()), model.spec.layer_count(),
+        model.spec.head->ops.back().name);
+  }
   return ops;
 }
 

@@ -153,6 +153,7 @@ class Simulation {
     return &kv_there_[group_at(event)];
   }
   void load(const StepEvent& event) {
+    if (event.subject == EventSubject::kHandOver) return hand_over(event);
     double& there = *try_there(event);
     if (event.subject == EventSubject::kWeights) {
       there = load_weights(event);
@@ -163,7 +164,11 @@ class Simulation {
       ++kv_loads_;
     }
   }
+  void hand_over(const StepEvent& event) {
+    device_waits_for(work(event, free_at(Worker::kDevice)));
+  }
   void store(const StepEvent& event) {
+    if (event.subject == EventSubject::kHandOver) return hand_over(event);
     const double now = free_at(Worker::kDevice);
     if (event.subject == EventSubject::kHiddenStates) {
       if (batch_of(event).rows_away) rows_stored_ = work(event, now);

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "model/known_models.h"
+#include "model/model_part.h"
 #include "model/transformer_shape.h"
 
 namespace spillway {
@@ -50,6 +51,26 @@ struct SimulateTest : testing::Test {
     return done.seconds[2];
   }
 };
+
+// What is handed over has been computed, and the next step waits for it.
+TEST_F(SimulateTest, HandOversHoldTheDeviceUp) {
+  const Model whole = describe_dummy_model("opt-125m");
+  const auto step_of = [&](int first, int end) {
+    const StepShape part{.model = part_of(whole, first, end).spec.lowered, .batches = {{}, {}}};
+    const auto one_each = [&](const StepEvent& event) {
+      EventPrice each;
+      if (event.kind == EventKind::kRun && event.op == kLastOp) each[Worker::kDevice] = 1;
+      if (event.subject != EventSubject::kHandOver) return each;
+      each[event.kind == EventKind::kLoad ? Worker::kToDevice : Worker::kToHost] = 0.25;
+      return each;
+    };
+    return simulate_steps(part, 3, one_each).seconds[1];
+  };
+  EXPECT_DOUBLE_EQ(step_of(0, 12), 24);
+  EXPECT_DOUBLE_EQ(step_of(0, 4), 8 + 2 * 0.25);
+  EXPECT_DOUBLE_EQ(step_of(4, 6), 4 + 4 * 0.25);
+  EXPECT_DOUBLE_EQ(step_of(6, 12), 12 + 2 * 0.25);
+}
 
 TEST_F(SimulateTest, WhatIsSlowerDecides) {
   EXPECT_DOUBLE_EQ(step(), 4 * 3) << "the bus";

@@ -316,6 +316,12 @@ EventPrice StepPrices::price_of_batch(Priced what, const Batch& batch) const {
       price[Worker::kDiskWrite] =
           disk(new_kv_bytes(batch.swapped_from_disk) / batch.groups, hardware_.disk_write);
       break;
+    case Priced::kTakeOver:
+      price[Worker::kToDevice] = up(batch.tokens * row_bytes_);
+      break;
+    case Priced::kHandOver:
+      price[Worker::kToHost] = down(batch.tokens * row_bytes_);
+      break;
   }
   return price;
 }
@@ -350,6 +356,8 @@ StepPrices::Priced StepPrices::find_priced(const StepEvent& event) const {
   switch (event.subject) {
     case EventSubject::kHiddenStates:
       return is_load ? Priced::kLoadRows : is_store ? Priced::kStoreRows : Priced::kNothing;
+    case EventSubject::kHandOver:
+      return is_load ? Priced::kTakeOver : Priced::kHandOver;
     case EventSubject::kKv:
       return is_load ? Priced::kLoadKv : is_store ? Priced::kStoreKv : Priced::kNothing;
     case EventSubject::kCpu:
@@ -388,6 +396,10 @@ const EventPrice& StepPrices::of(const StepEvent& event) const {
 
 StepEstimate StepPrices::sums() const {
   const auto layers = static_cast<size_t>(spec_.layer_count());
+  // Parts of a model may be without the lists at its ends.
+  const bool takes_over = shape_.model->embedding.ops.empty();
+  const bool hands_over = shape_.model->head.ops.empty();
+  const bool logits = size_.logits && !hands_over;
   std::vector<double> count(batch_kinds_.size());  // of batches of each kind
   for (const size_t kind : batches_) count[kind] += 1;
   const auto over_batches = [&](EventPrice& to, auto price_of_kind) {
@@ -433,7 +445,7 @@ StepEstimate StepPrices::sums() const {
       if (const int linear = weights_->linears[op]; linear >= 0)
         add_price(sum, of_linear[static_cast<size_t>(linear)]);
     }
-    if (layer + 1 < layers || size_.logits) {
+    if (layer + 1 < layers || logits) {
       add_price(sum, stored);
       add_price(sum, first);
     }
@@ -442,7 +454,11 @@ StepEstimate StepPrices::sums() const {
   over_batches(rest, [&](size_t kind) { return batch_price(Priced::kEmbed, kind); });
   add_price(rest, stored);
   add_price(rest, first);
-  if (size_.logits) {
+  for (const auto& [is_there, what] :
+       {std::pair(takes_over, Priced::kTakeOver), std::pair(hands_over, Priced::kHandOver)}) {
+    if (is_there) over_batches(rest, [&](size_t kind) { return batch_price(what, kind); });
+  }
+  if (logits) {
     over_batches(rest, [&](size_t kind) { return batch_price(Priced::kGather, kind); });
     add_price(rest, loaded);
     const int head = weights_->linears.back();
@@ -465,7 +481,7 @@ StepEstimate StepPrices::sums() const {
         continue;
       }
       add_price(rest, load_prices_[static_cast<size_t>(kind)]);
-      if (size_.logits) add_price(rest, multiply_price(kind, batch_kinds_.size()));
+      if (logits) add_price(rest, multiply_price(kind, batch_kinds_.size()));
     }
   }
   StepEstimate all;

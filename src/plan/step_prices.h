@@ -85,8 +85,10 @@ class StepPrices {
     kLoadKv,
     kAttendSwapped,
     kStoreKv,
+    kTakeOver,
+    kHandOver,
   };
-  static constexpr auto kPriced = static_cast<size_t>(Priced::kStoreKv) + 1;
+  static constexpr auto kPriced = static_cast<size_t>(Priced::kHandOver) + 1;
   EventPrice price_of_batch(Priced what, const Batch& batch) const;
   EventPrice price_of_linear(const StepWeights::Linear& of, double tokens) const;
   EventPrice price_on_cpu(const StepWeights::Linear& of, double tokens) const;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/model_part.h"
 #include "model/transformer_shape.h"
 #include "plan/predict.h"
 
@@ -297,7 +298,23 @@ TEST_F(StepPricesTest, MicroBatchesShareALayersTripAndReadItEach) {
   EXPECT_DOUBLE_EQ(step.seconds * 1024, 2 * 4 * (12 + 0.25) + 1.0 / 16) << "which hides the bus";
 }
 
-// Steps of every kind: prompts and decoding, with everything anywhere.
+// A row of the residual stream is 4 KiB.
+TEST_F(StepPricesTest, PartsOfAModelHandHiddenStatesOver) {
+  const Model whole = model;
+  EXPECT_FALSE(has("take over hidden states"));
+  EXPECT_FALSE(has("hand over hidden states"));
+  model = part_of(whole, 0, 1);
+  EXPECT_FALSE(has("take over hidden states"));
+  EXPECT_FALSE(has("gather"));
+  EXPECT_DOUBLE_EQ(price("hand over hidden states")[Worker::kToHost], 1.0 / 32);
+  model = part_of(whole, 1, 2);
+  EXPECT_DOUBLE_EQ(price("take over hidden states")[Worker::kToDevice], 1.0 / 64);
+  EXPECT_FALSE(has("hand over hidden states"));
+  EXPECT_TRUE(has("gather"));
+}
+
+// Steps of every kind: prompts and decoding, with everything anywhere, of whole models and of parts
+// of one.
 TEST_F(StepPricesTest, SumsAreThoseOfTheSchedulesEvents) {
   std::mt19937 random(5);
   const auto below = [&](unsigned bound) { return static_cast<int>(random() % bound); };
@@ -319,13 +336,17 @@ TEST_F(StepPricesTest, SumsAreThoseOfTheSchedulesEvents) {
     size.logits = below(3) > 0;
     layout.micro_tokens = below(2) == 0 ? 64 : 1 << 20;
     layout.max_tokens = std::max(layout.micro_tokens, 256);
+    const int part = below(3);
+    model = part == 2 ? round_model() : part_of(round_model(), part, part + 1);
     const StepPrices prices(hardware, model, homes(), plan, layout, size);
     // Hidden states come while a layer computes.
     std::vector<EventPrice> sums(3);
     size_t at = 2;
     for (const StepEvent& event : schedule_step(prices.shape())) {
+      const bool in_layer = event.layer >= 0 && event.layer < model.spec.layer_count() &&
+                            event.subject != EventSubject::kHandOver;
       if (name_of(event) != "load hidden states")
-        at = event.layer < 0 ? 2 : std::min<size_t>(2, static_cast<size_t>(event.layer));
+        at = in_layer ? static_cast<size_t>(event.layer) : 2;
       for (size_t i = 0; i < sums[at].seconds.size(); ++i)
         sums[at].seconds[i] += prices.of(event).seconds[i];
     }

@@ -73,11 +73,11 @@ StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, con
   const auto linear = [&](int layer, int op) -> StepWeights::Linear& {
     return linears[static_cast<size_t>(all.first_of[static_cast<size_t>(layer)] + op)].value();
   };
-  const BoundWeight& head = head_of(model);
+  const BoundWeight* const head = try_head_of(model);
   for (size_t i = 0; i < model.weights.size(); ++i) {
     const BoundWeight& weight = model.weights[i];
     const WeightSlot& slot = weight.slot;
-    const bool is_head = &weight == &head;
+    const bool is_head = &weight == head;
     if (slot.is_table() && homes[i] == Tier::kHost)
       all.looked_up_bytes += static_cast<double>(weight.bytes()) / static_cast<double>(slot.rows);
     if (homes[i] != Tier::kDevice || !(is_head || slot.is_layer_matrix())) continue;

@@ -188,12 +188,13 @@ StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const 
     matrices.push_back({slot.matrix, slot.rows, model.weights[i].bytes() / slot.rows, homes[i], i});
   }
   end_op(of_layers);
-  const BoundWeight& head = head_of(model);
-  const auto number = static_cast<size_t>(&head - model.weights.data());
+  const BoundWeight* const head = try_head_of(model);
+  if (head == nullptr) return order;
+  const auto number = static_cast<size_t>(head - model.weights.data());
   if (homes[number] != Tier::kDevice) {
     at.layer = lowered.layer_count();
     at.spec_op = lowered.head.ops.back().op;
-    matrices = {{0, head.slot.rows, head.bytes() / head.slot.rows, homes[number], number}};
+    matrices = {{0, head->slot.rows, head->bytes() / head->slot.rows, homes[number], number}};
     end_op(by_layers ? largest_layer_bytes(model) : cut.piece_bytes);
   }
   return order;

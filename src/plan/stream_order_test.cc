@@ -43,7 +43,7 @@ void expect_all_rows(const Model& model, const std::vector<Tier>& homes, const S
   }
   for (size_t i = 0; i < homes.size(); ++i) {
     const WeightSlot& slot = model.weights[i].slot;
-    const bool is_head = &model.weights[i] == &head_of(model);
+    const bool is_head = &model.weights[i] == try_head_of(model);
     if (slot.is_vector() || (!slot.in_layer() && !is_head)) continue;
     const auto key = is_head ? std::pair(model.spec.layer_count(), std::string_view("head"))
                              : std::pair(slot.layer, slot.name);

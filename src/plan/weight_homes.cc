@@ -115,7 +115,8 @@ TierShares placed_shares(const Model& model, const WeightPlan& plan, bool has_de
   return {share(Tier::kDevice), share(Tier::kHost), share(Tier::kDisk)};
 }
 
-const BoundWeight& head_of(const Model& model) {
+const BoundWeight* try_head_of(const Model& model) {
+  if (model.spec.head->ops.empty()) return nullptr;
   const MatrixSpec& head = model.spec.head->ops.back().matrices.front();
   const std::string_view name = head.same_as.empty() ? head.name : head.same_as;
   // It is among the first: those outside the layers come before all others.
@@ -123,7 +124,7 @@ const BoundWeight& head_of(const Model& model) {
     return !weight.slot.in_layer() && weight.slot.name == name;
   });
   SPW_ASSERT(found != model.weights.end());
-  return *found;
+  return &*found;
 }
 
 WeightLayout weight_layout(const DeviceTraits& traits, const Model& model,
@@ -177,7 +178,7 @@ WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model,
   all.from_disk = all.disk > 0;
   bool mapped = traits.host_visible && may_map && all.disk == 0;
   uint64_t largest_written = 0, largest_assembled = 0;
-  const BoundWeight& head = head_of(model);
+  const BoundWeight* const head = try_head_of(model);
   for (size_t i = 0; i < homes.size(); ++i) {
     const BoundWeight& weight = model.weights[i];
     const WeightLayout layout = weight_layout(traits, model, weight);
@@ -191,7 +192,7 @@ WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model,
     const auto bytes = static_cast<uint64_t>(weight.bytes());
     if (homes[i] == Tier::kHost) all.host += bytes;
     // Of embeddings, rows are looked up.
-    all.streams = all.streams || weight.slot.in_layer() || &weight == &head;
+    all.streams = all.streams || weight.slot.in_layer() || &weight == head;
     if (homes[i] == Tier::kDisk && !stays) largest_written = std::max(largest_written, bytes);
   }
   if (mapped) all.mapped = std::exchange(all.device, 0);

@@ -29,8 +29,9 @@ std::vector<Tier> weight_homes(bool host_visible, const Model& model, WeightPlan
 // The shares that come of it, of the bytes of all layers' matrices.
 TierShares placed_shares(const Model& model, const WeightPlan& plan, bool has_device = true);
 
-// The weight that logits are made with: the token embedding where that is the head too.
-const BoundWeight& head_of(const Model& model);
+// The weight that logits are made with: the token embedding where that is the head too. Null in a
+// part of a model that has no head (model/model_part.h).
+const BoundWeight* try_head_of(const Model& model);
 // The layout that a weight has in memory.
 WeightLayout weight_layout(const DeviceTraits& traits, const Model& model,
                            const BoundWeight& weight);

@@ -13,6 +13,9 @@ namespace spillway {
 namespace {
 
 bool is_load(const StepEvent& event) { return event.kind == EventKind::kLoad; }
+bool is_hand_over(const StepEvent& event) { return event.subject == EventSubject::kHandOver; }
+// Whether it, or an event of its micro-batch behind it, may call ops.
+bool calls_ops(const StepEvent& event) { return !is_load(event) && !is_hand_over(event); }
 
 // What is added to a position to find its row of a table; 0 where there is none.
 int position_offset(const ModelSpec& spec) {
@@ -39,15 +42,16 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
       model_(spec.lowered),
       weights_(weights),
       options_(options),
-      inner_type_(device.activation_type(weights.matrix_type())),
-      matrices_(weights.matrix_facts()),
-      layer_types_(weights.layer_types()),
+      facts_(options.facts ? *options.facts : weights.facts()),
+      inner_type_(device.activation_type(facts_.matrix_type)),
       stalls_(std::make_unique<StallClock>(device)) {
   SPW_CHECK(spec.executable, kUnsupported,
             "{} is known as a shape for planning only; it cannot be run", spec.name);
   SPW_CHECK(options.max_tokens > 0, kInvalidArgument, "a step of {} tokens does nothing",
             options.max_tokens);
   SPW_ASSERT(weights.streamed.empty() || options.stream != nullptr);
+  const bool is_part = model_->embedding.ops.empty() || model_->head.ops.empty();
+  SPW_ASSERT(!is_part || (options.facts && options.link != nullptr));
   if (options_.micro_tokens <= 0) options_.micro_tokens = options_.max_tokens;
   options_.micro_tokens = std::min(options_.micro_tokens, options_.max_tokens);
   const int of_step = options_.max_tokens, of_batch = options_.micro_tokens;
@@ -166,8 +170,8 @@ StepBatch Decoder::batch_of(const MicroBatch& batch) const {
           batch.resident.spans,
           batch.other_spans,
           /*program=*/0,
-          matrices_,
-          layer_types_};
+          facts_.matrices,
+          facts_.layer_types};
 }
 
 void Decoder::change_turns(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves) {
@@ -258,7 +262,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
     for (const SwapGroup& group : batch.swaps)
       traffic_.add(group.spans, pages, params, spec_.layer_count());
   }
-  if (logit_rows == 0) return {};
+  if (logit_rows == 0 || model_->head.ops.empty()) return {};
   if (device_.host_visible()) device_.synchronize();
   return scratch(model_->head.buffers[static_cast<size_t>(model_->head.ops.back().output)],
                  logit_rows, spec_.vocab_size);
@@ -315,6 +319,11 @@ std::vector<StepPart> Decoder::parts_of_step(KvCache& kv) {
   for (size_t i = 0; i < events_.size(); ++i) {
     const StepEvent& event = events_[i];
     const int layer = event.layer;
+    if (is_decided_in_step(event)) {
+      end_part(i, [this, &kv, i] { run_event(events_[i], kv); });
+      ++begin;
+      continue;
+    }
     if (last_on_device_ == nullptr || event.subject != EventSubject::kOp || event.group >= 0 ||
         layer < 0 || layer >= model_->layer_count() || !kv.layers().takes_turns(layer))
       continue;
@@ -355,7 +364,7 @@ void Decoder::run_events(KvCache& kv) {
     for (size_t i = 0; i < events_.size();) {
       const StepEvent& first = events_[i];
       size_t end = i + 1;
-      while (!is_load(first) && end < events_.size() &&
+      while (calls_ops(first) && end < events_.size() && !is_hand_over(events_[end]) &&
              (is_load(events_[end]) || events_[end].batch == first.batch)) {
         ++end;
       }
@@ -369,7 +378,7 @@ void Decoder::run_events(KvCache& kv) {
                       });
       if (head) {
         ops_.run_step(StepBatch{}, run);
-      } else if (first.batch >= 0 && !is_load(first)) {
+      } else if (first.batch >= 0 && calls_ops(first)) {
         ops_.run_step(batch_of(batches[static_cast<size_t>(first.batch)]), run);
       } else {
         run();
@@ -440,6 +449,7 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
     case EventKind::kLoad:
       if (event.subject == kWeights) return stream->load_next();
       if (event.subject == kKv) return swap_->load(kv, layer, group());
+      if (event.subject == kHandOver) return take_over(*batch);
       return x_->expect(batch->first_row, batch->tokens, *stalls_);
     case EventKind::kWait:
       if (event.subject == kWeights) {
@@ -462,6 +472,7 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
       return host_linear_->join(*stalls_);
     case EventKind::kStore:
       if (event.subject == kKv) return swap_->end(kv, layer, group(), *stalls_);
+      if (event.subject == kHandOver) return hand_over(*batch);
       return x_->put(*stalls_);
     case EventKind::kRelease:
       if (event.subject == kWeights) return stream->release(event.group);

@@ -20,6 +20,7 @@
 #include "model/model_spec.h"
 #include "plan/block_schedule.h"
 #include "plan/plan.h"
+#include "runtime/hidden_states_link.h"
 #include "runtime/host_attention.h"
 #include "runtime/host_lane.h"
 #include "runtime/host_linear.h"
@@ -61,6 +62,10 @@ struct DecoderOptions {
   std::filesystem::path disk_dir = {};
   uint64_t disk_budget = ~uint64_t{0};  // for these rows
   bool overlap = true;
+  // Of a part of a model (model/model_part.h): the facts of the whole model, and where hidden
+  // states come from and go to. Else the facts are those of the weights, and there is no link.
+  std::optional<ModelFacts> facts = {};
+  HiddenStatesLink* link = nullptr;
 };
 
 // What a decoder has moved and waited for in some steps.
@@ -133,7 +138,8 @@ class Decoder {
   // F32, in the device's memory, in order of the sequences, valid until the next step. Throws
   // kInvalidArgument for a token outside the vocabulary, a position outside the context, or too
   // many tokens; the cache is then as it was. kCorrupt where KV or activations did not come back
-  // from the disk as they went there: nothing of this step counts then.
+  // from the disk as they went there: nothing of this step counts then. A part of a model without
+  // head returns nothing.
   Activations step(KvCache& kv, std::span<const StepSequence> sequences);
 
  private:
@@ -155,6 +161,8 @@ class Decoder {
   void end_drawn_linear();
   void embed(const MicroBatch& batch);
   void take_rows(const MicroBatch& batch);
+  void take_over(const MicroBatch& batch);
+  void hand_over(const MicroBatch& batch);
   const LoweredOp& lowered(const StepEvent& event) const {
     return model_->layer(event.layer).ops[static_cast<size_t>(event.op)];
   }
@@ -200,9 +208,8 @@ class Decoder {
   std::shared_ptr<const LoweredModel> model_;
   const ModelWeights& weights_;
   DecoderOptions options_;
+  ModelFacts facts_;
   DType inner_type_;  // of activations between matrices
-  MatrixFacts matrices_;
-  WeightTypes layer_types_;
   StepPrograms programs_;
   AttentionObserver observer_;
   float attention_topk_ = 0;

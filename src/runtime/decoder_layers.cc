@@ -24,8 +24,8 @@ Activations Decoder::at(const LoweredLayer& list, Place place, int64_t rows, int
 }
 
 void Decoder::embed(const MicroBatch& batch) {
-  now_.x = x_->take(batch.first_row, batch.tokens, /*fresh=*/true, *stalls_);
   const LoweredLayer& list = model_->embedding;
+  if (!list.ops.empty()) now_.x = x_->take(batch.first_row, batch.tokens, /*fresh=*/true, *stalls_);
   WeightViews::HostTables tables;
   std::span<const int32_t> ids = batch.ids, positions = batch.table_rows;
   if (tables_ != nullptr) {
@@ -56,6 +56,18 @@ void Decoder::embed(const MicroBatch& batch) {
 void Decoder::take_rows(const MicroBatch& batch) {
   now_.x = x_->take(batch.first_row, batch.tokens, /*fresh=*/false, *stalls_);
   now_.appended = false;
+}
+
+void Decoder::take_over(const MicroBatch& batch) {
+  now_.x = x_->take(batch.first_row, batch.tokens, /*fresh=*/true, *stalls_);
+  options_.link->receive(now_.x);
+}
+
+// A step that is replayed has not taken its rows, which are all on the device then.
+void Decoder::hand_over(const MicroBatch& batch) {
+  if (!x_->is_away(batch.first_row, batch.tokens)) take_rows(batch);
+  options_.link->send(now_.x);
+  x_->release();
 }
 
 const StreamedLinear* Decoder::try_streamed(int layer, int op) const {

@@ -43,7 +43,7 @@ StreamedWeight& WeightViews::streamed_of(const WeightSlot& slot) {
 }
 
 DType WeightViews::matrix_type() const {
-  DType type = embedding.of(0).weight.dtype;
+  DType type = embedding.ops.empty() ? DType::kF32 : embedding.of(0).weight.dtype;
   if (layers.empty()) return type;
   // The first of the first layer, wherever it is.
   std::pair first(std::numeric_limits<int>::max(), 0);

@@ -62,6 +62,14 @@ struct StreamedWeight {
   }
 };
 
+// Facts of a model by which activations and kernels, and thereby bits, are chosen, wherever its
+// weights are.
+struct ModelFacts {
+  DType matrix_type = DType::kF32;  // of a matrix of the first layer
+  MatrixFacts matrices = {};
+  WeightTypes layer_types = {};  // of all matrices of layers; empty where these are more than two
+};
+
 // Every weight of a network. What a placement keeps off the device is in `streamed`, in the form
 // that the device computes with (views in `layers` are then empty).
 struct WeightViews {
@@ -88,6 +96,7 @@ struct WeightViews {
   StreamedWeight& streamed_of(const WeightSlot& slot);
   const StreamedWeight& streamed_of(int layer, int op, int matrix) const;
 
+  ModelFacts facts() const { return {matrix_type(), matrix_facts(), layer_types()}; }
   // Of a matrix of the first layer.
   DType matrix_type() const;
   MatrixFacts matrix_facts() const;

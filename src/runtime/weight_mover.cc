@@ -222,14 +222,14 @@ void WeightLoad::leave_on_host(const BoundWeight& weight, StreamedWeight streame
   view.data = streamed.host;
   if (weight.slot.is_table())
     (weight.slot.by_position ? views_.on_host.by_position : views_.on_host.by_token) = view;
-  if (&weight == &head_of(model_)) views_.streamed_head = streamed;
+  if (&weight == try_head_of(model_)) views_.streamed_head = streamed;
 }
 
 // A head that is the token embedding: the same bytes, in both places.
 void WeightLoad::tie_head() {
   if (!model_.spec.has_tied_head()) return;
   const int op = model_.spec.lowered->head.ops.back().op;
-  views_.view({.layer = kHeadList, .op = op}) = views_.view(head_of(model_).slot);
+  views_.view({.layer = kHeadList, .op = op}) = views_.view(try_head_of(model_)->slot);
 }
 
 // What lives on disk, and a step can use as the model's file has it, is there already.

@@ -2,9 +2,12 @@
 // A tiny model spread over tiers, on a device that plays the accelerator or is one.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +62,12 @@ inline std::unique_ptr<Device> make_accelerator(bool cuda, const Placement& plac
   return std::make_unique<EmulatedAccelerator>(options);
 }
 
+// Where a part of a model stands among the others.
+struct PlacedPart {
+  std::optional<ModelFacts> facts = {};  // of the whole model
+  HiddenStatesLink* link = nullptr;
+};
+
 struct PlacedModel {
   static constexpr int kSequences = 5;
   static constexpr int kTokens = 80;  // of a sequence at most
@@ -68,9 +77,10 @@ struct PlacedModel {
               bool deterministic)
       : PlacedModel(cuda, how, testing_models::tiny_model(kind, dtype), {}, kv_type,
                     deterministic) {}
-  // A model of files.
+  // A model of files, or a part of one.
   PlacedModel(bool cuda, const Placement& how, Model described,
-              const std::vector<std::filesystem::path>& files, KvType kv_type, bool deterministic)
+              const std::vector<std::filesystem::path>& files, KvType kv_type, bool deterministic,
+              const PlacedPart& part = {})
       : placement(how),
         host(CpuDeviceOptions{.threads = 2}),
         device(make_accelerator(cuda, how)),
@@ -112,7 +122,9 @@ struct PlacedModel {
                                    .activations = how.activations,
                                    .queue = &queue,
                                    .disk_dir = folder.path(),
-                                   .overlap = how.overlap});
+                                   .overlap = how.overlap,
+                                   .facts = part.facts,
+                                   .link = part.link});
     decoder->set_attention_topk(how.attention_topk);
   }
 
@@ -125,8 +137,10 @@ struct PlacedModel {
 
   // Logits of every sequence after its prompt and after each of some more tokens: prompts of
   // different lengths, one of them in two steps, then all together or one sequence after the other.
+  // Each step is first one of the parts before this one, in their order.
   enum class Decoding : uint8_t { kTogether, kAlone };
-  std::vector<float> run(int steps = 4, Decoding how = Decoding::kTogether) {
+  std::vector<float> run(int steps = 4, Decoding how = Decoding::kTogether,
+                         std::span<PlacedModel* const> earlier = {}) {
     std::vector<std::vector<int32_t>> tokens;
     std::vector<std::vector<BlockId>> tables;
     for (int i = 0; i < kSequences; ++i) {
@@ -135,6 +149,8 @@ struct PlacedModel {
     }
     std::vector<float> all;
     const auto step = [&](const std::vector<StepSequence>& sequences) {
+      for (PlacedModel* const part : earlier)
+        EXPECT_TRUE(part->decoder->step(*part->kv, sequences).empty());
       const Activations logits = decoder->step(*kv, sequences);
       if (logits.rows == 0) return;
       const size_t before = all.size();
