@@ -249,6 +249,7 @@ void add_bench_command(Command& app) {
       app.add_subcommand("bench", "measure prefill and decode speed on synthetic prompts");
   auto options = std::make_shared<BenchOptions>();
   add_session_flags(*command, options->session, /*several_plans=*/true);
+  add_swapped_layers_flag(*command, options->session.placement);
   const auto positive = in_range(1, 1 << 24);
   auto* const prompt_len =
       command->add_option("--prompt-len", options->size.prompt_len, "tokens in each prompt")

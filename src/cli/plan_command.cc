@@ -217,6 +217,7 @@ void add_plan_command(Command& app) {
   command->add_option("-o,--output", options->output,
                       "writes the plan, for --plan of other commands");
   add_plan_flags(*command, options->question.placement, false);
+  add_swapped_layers_flag(*command, options->question.placement);
   command->add_flag("--no-overlap", options->question.placement.no_overlap,
                     "one thing after the other");
   command->add_flag("--no-advice", options->no_advice, "does not look for what would help");

@@ -155,6 +155,17 @@ void add_kv_expansion_flag(Command& command, PlacementOptions& options) {
       ->group(kPlacementGroup);
 }
 
+void add_swapped_layers_flag(Command& command, PlacementOptions& options) {
+  command
+      .add_option("--kv-expansion", options.kv_expansion,
+                  "layers whose KV is swapped, so that the GPU has room for more of all KV: a "
+                  "number, or off (default)")
+      ->check(ValueCheck([](const std::string& text) -> std::string {
+        return text == "auto" ? "auto is for serve and batch; give a number, or off" : "";
+      }))
+      ->group(kPlacementGroup);
+}
+
 void add_device_flags(Command& command, SessionOptions& options) {
   command
       .add_option("--device", options.device,

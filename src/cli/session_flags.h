@@ -21,6 +21,8 @@ void add_compute_flags(Command& command, ComputeOptions& options);
 void add_kv_store_flags(Command& command, KvStoreOptions& options);
 // For commands that answer many requests at once.
 void add_kv_expansion_flag(Command& command, PlacementOptions& options);
+// For commands that measure or estimate a run, in which the number of swapped layers is fixed.
+void add_swapped_layers_flag(Command& command, PlacementOptions& options);
 // What goes where, without memories: for a command that has its own.
 void add_plan_flags(Command& command, PlacementOptions& options, bool several_plans);
 

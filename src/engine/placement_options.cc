@@ -101,6 +101,17 @@ std::optional<int> PlacementOptions::kv_turns() const {
   return layers;
 }
 
+int PlacementOptions::swapped_layers(const TurnSizes& sizes) const {
+  const int given = kv_turns().value_or(0);
+  if (given == 0) return 0;
+  int least = 1;
+  while (least < sizes.layers && !sizes.gains_with(least)) ++least;
+  SPW_CHECK(given >= least && given < sizes.layers, kInvalidArgument,
+            "--kv-expansion is {}; of {} layers, none or {} to {} can take turns", given,
+            sizes.layers, least, sizes.layers - 1);
+  return sizes.blocks > 0 ? given : 0;
+}
+
 std::filesystem::path PlacementOptions::disk_folder() const {
   if (!disk_dir.empty()) return disk_dir;
   return std::filesystem::temp_directory_path();

@@ -10,6 +10,7 @@
 
 #include "plan/plan.h"
 #include "plan/search.h"
+#include "tensor/turn_sizes.h"
 
 namespace spillway {
 
@@ -44,6 +45,9 @@ struct PlacementOptions {
   std::filesystem::path disk_folder() const;
   // Layers whose KV takes turns; nothing: as many as turn out to be good.
   std::optional<int> kv_turns() const;
+  // The number of swapped layers that is given, in such a cache on a device; 0: none is. Throws
+  // kInvalidArgument where so many layers gain no room, or are as many as there are.
+  int swapped_layers(const TurnSizes& sizes) const;
 };
 
 // "16GiB" as bytes. `option` is named in errors.

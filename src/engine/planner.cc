@@ -158,9 +158,20 @@ FitLimits Planner::fit_limits() const {
 FoundPlan Planner::found(RunPlacement placed) const {
   FoundPlan all{.plan = std::move(placed.plan), .size = placed.size};
   all.plan.attention_topk = question.compute.checked_topk();
-  all.needs = footprint(model, all.plan, all.size, traits_within(budgets));
-  all.predicted = predict(hardware, model, all.plan, all.needs, all.size, workload);
+  price(all, budgets);
   return all;
+}
+
+void Planner::price(FoundPlan& found, const Budgets& within) const {
+  const DeviceTraits there = traits_within(within);
+  found.needs = footprint(model, found.plan, found.size, there);
+  if (hardware.has_device()) {
+    if (const int layers = question.placement.swapped_layers(found.needs.layout.turns)) {
+      found.size.most_turning = found.size.swapped_layers = layers;
+      found.needs = footprint(model, found.plan, found.size, there);
+    }
+  }
+  found.predicted = predict(hardware, model, found.plan, found.needs, found.size, workload);
 }
 
 std::optional<FoundPlan> Planner::try_with_at_least(int64_t sequences) const {
@@ -272,7 +283,7 @@ FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) con
     grow(first, high * kMiB, apart ? "GPU memory" : "host memory");
     fits_in(enough);
   }
-  found.predicted = predict(hardware, model, found.plan, found.needs, found.size, workload);
+  price(found, enough);
   return found;
 }
 

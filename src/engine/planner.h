@@ -76,6 +76,8 @@ struct Planner {
   PlacementRequest placement() const;
   RunSize placement_size() const;  // of all sequences that are asked for
   FoundPlan found(RunPlacement placed) const;
+  // What a plan takes and how fast it is, with swapped layers where they are given.
+  void price(FoundPlan& found, const Budgets& within) const;
   std::optional<FoundPlan> try_placed(PlacementRequest asked) const;
   // A quick look (SearchRequest::only_doubles).
   std::optional<FoundPlan> try_with_at_least(int64_t sequences) const;

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "engine/session.h"
+#include "plan/step_trace.h"
 #include "plan/weight_homes.h"
 #include "runtime/device_traits.h"
 #include "tests/test_devices.h"
@@ -128,6 +129,33 @@ TEST_F(PlannerTest, AndSessionsGiveOneAnswerOnADeviceWithMemoryOfItsOwn) {
   }
   EXPECT_GT(refused, 0);
   EXPECT_LT(refused, 5);
+}
+
+// Of 30 layers.
+TEST_F(PlannerTest, AndSessionsPriceSwappedLayersAlike) {
+  options_.device = "emulated";
+  options_.gpu_memory = "600MiB";
+  options_.placement.kv_expansion = "12";
+  EXPECT_TRUE(agree());
+  const Session session(options_, {.devices = devices_});
+  const ChosenHardware machine = machine_of(session);
+  const PlanQuestion asked = question();
+  const Planner planner(asked, machine);
+  std::vector<std::string> warnings;
+  const FoundPlan found = planner.answer(warnings);
+  EXPECT_EQ(found.size.swapped_layers, 12);
+  EXPECT_EQ(found.needs.layout.swapped_layers, 12);
+  const StepSize step{.sequences = found.size.sequences, .keys = 80};
+  const std::string trace =
+      trace_of_steps(planner.hardware, planner.model, found.plan, found.needs.layout, step);
+  EXPECT_THAT(trace, HasSubstr("load KV of the layer"));
+  EXPECT_THAT(trace, HasSubstr("store KV of the layer"));
+  for (const char* refused : {"1", "30"}) {
+    options_.placement.kv_expansion = refused;
+    const PlanQuestion too_few_or_many = question();
+    EXPECT_THAT(planner_answer(Planner(too_few_or_many, machine)).refused,
+                HasSubstr("none or 2 to 29"));
+  }
 }
 
 TEST_F(PlannerTest, AndSessionsPriceSharesByHandAlike) {

@@ -39,6 +39,7 @@ RunSize Session::runner_size(int64_t tokens, int64_t sequences) const {
                size_.whole_sequences,
                size_.at_once};
   size.most_turning = most_turning(size);
+  if (!adapts_turns()) size.swapped_layers = size.most_turning;
   return size;
 }
 
@@ -47,14 +48,7 @@ int Session::most_turning(const RunSize& size) const {
   if (given == 0 || device->host_visible()) return 0;
   const Footprint needs = footprint(loaded->model, plan, size, traits_within(budgets_));
   TurnSizes turns = needs.layout.turns;
-  if (given) {
-    int least = 1;
-    while (least < turns.layers && !turns.gains_with(least)) ++least;
-    SPW_CHECK(*given >= least && *given < turns.layers, kInvalidArgument,
-              "--kv-expansion is {}; of {} layers, none or {} to {} can take turns", *given,
-              turns.layers, least, turns.layers - 1);
-    return turns.blocks > 0 ? *given : 0;
-  }
+  if (given) return options_.placement.swapped_layers(turns);
   // Nothing is gained where one memory is both, or where each sequence is cut for what there is.
   if (device->info().unified_memory || turns.blocks == 0 || needs.layout.spans()) return 0;
   // What the link cannot bring in the longest of steps never takes turns; nor does it take more

@@ -26,12 +26,6 @@ std::vector<LayerTable::Copy> close_up(std::vector<int>& at, int first, int coun
 
 }  // namespace
 
-std::vector<int> spread_layers(int layers, int turning) {
-  std::vector<int> found;
-  for (int k = 0; k < turning; ++k) found.push_back((2 * k + 1) * layers / (2 * turning));
-  return found;
-}
-
 LayerTable::LayerTable(const TurnSizes& sizes) : sizes_(sizes) {
   SPW_ASSERT(sizes.layers > 0 && sizes.most >= 0 && sizes.most <= sizes.layers && sizes.spare > 0);
   entries_.resize(static_cast<size_t>(sizes.layers));
@@ -91,7 +85,7 @@ LayerTable::Recut LayerTable::recut(int turning) {
   SPW_ASSERT(turning == 0 || (sizes_.gains_with(turning) && turning <= sizes_.most));
   SPW_ASSERT(begun_ == 0);
   Recut cut{.blocks_before = blocks(), .blocks = sizes_.blocks_with(turning)};
-  const std::vector<int> wanted = spread_layers(sizes_.layers, turning);
+  const std::vector<int> wanted = choose_swapped_layers(sizes_.layers, turning);
   std::vector<int> coming, going;
   for (int layer = 0; layer < sizes_.layers; ++layer) {
     const bool turns = std::ranges::find(wanted, layer) != wanted.end();

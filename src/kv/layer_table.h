@@ -10,10 +10,6 @@
 
 namespace spillway {
 
-// The layers that take turns, as evenly spread over a step as they can be: each then has the same
-// time to arrive.
-std::vector<int> spread_layers(int layers, int turning);
-
 enum class LayerState : uint8_t {
   kStays,   // on the device, always
   kAway,    // in host memory alone

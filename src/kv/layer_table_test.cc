@@ -33,7 +33,7 @@ TEST(TurnSizesTest, TheSameMemoryInFewerBuffersHasMoreBlocks) {
 TEST(LayerTableTest, LayersThatTakeTurnsAreSpreadEvenly) {
   for (int layers = 2; layers <= 80; ++layers) {
     for (int turning = 1; turning <= layers; ++turning) {
-      const std::vector<int> spread = spread_layers(layers, turning);
+      const std::vector<int> spread = choose_swapped_layers(layers, turning);
       ASSERT_EQ(std::ssize(spread), turning);
       for (size_t i = 0; i < spread.size(); ++i) {
         const int next = i + 1 < spread.size() ? spread[i + 1] : spread[0] + layers;

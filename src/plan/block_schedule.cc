@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "model/weight_slots.h"
+#include "tensor/turn_sizes.h"
 
 namespace spillway {
 namespace {
@@ -23,6 +24,7 @@ class Scheduling {
                              linear.layer);
     }
     SPW_ASSERT(shape.slotfuls.size() == layer_of_piece_.size());
+    find_swapped_layers();
     for (size_t first = 0, i = 0; batches_ > 1 && i < layer_of_piece_.size(); ++i) {
       if (layer_of_piece_[i] >= shape.layers()) break;
       if (layer_of_piece_[i] != layer_of_piece_[first]) first = i;
@@ -31,6 +33,8 @@ class Scheduling {
   }
 
   std::vector<StepEvent> run() {
+    for (int i = 0; shape_.overlap && !swapped_.empty() && i < shape_.layer_buffers; ++i)
+      add(Kind::kLoad, Subject::kLayerKv, {.layer = swapped_[static_cast<size_t>(i)]});
     load_kv_ahead();
     const bool takes_over = shape_.model->embedding.ops.empty();
     for (int b = 0; b < batches_; ++b) {
@@ -71,6 +75,9 @@ class Scheduling {
     // The CPU is at its rows while the device multiplies what it has, then piece by piece what
     // comes.
     if (streamed != nullptr && streamed->on_cpu) add(Kind::kStart, Subject::kCpu, here);
+    // The projections may append to the KV. They do so in swapped layers, too: other ops in their
+    // place would round otherwise.
+    if (of.finish == LinearFinish::kAppend) wait_for_layer(layer, b);
     add(Kind::kRun, Subject::kOp, here);
     if (streamed == nullptr) return;
     run_pieces(*streamed, b, /*multiply=*/true);
@@ -148,9 +155,11 @@ class Scheduling {
   void run_attention(int layer, int op, int b) {
     const BatchShape& shape = batch(b);
     Where here{layer, op, b};
+    wait_for_layer(layer, b);
     if (shape.parts) add(Kind::kStart, Subject::kPartitions, here);
     if (shape.on_host) add(Kind::kStart, Subject::kCpu, here);
     if (shape.on_device) add(Kind::kRun, Subject::kOp, here);
+    leave_layer(layer, b);
     for (int group = 0; group < static_cast<int>(shape.swaps.size()); ++group) {
       here.group = group;
       // Whatever came ahead of its turn, this one has to be there.
@@ -164,6 +173,39 @@ class Scheduling {
     here.group = -1;
     if (shape.on_host) add(Kind::kJoin, Subject::kCpu, here);
     if (shape.parts) add(Kind::kJoin, Subject::kPartitions, here);
+  }
+
+  // Swapped layers are of no matter to a step that has nothing on the device.
+  void find_swapped_layers() {
+    for (int b = 0; b < batches_; ++b) {
+      if (!batch(b).on_device) continue;
+      if (first_on_device_ < 0) first_on_device_ = b;
+      last_on_device_ = b;
+    }
+    if (shape_.swapped_layers == 0 || last_on_device_ < 0) return;
+    SPW_ASSERT(shape_.layer_buffers > 0 && shape_.layer_buffers < shape_.swapped_layers);
+    swapped_ = choose_swapped_layers(shape_.layers(), shape_.swapped_layers);
+  }
+  // Before the first op of a step that may read or write the layer's KV.
+  void wait_for_layer(int layer, int b) {
+    if (b != first_on_device_ || at_swapped_ == swapped_.size() || swapped_[at_swapped_] != layer ||
+        std::exchange(waited_for_layer_, true))
+      return;
+    if (!shape_.overlap) add(Kind::kLoad, Subject::kLayerKv, {.layer = layer, .batch = b});
+    add(Kind::kWait, Subject::kLayerKv, {.layer = layer, .batch = b});
+  }
+  // Behind the last one. What was written goes back, and the next layer without a buffer, which may
+  // be one of the next step, comes to this one's.
+  void leave_layer(int layer, int b) {
+    if (b != last_on_device_ || at_swapped_ == swapped_.size() || swapped_[at_swapped_] != layer)
+      return;
+    add(Kind::kStore, Subject::kLayerKv, {.layer = layer, .batch = b});
+    add(Kind::kRelease, Subject::kLayerKv, {.layer = layer, .batch = b});
+    const size_t next = at_swapped_ + static_cast<size_t>(shape_.layer_buffers);
+    if (shape_.overlap)
+      add(Kind::kLoad, Subject::kLayerKv, {.layer = swapped_[next % swapped_.size()], .batch = b});
+    ++at_swapped_;
+    waited_for_layer_ = false;
   }
 
   void load_rows(int b) {
@@ -236,7 +278,11 @@ class Scheduling {
   std::vector<StepEvent> events_;
   int rows_loaded_ = -1;  // the batch whose rows have come ahead
   KvItem next_kv_;
-  int kv_loaded_ = 0;  // groups that have come and not gone
+  int kv_loaded_ = 0;         // groups that have come and not gone
+  std::vector<int> swapped_;  // layers whose KV is swapped, in their order
+  size_t at_swapped_ = 0;     // the next of them
+  bool waited_for_layer_ = false;
+  int first_on_device_ = -1, last_on_device_ = -1;  // batches with rows whose KV is there
 };
 
 }  // namespace
@@ -266,7 +312,21 @@ std::string event_name(const LoweredModel& model, const StepEvent& event) {
                      kSubjects[static_cast<size_t>(event.subject)]);
 }
 
-bool is_decided_in_step(const StepEvent& event) { return event.subject == EventSubject::kHandOver; }
+bool is_decided_in_step(const StepEvent& event) {
+  return event.subject == EventSubject::kLayerKv || event.subject == EventSubject::kHandOver;
+}
+
+std::vector<GraphSegment> graph_segments(std::span<const StepEvent> events) {
+  std::vector<GraphSegment> segments;
+  for (size_t at = 0; at < events.size(); at = segments.back().end) {
+    GraphSegment segment{.begin = at, .ops = at};
+    while (segment.ops < events.size() && is_decided_in_step(events[segment.ops])) ++segment.ops;
+    segment.end = segment.ops;
+    while (segment.end < events.size() && !is_decided_in_step(events[segment.end])) ++segment.end;
+    segments.push_back(segment);
+  }
+  return segments;
+}
 
 std::vector<StepEvent> schedule_step(const StepShape& shape) {
   SPW_ASSERT(shape.model != nullptr && shape.layers() > 0);

@@ -6,8 +6,10 @@
 // What is loaded ahead of its use stands there, before the computation that hides it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,7 +34,8 @@ enum class EventSubject : uint8_t {
              // of weights, or the sequences whose KV was loaded as that group
   kWeights,  // the segment `group`, numbered in the order of use
   kKv,       // pages of `group` of the batch's swapped sequences, in `layer`
-  kLayerKv,  // all KV of a swapped layer
+  kLayerKv,  // all KV of a swapped layer; loaded without a batch: what did not come ahead of its
+             // step
   kHiddenStates,  // the residual stream of `batch`
   kCpu,           // the CPU's rows of a linear op, or its sequences of an attention op
   kPartitions,    // attention to sequences whose KV is in several memories
@@ -55,8 +58,17 @@ struct StepEvent {
 // "load weights", "qkv", "qkv on the CPU": what a trace shows.
 std::string event_name(const LoweredModel& model, const StepEvent& event);
 
-// Whether a recorded graph ends before such an event, as the host itself acts in every step.
+// Whether the host decides what such an event does, and only when its turn in the step has come: a
+// recorded graph ends before it. Its price is the expected one.
 bool is_decided_in_step(const StepEvent& event);
+
+// A part of a step's events: those [begin, ops) that are decided when they have their turn, and
+// those [ops, end) behind them, which a device may record as one graph.
+struct GraphSegment {
+  size_t begin = 0, ops = 0, end = 0;
+  bool operator==(const GraphSegment&) const = default;
+};
+std::vector<GraphSegment> graph_segments(std::span<const StepEvent> events);
 
 // What of a step decides its order.
 struct BatchShape {
@@ -85,6 +97,8 @@ struct StepShape {
   int weight_slots = 2;            // all were filled before the first step
   int pieces_read_ahead = 0;       // from disk, before there is room for them in a slot
   int kv_buffers = 2;              // groups whose pages are on the device at a time
+  int swapped_layers = 0;          // layers whose KV is swapped (choose_swapped_layers)
+  int layer_buffers = 0;           // buffers on the device that swapped layers share
   bool overlap = true;             // false: everything is loaded right before its use
   std::vector<BatchShape> batches = {};
   bool operator==(const StepShape&) const = default;
@@ -98,7 +112,8 @@ StreamedShape streamed_shape(const StreamedLinear& linear);
 // where the model has no embedding, and ends with handing them over where it has no head.
 //
 // With overlap, pieces of the first layers come for the next step while the last ones of this one
-// compute. With several batches, all pieces of a layer must find room.
+// compute, and so does the KV of the first swapped layers. With several batches, all pieces of a
+// layer must find room.
 std::vector<StepEvent> schedule_step(const StepShape& shape);
 
 }  // namespace spillway

@@ -15,6 +15,7 @@
 
 #include "model/known_models.h"
 #include "model/transformer_shape.h"
+#include "tensor/turn_sizes.h"
 
 namespace spillway {
 namespace {
@@ -55,6 +56,10 @@ std::vector<std::string> described(const StepShape& shape) {
     all.push_back(where.empty() ? text : text + " " + where);
   }
   return all;
+}
+
+bool says(const std::string& event, const char* words) {
+  return event.find(words) != std::string::npos;
 }
 
 TEST(BlockScheduleTest, AResidentStepOnlyComputes) {
@@ -158,6 +163,111 @@ TEST(BlockScheduleTest, PagesComeTwoGroupsAheadButNotBeforeWhatTheyReadIsBack) {
                   "attention_out 0.0", "mlp_up 0.0", "mlp_down 0.0", "release hidden states 0.0"));
 }
 
+// Layers 0 and 2 of three share a buffer. Layer 2 is loaded into it when layer 0 has left, and then
+// layer 0 for the next step; what it lacks there is loaded when that begins.
+TEST(BlockScheduleTest, ASwappedLayerIsThereFromItsProjectionsToItsAttention) {
+  StepShape shape{
+      .model = layers(3), .swapped_layers = 2, .layer_buffers = 1, .batches = {{.logits = true}}};
+  EXPECT_THAT(
+      described(shape),
+      ElementsAre("load KV of the layer 0", "token_embedding 0", "store hidden states 0",  //
+                  "wait for hidden states 0.0", "wait for KV of the layer 0.0", "qkv 0.0",
+                  "attention 0.0", "store KV of the layer 0.0", "release KV of the layer 0.0",
+                  "load KV of the layer 2.0", "attention_out 0.0", "mlp_up 0.0", "mlp_down 0.0",
+                  "store hidden states 0.0",  //
+                  "wait for hidden states 1.0", "qkv 1.0", "attention 1.0", "attention_out 1.0",
+                  "mlp_up 1.0", "mlp_down 1.0", "store hidden states 1.0",
+                  "wait for hidden states 2.0", "wait for KV of the layer 2.0", "qkv 2.0",
+                  "attention 2.0", "store KV of the layer 2.0", "release KV of the layer 2.0",
+                  "load KV of the layer 0.0", "attention_out 2.0", "mlp_up 2.0", "mlp_down 2.0",
+                  "store hidden states 2.0",  //
+                  "wait for hidden states 3.0", "gather 3.0", "release hidden states 0", "head 3"));
+  shape.overlap = false;
+  std::vector<std::string> of_layers = described(shape);
+  std::erase_if(of_layers,
+                [](const std::string& event) { return !says(event, "KV of the layer"); });
+  EXPECT_THAT(of_layers, ElementsAre("load KV of the layer 0.0", "wait for KV of the layer 0.0",
+                                     "store KV of the layer 0.0", "release KV of the layer 0.0",
+                                     "load KV of the layer 2.0", "wait for KV of the layer 2.0",
+                                     "store KV of the layer 2.0", "release KV of the layer 2.0"));
+}
+
+TEST(BlockScheduleTest, MicroBatchesShareASwappedLayersTrip) {
+  StepShape shape{.model = layers(2),
+                  .streamed = {{.layer = 0, .op = 0, .on_cpu = true}},
+                  .slotfuls = {0},
+                  .swapped_layers = 2,
+                  .layer_buffers = 1,
+                  .batches = {{.on_device = false, .on_host = true},
+                              {.on_host = true, .parts = true},
+                              {},
+                              {.on_device = false, .on_host = true}}};
+  const auto of_first_layer = [&] {
+    std::vector<std::string> all = described(shape);
+    std::erase_if(all, [](const std::string& event) {
+      for (const char* other : {"hidden", "mlp", "embedding", "_out", " 1.", "weights"})
+        if (says(event, other)) return true;
+      return false;
+    });
+    return all;
+  };
+  EXPECT_THAT(
+      of_first_layer(),
+      ElementsAre(
+          "load KV of the layer 0",  //
+          "qkv on the CPU 0.0", "qkv 0.0", "qkv 0.0.0", "join qkv on the CPU 0.0",
+          "attention on the CPU 0.0", "join attention on the CPU 0.0", "qkv on the CPU 0.1",
+          "wait for KV of the layer 0.1", "qkv 0.1", "qkv 0.1.0", "join qkv on the CPU 0.1",
+          "start partitions 0.1", "attention on the CPU 0.1", "attention 0.1",
+          "join attention on the CPU 0.1", "join partitions 0.1", "qkv on the CPU 0.2", "qkv 0.2",
+          "qkv 0.2.0", "join qkv on the CPU 0.2", "attention 0.2", "store KV of the layer 0.2",
+          "release KV of the layer 0.2",  //
+          "qkv on the CPU 0.3", "qkv 0.3", "qkv 0.3.0", "join qkv on the CPU 0.3",
+          "attention on the CPU 0.3", "join attention on the CPU 0.3", "load KV of the layer 0.2"));
+  for (BatchShape& batch : shape.batches) batch.on_device = false;
+  EXPECT_THAT(described(shape), testing::Not(testing::Contains(testing::HasSubstr("KV"))))
+      << "nothing in the step reads them";
+}
+
+// Heads are normed between projections and appending, which are then ops of their own.
+TEST(BlockScheduleTest, ALayerThatAppendsInItsAttentionWaitsThere) {
+  TransformerShape normed = try_known_model("tinyllama-1.1b").value();
+  normed.layers = 2;
+  normed.head_norms = true;
+  const StepShape shape{
+      .model = make_spec(normed).lowered, .swapped_layers = 2, .layer_buffers = 1, .batches = {{}}};
+  const std::vector<std::string> all = described(shape);
+  const auto wait = std::ranges::find(all, "wait for KV of the layer 0.0");
+  ASSERT_NE(wait, all.end());
+  EXPECT_EQ(*(wait + 1), "attention 0.0");
+}
+
+TEST(GraphSegmentsTest, AGraphEndsBeforeWhatIsDecidedInTheStep) {
+  const StepEvent op{.kind = EventKind::kRun, .subject = EventSubject::kOp, .layer = 0, .op = 0},
+      load{.kind = EventKind::kLoad, .subject = EventSubject::kLayerKv, .layer = 1};
+  const auto segments = [](std::vector<StepEvent> events) { return graph_segments(events); };
+  EXPECT_THAT(segments({}), ElementsAre());
+  EXPECT_THAT(segments({op, op}), ElementsAre(GraphSegment{0, 0, 2}));
+  EXPECT_THAT(segments({load, op, op, load, load, op}),
+              ElementsAre(GraphSegment{0, 1, 3}, GraphSegment{3, 5, 6}));
+  EXPECT_THAT(segments({op, load}), ElementsAre(GraphSegment{0, 0, 1}, GraphSegment{1, 2, 2}));
+}
+
+TEST(GraphSegmentsTest, AStepIsCutAroundTheAttentionOfEachSwappedLayer) {
+  const StepShape shape{
+      .model = layers(12), .swapped_layers = 5, .layer_buffers = 2, .batches = {{}}};
+  const std::vector<StepEvent> events = schedule_step(shape);
+  const std::vector<GraphSegment> segments = graph_segments(events);
+  EXPECT_EQ(segments.size(), 2U * 5 + 1);
+  size_t end = 0;
+  for (const GraphSegment& segment : segments) {
+    EXPECT_EQ(std::exchange(end, segment.end), segment.begin);
+    for (size_t i = segment.begin; i < segment.end; ++i)
+      EXPECT_EQ(events[i].subject == EventSubject::kLayerKv, i < segment.ops);
+  }
+  EXPECT_EQ(end, events.size());
+}
+
 // Whatever the step: everything is loaded once before its use, slots and buffers are never too few,
 // and every layer of every micro-batch is computed in order.
 TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
@@ -186,8 +296,17 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
       }
     }
     if (pick(1) > 0) stream(shape.layers(), kHead);
+    if (pick(1) > 0 && shape.layers() > 1) {
+      shape.swapped_layers = 2 + pick(shape.layers() - 2);
+      shape.layer_buffers = 1 + pick(shape.swapped_layers - 2);
+    }
+    const std::vector<int> swapped = choose_swapped_layers(shape.layers(), shape.swapped_layers);
+    const auto is_swapped = [&](int layer) {
+      return std::ranges::find(swapped, layer) != swapped.end();
+    };
     for (int b = 0; b < batches; ++b) {
       BatchShape& batch = shape.batches.emplace_back();
+      batch.on_device = pick(3) > 0;
       batch.rows_away = pick(1) > 0;
       batch.on_host = pick(2) == 0;
       batch.logits = pick(1) > 0;
@@ -210,6 +329,11 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
     for (int i = 0; shape.overlap && i < shape.weight_slots && slotful >= 0; ++i, ++slots_taken)
       ++in_slots[static_cast<size_t>(i % (slotful + 1))];
     std::vector<int> layers_done(shape.batches.size(), 0);
+    // Swapped layers: 1: it is loading, 2: resident, 3: stored. The first are loading already.
+    std::map<int, int> layer_kv;
+    int layers_there = 0;
+    for (int i = 0; shape.overlap && i < shape.layer_buffers; ++i, ++layers_there)
+      layer_kv[swapped[static_cast<size_t>(i)]] = 1;
     int heads = 0;
     for (const StepEvent& e : schedule_step(shape)) {
       const auto item = std::tuple(e.layer, e.batch, e.group);
@@ -252,6 +376,24 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
             --kv_there;
           }
           break;
+        case EventSubject::kLayerKv: {
+          int& state = layer_kv[e.layer];
+          EXPECT_TRUE(is_swapped(e.layer));
+          if (e.kind == EventKind::kLoad && e.batch < 0) {
+            EXPECT_EQ(state, 1) << "at the beginning of a step: it is completed";
+          } else if (e.kind == EventKind::kLoad) {
+            EXPECT_EQ(std::exchange(state, 1), 0);
+            EXPECT_LE(++layers_there, shape.layer_buffers);
+          } else if (e.kind == EventKind::kWait) {
+            EXPECT_EQ(std::exchange(state, 2), 1);
+          } else if (e.kind == EventKind::kStore) {
+            EXPECT_EQ(std::exchange(state, 3), 2);
+          } else {
+            EXPECT_EQ(std::exchange(state, 0), 3);
+            --layers_there;
+          }
+          break;
+        }
         case EventSubject::kHiddenStates:
           if (e.kind == EventKind::kLoad) {
             EXPECT_EQ(rows_coming, -1);
@@ -266,6 +408,10 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
           break;
         case EventSubject::kOp:
           if (e.layer == shape.layers() && e.op == kHead && e.group < 0) ++heads;
+          if (e.layer >= 0 && e.layer < shape.layers() && e.op <= 1 && e.group < 0 &&
+              shape.batches[static_cast<size_t>(e.batch)].on_device && is_swapped(e.layer)) {
+            EXPECT_EQ(layer_kv[e.layer], 2) << "projections and attention find it";
+          }
           if (of_attention && e.group >= 0) {
             EXPECT_EQ(kv[item]++, 2);
             break;
@@ -285,6 +431,9 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
       }
     }
     for (const auto& [item, state] : kv) EXPECT_EQ(state, 4);
+    EXPECT_EQ(layers_there, shape.overlap ? shape.layer_buffers : 0) << "for the next step";
+    for (int i = 0; shape.overlap && i < shape.layer_buffers; ++i)
+      EXPECT_EQ(layer_kv[swapped[static_cast<size_t>(i)]], 1);
     EXPECT_EQ(rows_coming, -1);
     EXPECT_THAT(layers_done, testing::Each(shape.layers()));
     EXPECT_EQ(used, pieces) << "also where no logits are wanted";

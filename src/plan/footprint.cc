@@ -129,7 +129,10 @@ RunLayout layout_run(const Model& model, const Plan& plan, const RunSize& size,
   layout.kv = {spec.layer_count(), spec.kv_heads, spec.head_dim, size.kv_type};
   place_kv(plan, size, !traits.host_visible, layout);
   layout.turns = {.layers = spec.layer_count(), .blocks = layout.device_blocks};
-  if (!traits.host_visible && layout.device_blocks > 0) layout.turns.most = size.most_turning;
+  if (!traits.host_visible && layout.device_blocks > 0) {
+    layout.turns.most = size.most_turning;
+    layout.swapped_layers = size.swapped_layers;
+  }
   place_activations(spec, plan, size, traits, streams_weights, layout);
   return layout;
 }

@@ -33,7 +33,8 @@ struct RunSize {
   bool whole_sequences = false;
   // Sequences that may share the KV of those, where they turn out shorter; 0: no others.
   int64_t at_once = 0;
-  int most_turning = 0;  // layers whose KV may take turns on the device (tensor/turn_sizes.h)
+  int most_turning = 0;    // layers whose KV may take turns on the device (tensor/turn_sizes.h)
+  int swapped_layers = 0;  // of these, those that are swapped from the first step on
 
   int64_t at_work() const { return std::max(sequences, at_once); }
 };
@@ -62,7 +63,8 @@ struct RunLayout {
   int weight_slots = 0;
   int weight_stages = 0;  // staging buffers for those from disk
   TierShares activations;
-  TurnSizes turns;  // of KV on the device
+  TurnSizes turns;         // of KV on the device
+  int swapped_layers = 0;  // in steps as they are priced; a run may find another number
 
   int32_t blocks_away() const { return host_blocks + disk_blocks; }
   // No memory holds one sequence.

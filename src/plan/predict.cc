@@ -187,7 +187,8 @@ const Predictor::PricedStep& Predictor::price(const Plan& plan, const RunLayout&
               plan.overlap, plan.attention_topk.value_or(0));
   key.add_all(layout.kv.type, layout.device_blocks, layout.host_blocks, layout.disk_blocks,
               layout.sequence_blocks, layout.staging_blocks, layout.parts, layout.fixed_blocks,
-              layout.max_tokens, layout.micro_tokens, layout.weight_slots, layout.weight_stages);
+              layout.max_tokens, layout.micro_tokens, layout.weight_slots, layout.weight_stages,
+              layout.swapped_layers);
   key.add(layout.activations);
   key.add_all(size.sequences, size.tokens_each, size.keys, size.logits);
   // What prompts do not depend on.

@@ -11,7 +11,7 @@ namespace {
 constexpr Worker kAllWorkers[] = {Worker::kDevice, Worker::kCpu,      Worker::kToDevice,
                                   Worker::kToHost, Worker::kDiskRead, Worker::kDiskWrite};
 
-// The same waits as the runtime's: weight_stream.h, residual_store.h, kv_swap.h,
+// The same waits as the runtime's: weight_stream.h, residual_store.h, kv_swap.h, kv_turns.h,
 // host_attention.h.
 class Simulation {
  public:
@@ -26,6 +26,8 @@ class Simulation {
     }
     kv_there_.resize(static_cast<size_t>(shape.layers()) * groups_);
     kv_stored_.resize(kv_there_.size());
+    layer_there_.resize(static_cast<size_t>(shape.layers()));
+    layer_stored_.resize(layer_there_.size());
     for (const StepEvent& event : schedule_step(shape)) add(event, price(event));
   }
 
@@ -109,7 +111,13 @@ class Simulation {
     device_waits_for(end);
     return end;
   }
-  double all_are_free_at() const { return *std::max_element(free_.begin(), free_.end()); }
+  // Only stores of swapped layers go on while the device computes where nothing overlaps.
+  double all_are_free_at() const {
+    double at = 0;
+    for (const Worker worker : kAllWorkers)
+      if (worker != Worker::kToHost) at = std::max(at, free_[static_cast<size_t>(worker)]);
+    return at;
+  }
   // On the device's queue, when what came before is done.
   void compute(const StepEvent& event) {
     free_at(Worker::kDevice) = work(event, free_at(Worker::kDevice));
@@ -136,6 +144,7 @@ class Simulation {
         return store(event);
       case EventKind::kRelease:
         if (event.subject == EventSubject::kWeights) slot_left_ = free_at(Worker::kDevice);
+        if (event.subject == EventSubject::kLayerKv) leave_layer(event);
         return;
       case EventKind::kRun:
         if (!started_) return compute(event);
@@ -150,6 +159,8 @@ class Simulation {
       return &weights_there_[static_cast<size_t>(event.group)];
     if (event.subject == EventSubject::kHiddenStates)
       return &rows_there_[static_cast<size_t>(event.batch)];
+    if (event.subject == EventSubject::kLayerKv)
+      return &layer_there_[static_cast<size_t>(event.layer)];
     return &kv_there_[group_at(event)];
   }
   void load(const StepEvent& event) {
@@ -159,6 +170,8 @@ class Simulation {
       there = load_weights(event);
     } else if (event.subject == EventSubject::kHiddenStates) {
       there = work(event, rows_stored_);
+    } else if (event.subject == EventSubject::kLayerKv) {
+      there = load_layer(event);
     } else {
       there = work(event, std::max(kv_left_[kv_loads_ % 2], group_before(event)));
       ++kv_loads_;
@@ -172,6 +185,9 @@ class Simulation {
     const double now = free_at(Worker::kDevice);
     if (event.subject == EventSubject::kHiddenStates) {
       if (batch_of(event).rows_away) rows_stored_ = work(event, now);
+    } else if (event.subject == EventSubject::kLayerKv) {
+      layer_stored_[static_cast<size_t>(event.layer)] = occupy(event, now, now);
+      rewritten_s_ = prices_[at_][Worker::kToHost];
     } else {
       kv_stored_[group_at(event)] = kv_left_[kv_stores_ % 2] = work(event, now);
       ++kv_stores_;
@@ -197,6 +213,26 @@ class Simulation {
     read_.push_back(work(event, slot_left_, readable));
     return read_.back();
   }
+  // A swapped layer comes to the buffer that was left last, from when it is not in use. Blocks that
+  // were written there are overwritten when they have been stored, which takes as long as storing
+  // them. Without a batch: the layer has come already, but for what is missing.
+  double load_layer(const StepEvent& event) {
+    const auto layer = static_cast<size_t>(event.layer);
+    if (event.batch < 0) return std::max(layer_there_[layer], work(event, layer_stored_[layer]));
+    if (!shape_.overlap) {
+      device_waits_for(buffer_stored_);
+      return work(event, 0);
+    }
+    const double seconds = prices_[at_][Worker::kToDevice];
+    const double loaded =
+        work(event, std::max({buffer_left_, layer_stored_[layer], layers_loaded_}));
+    layers_loaded_ = std::max(loaded, buffer_stored_ + std::min(rewritten_s_, seconds));
+    return layers_loaded_;
+  }
+  void leave_layer(const StepEvent& event) {
+    buffer_left_ = free_at(Worker::kDevice);
+    buffer_stored_ = layer_stored_[static_cast<size_t>(event.layer)];
+  }
   // When the group before it, which it may read, is back.
   double group_before(const StepEvent& event) {
     if (event.group == 0) return 0;
@@ -221,6 +257,10 @@ class Simulation {
   std::vector<double> kv_there_, kv_stored_;
   std::vector<size_t> first_group_;
   size_t groups_ = 0;
+  std::vector<double> layer_there_, layer_stored_;  // by layer
+  double layers_loaded_ = 0;                        // all loads of layers so far
+  double buffer_left_ = 0, buffer_stored_ = 0;      // of the swapped layer that was used last
+  double rewritten_s_ = 0;                          // to load what it had stored
   std::array<double, 2> kv_left_ = {};
   size_t kv_loads_ = 0, kv_stores_ = 0;
   SimulatedSteps result_;

@@ -29,6 +29,7 @@ struct SimulateTest : testing::Test {
                   .slotfuls = {0, 1, 2, 3},
                   .batches = {{.logits = true}}};
   double layer_s = 1, weights_s = 3, disk_s = 0, host_s = 0, kv_s = 0, store_s = 0;
+  double load_layer_s = 0, store_layer_s = 0;  // the KV of a swapped layer
 
   EventPrice price(const StepEvent& event) const {
     EventPrice price;
@@ -42,6 +43,10 @@ struct SimulateTest : testing::Test {
     if (event.kind == EventKind::kStart) price[Worker::kCpu] = host_s;
     if (is_load && of_kv) price[Worker::kToDevice] = kv_s;
     if (event.kind == EventKind::kStore && of_kv) price[Worker::kToHost] = store_s;
+    if (event.subject == EventSubject::kLayerKv) {
+      if (is_load && event.batch >= 0) price[Worker::kToDevice] = load_layer_s;
+      if (event.kind == EventKind::kStore) price[Worker::kToHost] = store_layer_s;
+    }
     return price;
   }
   // The third step of several: by then all are alike.
@@ -135,6 +140,47 @@ TEST_F(SimulateTest, PagesAndWeightsShareTheBus) {
   shape.batches = {{.swaps = {false, false}}};
   kv_s = 0.5;
   EXPECT_DOUBLE_EQ(step(), 4 * (3 + 2 * 0.5));
+}
+
+// Layers 1 and 3 of four share a buffer: from the attention of one to the projections of the other
+// it is two layers.
+TEST_F(SimulateTest, ASwappedLayerHasTheTimeFromTheAttentionBefore) {
+  weights_s = 0;
+  shape.swapped_layers = 2;
+  shape.layer_buffers = 1;
+  load_layer_s = 1.5;
+  EXPECT_DOUBLE_EQ(step(), 4) << "hidden";
+  load_layer_s = 3;
+  EXPECT_DOUBLE_EQ(step(), 2 * 3) << "the device waits for each of them";
+  store_layer_s = 5;
+  EXPECT_DOUBLE_EQ(step(), 2 * (5 + 3)) << "what was written is overwritten when it is stored";
+  store_layer_s = 2;
+  EXPECT_DOUBLE_EQ(step(), 2 * (2 + 2));
+  load_layer_s = 5;
+  EXPECT_DOUBLE_EQ(step(), 2 * 5) << "the other blocks come meanwhile";
+}
+
+TEST_F(SimulateTest, WithTwoBuffersTheLinkIsNeverIdle) {
+  weights_s = 0;
+  shape.model = layers(6);
+  shape.swapped_layers = 3;
+  shape.layer_buffers = 2;
+  load_layer_s = 1.9;
+  EXPECT_DOUBLE_EQ(step(), 6);
+  load_layer_s = 2.5;
+  EXPECT_DOUBLE_EQ(step(), 3 * 2.5);
+}
+
+TEST_F(SimulateTest, WithoutOverlapASwappedLayerIsLoadedAtItsWait) {
+  shape.overlap = false;
+  weights_s = 0;
+  shape.swapped_layers = 2;
+  shape.layer_buffers = 1;
+  load_layer_s = 3;
+  store_layer_s = 0.5;
+  EXPECT_DOUBLE_EQ(step(), 4 + 2 * 3);
+  store_layer_s = 2.5;
+  EXPECT_DOUBLE_EQ(step(), 4 + 2 * (3 + 0.5)) << "which waits for the store before";
 }
 
 TEST_F(SimulateTest, AStepIsNeverShorterThanItsBusiestWorker) {

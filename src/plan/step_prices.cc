@@ -83,12 +83,16 @@ StepPrices::StepPrices(const Hardware& hardware, const ModelSpec& spec,
             .slotfuls = weights_->slotfuls,
             .weight_slots = std::max(1, layout.weight_slots),
             .kv_buffers = kKvStagingBuffers,
+            .swapped_layers = layout.swapped_layers,
             .overlap = plan.overlap};
+  if (shape_.swapped_layers > 0)
+    shape_.layer_buffers = layout.turns.spare_with(shape_.swapped_layers);
   const double staged = static_cast<double>(layout.weight_stages) * double{kStreamReadBytes};
   shape_.pieces_read_ahead =
       static_cast<int>(std::min(1e6, staged / std::max(1.0, weights_->largest_on_disk)));
   describe_batches(plan, layout);
-  bool link_busy = !weights_->segments.empty(), cpu_busy = weights_->uses_cpu;
+  bool link_busy = !weights_->segments.empty() || shape_.swapped_layers > 0;
+  bool cpu_busy = weights_->uses_cpu;
   for (const Batch& batch : batch_kinds_) {
     link_busy = link_busy || batch.swapped > 0 || batch.rows != Tier::kDevice;
     cpu_busy = cpu_busy || batch.on_cpu > 0;
@@ -108,7 +112,10 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
     readers_ = std::ceil(each / static_cast<double>(layout.micro_tokens));
     most = 1 / readers_;
   }
-  const auto blocks = static_cast<double>(layout.device_blocks + layout.blocks_away());
+  const int32_t device_blocks = layout.swapped_layers > 0
+                                    ? layout.turns.blocks_with(layout.swapped_layers)
+                                    : layout.device_blocks;
+  const auto blocks = static_cast<double>(device_blocks + layout.blocks_away());
   const double on_host = static_cast<double>(layout.host_blocks) / blocks;
   const double on_disk = static_cast<double>(layout.disk_blocks) / blocks;
   double cpu_share = plan.attention == AttentionPlace::kCpu ? 1 : 0;
@@ -139,6 +146,7 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
     batch.swapped_from_disk = sequences * on_disk;
     batch.swapped = sequences * on_host * (1 - cpu_share) + batch.swapped_from_disk;
     batch.resident = sequences - batch.on_cpu - batch.swapped;
+    resident_ += batch.resident;
     row += std::llround(batch.tokens);
     batch.rows = homes.home_of(row);
     BatchShape shape{.rows_away = batch.rows != Tier::kDevice,
@@ -243,6 +251,16 @@ EventPrice StepPrices::attend_swapped(const Batch& batch) const {
   return price;
 }
 
+double StepPrices::bytes_of_layer() const {
+  // A sequence's last block is half full on average. Prompts come in whole blocks.
+  const double padding = size_.tokens_each == 1 ? (kKvBlockTokens - 1) / 2.0 : 0;
+  return resident_ * (keys_read_ + padding) * kv_token_bytes_;
+}
+double StepPrices::new_bytes_of_layer() const {
+  const auto blocks = static_cast<double>(blocks_for_tokens(size_.tokens_each));
+  return resident_ * blocks * kKvBlockTokens * kv_token_bytes_;
+}
+
 double StepPrices::up(double bytes, Hardware::Source source) const {
   if (bytes <= 0 || !hardware_.has_device()) return 0;
   return hardware_.transfer_s + bytes / (hardware_.to_device_rate(bytes, source) * link_share_);
@@ -322,6 +340,12 @@ EventPrice StepPrices::price_of_batch(Priced what, const Batch& batch) const {
     case Priced::kHandOver:
       price[Worker::kToHost] = down(batch.tokens * row_bytes_);
       break;
+    case Priced::kLoadLayer:
+      price[Worker::kToDevice] = up(bytes_of_layer(), Hardware::Source::kPageable);
+      break;
+    case Priced::kStoreLayer:
+      price[Worker::kToHost] = down(new_bytes_of_layer());
+      break;
   }
   return price;
 }
@@ -360,6 +384,10 @@ StepPrices::Priced StepPrices::find_priced(const StepEvent& event) const {
       return is_load ? Priced::kTakeOver : Priced::kHandOver;
     case EventSubject::kKv:
       return is_load ? Priced::kLoadKv : is_store ? Priced::kStoreKv : Priced::kNothing;
+    case EventSubject::kLayerKv:
+      // As a rule everything has come ahead of the step.
+      if (event.batch < 0) return Priced::kNothing;
+      return is_load ? Priced::kLoadLayer : is_store ? Priced::kStoreLayer : Priced::kNothing;
     case EventSubject::kCpu:
       return event.kind == EventKind::kStart ? Priced::kAttendOnCpu : Priced::kNothing;
     case EventSubject::kPartitions:
@@ -375,7 +403,6 @@ StepPrices::Priced StepPrices::find_priced(const StepEvent& event) const {
           return Priced::kNothing;
       }
     case EventSubject::kWeights:
-    case EventSubject::kLayerKv:
       break;
   }
   return Priced::kNothing;
@@ -435,6 +462,12 @@ StepEstimate StepPrices::sums() const {
     over_batches(of_linear[i],
                  [&](size_t kind) { return linear_price(static_cast<int>(i), kind); });
     over_batches(of_linear[i], [&](size_t kind) { return cpu_price(static_cast<int>(i), kind); });
+  }
+  // Copies of swapped layers hide behind all layers of a step (Pie, 3.1).
+  if (shape_.swapped_layers > 0 && std::ranges::any_of(shape_.batches, &BatchShape::on_device)) {
+    const double share = static_cast<double>(shape_.swapped_layers) / static_cast<double>(layers);
+    for (const Priced what : {Priced::kLoadLayer, Priced::kStoreLayer})
+      add_price(each, batch_price(what, 0), share);
   }
   for (size_t layer = 0; layer < layers; ++layer) {
     EventPrice& sum = sums[layer];

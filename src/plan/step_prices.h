@@ -87,8 +87,10 @@ class StepPrices {
     kStoreKv,
     kTakeOver,
     kHandOver,
+    kLoadLayer,
+    kStoreLayer,
   };
-  static constexpr auto kPriced = static_cast<size_t>(Priced::kHandOver) + 1;
+  static constexpr auto kPriced = static_cast<size_t>(Priced::kStoreLayer) + 1;
   EventPrice price_of_batch(Priced what, const Batch& batch) const;
   EventPrice price_of_linear(const StepWeights::Linear& of, double tokens) const;
   EventPrice price_on_cpu(const StepWeights::Linear& of, double tokens) const;
@@ -100,6 +102,9 @@ class StepPrices {
   double new_kv_bytes(double sequences) const {
     return sequences * static_cast<double>(size_.tokens_each) * kv_token_bytes_;
   }
+  // Swapped layers are copied by whole blocks, those of all sequences that are on the device.
+  double bytes_of_layer() const;
+  double new_bytes_of_layer() const;
   double activate(double elements) const;
   double attend(const Processor& on, double sequences) const;
   double attend_bytes(const Processor& on, double bytes) const {
@@ -137,6 +142,7 @@ class StepPrices {
   double readers_ = 1;
   std::vector<Batch> batch_kinds_;
   std::vector<size_t> batches_;  // the kind of each
+  double resident_ = 0;          // sequences of all batches whose KV is on the device
   double row_bytes_ = 0;         // of the residual stream
   double inner_bytes_ = 2;       // of an element between matrices
   double cpu_attention_ = 1;

@@ -231,6 +231,43 @@ TEST_F(StepPricesTest, PagesComeAndWhatIsNewGoesBack) {
   EXPECT_DOUBLE_EQ(price("store KV")[Worker::kDiskWrite], 1.0 / 8);
 }
 
+// Both layers share one buffer. Blocks are copied as a whole, of 4 sequences with 128 tokens.
+TEST_F(StepPricesTest, SwappedLayersComeAndWhatIsNewGoesBack) {
+  layout.turns = {.layers = 2, .blocks = 64, .most = 2, .spare = 1};
+  layout.swapped_layers = 2;
+  const auto ticks = [&](EventKind kind, Worker worker, int batch = 0) {
+    const StepPrices prices(hardware, model, homes(), plan, layout, size);
+    const EventPrice price =
+        prices.of({kind, EventSubject::kLayerKv, /*layer=*/1, /*op=*/-1, batch});
+    return price[worker] * 1024;
+  };
+  EXPECT_DOUBLE_EQ(ticks(EventKind::kLoad, Worker::kToDevice), (128 + 7.5) / 64);
+  EXPECT_DOUBLE_EQ(ticks(EventKind::kLoad, Worker::kToDevice, /*batch=*/-1), 0) << "it has come";
+  EXPECT_DOUBLE_EQ(ticks(EventKind::kStore, Worker::kToHost), 16.0 / 32);
+  for (const EventKind kind : {EventKind::kWait, EventKind::kRelease})
+    for (int worker = 0; worker < kWorkerCount; ++worker)
+      EXPECT_EQ(ticks(kind, static_cast<Worker>(worker)), 0);
+  EXPECT_TRUE(has("load KV of the layer"));
+  hardware.pageable_to_device = two_to(29);
+  EXPECT_DOUBLE_EQ(ticks(EventKind::kLoad, Worker::kToDevice), (128 + 7.5) / 32);
+  plan.micro_batch = 1;
+  EXPECT_DOUBLE_EQ(ticks(EventKind::kStore, Worker::kToHost), 16.0 / 32) << "of all micro-batches";
+  size = {.sequences = 1, .tokens_each = 24, .keys = 140};
+  EXPECT_DOUBLE_EQ(ticks(EventKind::kLoad, Worker::kToDevice), 128.0 / 128);
+  EXPECT_DOUBLE_EQ(ticks(EventKind::kStore, Worker::kToHost), 32.0 / 128);
+}
+
+// The same memory holds the KV of twice as many sequences where two of two layers are swapped.
+TEST_F(StepPricesTest, SwappedLayersLeaveRoomForMoreSequencesOnTheDevice) {
+  place_kv(1, 2, 0);
+  plan.attention = AttentionPlace::kCpu;
+  size.sequences = 12;
+  EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], 1);
+  layout.turns = {.layers = 2, .blocks = layout.device_blocks, .most = 2, .spare = 1};
+  layout.swapped_layers = 2;
+  EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], 1.5);
+}
+
 TEST_F(StepPricesTest, HeadsThatShareKeysAttendAtTheirOwnRate) {
   hardware.gpu->attention[KvType::kF16] = RateCurve({{1, two_to(31)}, {4, two_to(29)}});
   EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], 1);
@@ -329,6 +366,8 @@ TEST_F(StepPricesTest, SumsAreThoseOfTheSchedulesEvents) {
     place_kv(1 + below(2), below(3), below(2));
     layout.staging_blocks = 8 << below(4);
     layout.parts = below(4) == 0;
+    layout.turns = {.layers = 2, .blocks = layout.device_blocks, .most = 2, .spare = 1};
+    layout.swapped_layers = below(3) == 0 ? 2 : 0;
     const double states = below(3) / 2.0;
     layout.activations = {states, 1 - states, 0};
     size.sequences = 1 + below(6);

@@ -25,6 +25,12 @@ int position_offset(const ModelSpec& spec) {
   return 0;
 }
 
+// Events that may come between those of a linear op, and do not end it.
+bool is_beside_linear(const StepEvent& event) {
+  return event.subject == EventSubject::kWeights || event.subject == EventSubject::kLayerKv ||
+         is_load(event);
+}
+
 bool has_rows_on_device(const MicroBatch& batch) {
   return batch.resident.rows > 0 || !batch.parted.resident.empty();
 }
@@ -233,9 +239,6 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   attach(kv);
   if (timeline_ != nullptr) record(timeline_);  // also in what has just been made
   order_ = order_of_step();
-  last_on_device_ = nullptr;
-  for (const MicroBatch& batch : step_.batches)
-    if (has_rows_on_device(batch)) last_on_device_ = &batch;
   const ExpectedOps expected(lane_ != nullptr && lane_is_used() ? options_.host : nullptr);
   try {
     if (turns_ != nullptr) turns_->begin_step(kv, sequences);
@@ -282,7 +285,7 @@ size_t Decoder::order_of_step() const {
   return order_for(options_.cpu_linear, most);
 }
 
-StepShape Decoder::shape_of_step() const {
+StepShape Decoder::shape_of_step(const KvCache& kv) const {
   StepShape shape{.model = model_, .kv_buffers = kKvStagingBuffers, .overlap = options_.overlap};
   if (options_.stream != nullptr) {
     const StreamOrder& order = options_.stream->order(order_);
@@ -291,6 +294,10 @@ StepShape Decoder::shape_of_step() const {
     shape.slotfuls = order.slotfuls();
     shape.weight_slots = options_.stream->slots();
   }
+  const LayerTable& layers = kv.layers();
+  shape.swapped_layers = layers.turning();
+  if (shape.swapped_layers > 0)
+    shape.layer_buffers = layers.sizes().spare_with(shape.swapped_layers);
   for (const MicroBatch& batch : step_.batches) {
     BatchShape& of = shape.batches.emplace_back();
     of.rows_away = x_->is_away(batch.first_row, batch.tokens);
@@ -303,44 +310,29 @@ StepShape Decoder::shape_of_step() const {
   return shape;
 }
 
-// All events, cut where the KV of layers that take turns is used first and last: waiting for a
-// layer and sending for the next one are no ops. It is there from the projections on, which append
-// to it as those of all layers do: other ops in their place would round otherwise.
-std::vector<StepPart> Decoder::parts_of_step(KvCache& kv) {
-  std::vector<StepPart> parts(1);
-  size_t begin = 0;
-  const auto end_part = [&](size_t end, std::function<void()> before_next) {
-    parts.back().ops = [this, &kv, begin, end] {
-      for (size_t at = begin; at < end; ++at) run_event(events_[at], kv);
-    };
-    begin = end;
-    parts.push_back({std::move(before_next), {}});
-  };
-  for (size_t i = 0; i < events_.size(); ++i) {
-    const StepEvent& event = events_[i];
-    const int layer = event.layer;
-    if (is_decided_in_step(event)) {
-      end_part(i, [this, &kv, i] { run_event(events_[i], kv); });
-      ++begin;
-      continue;
-    }
-    if (last_on_device_ == nullptr || event.subject != EventSubject::kOp || event.group >= 0 ||
-        layer < 0 || layer >= model_->layer_count() || !kv.layers().takes_turns(layer))
-      continue;
-    const bool begins = lowered(event).finish == LinearFinish::kAppend,
-               ends = lowered(event).kind == LoweredKind::kAttention;
-    if (begins) end_part(i, [this, &kv, of = layer] { view_on_device(of, kv); });
-    if (ends) end_part(i + 1, [this, &kv, of = layer] { turns_->release(kv, of); });
+// The segments of a step as a device calls them. Each function refers to as little as a
+// std::function holds without taking memory.
+std::span<const StepPart> Decoder::parts_of_step(KvCache& kv) {
+  kv_ = &kv;
+  parts_.clear();
+  for (const GraphSegment& segment : segments_) {
+    StepPart& part = parts_.emplace_back();
+    if (segment.begin < segment.ops)
+      part.before = [this, &segment] { run_events(segment.begin, segment.ops, *kv_); };
+    part.ops = [this, &segment] { run_events(segment.ops, segment.end, *kv_); };
   }
-  end_part(events_.size(), {});
-  parts.pop_back();
-  return parts;
+  return parts_;
+}
+
+void Decoder::run_events(size_t begin, size_t end, KvCache& kv) {
+  for (size_t at = begin; at < end; ++at) run_event(events_[at], kv);
 }
 
 void Decoder::run_events(KvCache& kv) {
-  StepShape shape = shape_of_step();
+  StepShape shape = shape_of_step(kv);
   if (shape != shape_) {
     events_ = schedule_step(shape);
+    segments_ = graph_segments(events_);
     shape_ = std::move(shape);
     pieces_.assign(shape_.slotfuls.size(), {});
   }
@@ -368,9 +360,7 @@ void Decoder::run_events(KvCache& kv) {
              (is_load(events_[end]) || events_[end].batch == first.batch)) {
         ++end;
       }
-      const auto run = [&, i] {
-        for (size_t at = i; at < end; ++at) run_event(events_[at], kv);
-      };
+      const auto run = [&, i] { run_events(i, end, kv); };
       const bool head =
           std::any_of(events_.begin() + static_cast<ptrdiff_t>(i),
                       events_.begin() + static_cast<ptrdiff_t>(end), [&](const StepEvent& event) {
@@ -401,11 +391,12 @@ void Decoder::record(Timeline* timeline) {
   if (host_linear_ != nullptr) host_linear_->record(timeline);
   if (host_attention_ != nullptr) host_attention_->record(timeline);
   if (swap_ != nullptr) swap_->record(timeline);
+  if (turns_ != nullptr) turns_->record(timeline);
 }
 
 // Whether it belongs to the linear op at hand, of which CPU and GPU share the rows.
 bool Decoder::continues_linear(const StepEvent& event) const {
-  if (event.subject == EventSubject::kWeights || is_load(event)) return true;
+  if (is_beside_linear(event)) return true;
   const bool of_op = event.subject == EventSubject::kOp || event.subject == EventSubject::kCpu;
   if (!of_op || event.layer < 0 || lowered(event).kind != LoweredKind::kLinear) return false;
   return event.kind == EventKind::kJoin || event.group >= 0 ||
@@ -426,7 +417,7 @@ void Decoder::run_event(const StepEvent& event, KvCache& kv) {
   timeline_->add(TimelineLane::kGpu, event_name(*model_, event), event.layer, begin, end);
   if (!continues && now_.streamed != nullptr && !now_.streamed->on_cpu.empty())
     drawn_ = {now_.streamed, begin, end};
-  if (continues && !is_load(event) && event.subject != EventSubject::kWeights) drawn_.end = end;
+  if (continues && !is_beside_linear(event)) drawn_.end = end;
 }
 
 void Decoder::end_drawn_linear() {
@@ -450,12 +441,15 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
       if (event.subject == kWeights) return stream->load_next();
       if (event.subject == kKv) return swap_->load(kv, layer, group());
       if (event.subject == kHandOver) return take_over(*batch);
+      if (event.subject == kLayerKv) return turns_->load(kv, layer);
       return x_->expect(batch->first_row, batch->tokens, *stalls_);
     case EventKind::kWait:
       if (event.subject == kWeights) {
         pieces_[static_cast<size_t>(event.group)] = stream->acquire(event.group, *stalls_);
       } else if (event.subject == kKv) {
         now_.swapped = swap_->begin(kv, layer, group(), attention_params(layer), *stalls_);
+      } else if (event.subject == kLayerKv) {
+        turns_->wait_for(kv, layer);
       } else {
         take_rows(*batch);
       }
@@ -473,9 +467,11 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
     case EventKind::kStore:
       if (event.subject == kKv) return swap_->end(kv, layer, group(), *stalls_);
       if (event.subject == kHandOver) return hand_over(*batch);
+      if (event.subject == kLayerKv) return turns_->store(kv, layer);
       return x_->put(*stalls_);
     case EventKind::kRelease:
       if (event.subject == kWeights) return stream->release(event.group);
+      if (event.subject == kLayerKv) return turns_->release(kv, layer);
       return x_->release();
   }
 }
@@ -491,7 +487,7 @@ void Decoder::run_op(const StepEvent& event, KvCache& kv) {
       if (batch != nullptr && try_project_and_append(event, kv, *batch)) return;
       return run_linear(event, rows);
     case LoweredKind::kAttention:
-      if (event.group < 0) return attend_resident(event.layer, kv, *batch);
+      if (event.group < 0) return attend_on_device(event.layer, kv, *batch);
       return attend_swapped(event.layer, *batch, batch->swaps[static_cast<size_t>(event.group)]);
     case LoweredKind::kNorm:
       return norm(event.layer, lowered(event).op, rows);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -150,9 +151,10 @@ class Decoder {
   bool values_stay(const KvCache& kv) const;
   size_t order_of_step() const;
   bool lane_is_used() const;
-  StepShape shape_of_step() const;
+  StepShape shape_of_step(const KvCache& kv) const;
   void run_events(KvCache& kv);
-  std::vector<StepPart> parts_of_step(KvCache& kv);
+  void run_events(size_t begin, size_t end, KvCache& kv);
+  std::span<const StepPart> parts_of_step(KvCache& kv);
   // The one place where execution tells events apart, and where it tells ops apart.
   void execute(const StepEvent& event, KvCache& kv);
   void run_op(const StepEvent& event, KvCache& kv);
@@ -179,13 +181,11 @@ class Decoder {
   const StreamedLinear* try_streamed(int layer, int op) const;
   // Finds q, k and v of a layer and where attention's result goes.
   void begin_attention(int layer, const MicroBatch& batch);
-  void attend_resident(int layer, KvCache& kv, const MicroBatch& batch);
-  void attend_on_device(int layer, KvCache& kv, const MicroBatch& batch);
-  KvLayerView view_on_device(int layer, KvCache& kv);
+  void attend_on_device(int layer, const KvCache& kv, const MicroBatch& batch);
   void start_on_host(int layer, KvCache& kv, const MicroBatch& batch);
   void append_and_attend(int layer, const PathRows& path, const KvLayerView& view);
   void attend_swapped(int layer, const MicroBatch& batch, const SwapGroup& group);
-  void begin_parts(int layer, KvCache& kv, const MicroBatch& batch);
+  void begin_parts(int layer, const KvCache& kv, const MicroBatch& batch);
   void end_parts(int layer, const MicroBatch& batch);
   // Of the parted rows of a micro-batch, the sums.
   AttentionSums sums_of(const MicroBatch& batch);
@@ -227,13 +227,15 @@ class Decoder {
   std::unique_ptr<HostLinear> host_linear_;
   std::unique_ptr<HostAttention> host_attention_;
   std::unique_ptr<KvSwap> swap_;
-  std::unique_ptr<KvTurns> turns_;              // null where all layers' KV stays on the device
-  const MicroBatch* last_on_device_ = nullptr;  // of the step: with rows whose KV is there
-  std::unique_ptr<HostTables> tables_;          // null where embeddings are on the device
+  std::unique_ptr<KvTurns> turns_;      // null where all layers' KV is resident
+  std::unique_ptr<HostTables> tables_;  // null where embeddings are on the device
 
   CutStep step_;  // the one at hand
   StepShape shape_;
-  std::vector<StepEvent> events_;  // of a step of that shape
+  std::vector<StepEvent> events_;       // of a step of that shape
+  std::vector<GraphSegment> segments_;  // of these events
+  std::vector<StepPart> parts_;         // of the step at hand: its segments
+  KvCache* kv_ = nullptr;               // that the parts are of
   int64_t tokens_ = 0;
   size_t order_ = 0;                                 // of the stream's
   std::vector<std::span<const WeightView>> pieces_;  // that are held, by number

@@ -193,7 +193,7 @@ bool Decoder::try_project_and_append(const StepEvent& event, KvCache& kv, const 
     return Projection{part.whole, part.bias, part.out};
   };
   ops_.project_and_append(projection(0), projection(1), projection(2), now_.op.x, now_.angles,
-                          now_.rope_style, view_on_device(event.layer, kv), batch.resident.spans);
+                          now_.rope_style, kv.layer(event.layer), batch.resident.spans);
   return true;
 }
 
@@ -208,22 +208,9 @@ void Decoder::begin_attention(int layer, const MicroBatch& batch) {
   if (rope >= 0) now_.rope_style = spec_.ropes[static_cast<size_t>(rope)].style;
 }
 
-void Decoder::attend_resident(int layer, KvCache& kv, const MicroBatch& batch) {
-  attend_on_device(layer, kv, batch);
-  if (step_.batches.size() == 1) return;  // between parts (parts_of_step)
-  if (kv.layers().takes_turns(layer) && &batch == last_on_device_) turns_->release(kv, layer);
-}
-
-// Of a layer that takes turns: from the first use in a step on.
-KvLayerView Decoder::view_on_device(int layer, KvCache& kv) {
-  if (kv.layers().takes_turns(layer) && kv.layers().state(layer) != LayerState::kHere)
-    turns_->acquire(kv, layer);
-  return kv.layer(layer);
-}
-
-void Decoder::attend_on_device(int layer, KvCache& kv, const MicroBatch& batch) {
+void Decoder::attend_on_device(int layer, const KvCache& kv, const MicroBatch& batch) {
   const PathRows& path = batch.resident;
-  const KvLayerView view = view_on_device(layer, kv);
+  const KvLayerView view = kv.layer(layer);
   begin_attention(layer, batch);
   if (!now_.appended) {
     if (path.rows > 0) append_and_attend(layer, path, view);
@@ -279,12 +266,12 @@ AttentionSums Decoder::sums_of(const MicroBatch& batch) {
 }
 
 // Rotated once for all parts; what is written on the device is there before any of them is seen.
-void Decoder::begin_parts(int layer, KvCache& kv, const MicroBatch& batch) {
+void Decoder::begin_parts(int layer, const KvCache& kv, const MicroBatch& batch) {
   begin_attention(layer, batch);
   const PathActivations rows = rows_on({batch.parted.first_row, batch.parted.rows, {}});
   rope_rows(rows);
   if (!batch.parted.written.empty())
-    ops_.kv_append(rows.k, rows.v, view_on_device(layer, kv), batch.parted.written);
+    ops_.kv_append(rows.k, rows.v, kv.layer(layer), batch.parted.written);
   now_.sums = sums_of(batch);
   device_.attention_parts().clear_sums(now_.sums);
 }

@@ -78,10 +78,14 @@ void KvTurns::add_pieces(const KvLayerView& from, const KvLayerView& to,
   }
 }
 
-uint64_t KvTurns::send(DeviceStream& stream, bool to_device) {
+uint64_t KvTurns::send(DeviceStream& stream, bool to_device, int layer) {
   uint64_t bytes = 0;
   for (const CopyPiece& piece : pieces_) bytes += piece.bytes;
-  if (bytes > 0) to_device ? stream.copy_to_device(pieces_) : stream.copy_to_host(pieces_);
+  if (bytes > 0) {
+    const auto lane = to_device ? TimelineLane::kToGpu : TimelineLane::kToHost;
+    drawn(timeline_, stream, lane, "KV of the layer", layer,
+          [&] { to_device ? stream.copy_to_device(pieces_) : stream.copy_to_host(pieces_); });
+  }
   pieces_.clear();
   return bytes;
 }
@@ -116,24 +120,33 @@ void KvTurns::begin_step(KvCache& kv, std::span<const StepSequence> sequences) {
   device_.compute().record(*begun_);
   in_->wait(*begun_);
   // What came ahead of the step has what the last one used.
-  Blocks missing = without(read_, ahead_);
-  for (const KvCache::BlockCopy& copy : copies_) missing.push_back(copy.to);
-  sort_and_unite(missing);
-  for (const int layer : layers.turns()) {
-    if (layers.state(layer) != LayerState::kComing || missing.empty()) continue;
-    Turn& of = turn(layer);
-    add_pieces(kv.host_buffer(layers.host_buffer(layer)), kv.layer(layer), missing, copies_);
-    stats_.to_device_bytes += send(*in_, /*to_device=*/true);
-    in_->record(*of.timed[of.current].loaded);
-    of.timed[of.current].bytes = 0;  // what lies between its events is more than a copy
-  }
-  while (overlap_ && layers.next_to_load() >= 0) load_waiting(kv, /*left=*/-1);
+  missing_ = without(read_, ahead_);
+  for (const KvCache::BlockCopy& copy : copies_) missing_.push_back(copy.to);
+  sort_and_unite(missing_);
 }
 
-// The next layer comes to where `left` was (-1: nobody).
-void KvTurns::load_waiting(KvCache& kv, int left) {
+void KvTurns::load(KvCache& kv, int layer) {
+  if (kv.layers().state(layer) == LayerState::kComing) return complete_load(kv, layer);
+  if (overlap_) return begin_load(kv, layer, left_);
+  device_.compute().record(*begun_);
+  in_->wait(*begun_);
+  if (left_ >= 0) in_->wait(*turn(left_).stored);
+  begin_load(kv, layer, /*left=*/-1);
+}
+
+void KvTurns::complete_load(const KvCache& kv, int layer) {
+  if (missing_.empty()) return;
+  Turn& of = turn(layer);
+  const LayerTable& layers = kv.layers();
+  add_pieces(kv.host_buffer(layers.host_buffer(layer)), kv.layer(layer), missing_, copies_);
+  stats_.to_device_bytes += send(*in_, /*to_device=*/true, layer);
+  in_->record(*of.timed[of.current].loaded);
+  of.timed[of.current].bytes = 0;  // what lies between its events is more than a copy
+}
+
+// The layer comes to the buffer that `left` had in this step; -1: none had it.
+void KvTurns::begin_load(KvCache& kv, int layer, int left) {
   LayerTable& layers = kv.layers();
-  const int layer = layers.next_to_load();
   const bool is_ahead = layer <= left;
   layers.begin_load(layer);
   Turn& of = turn(layer);
@@ -153,50 +166,43 @@ void KvTurns::load_waiting(KvCache& kv, int left) {
   // Blocks that are still to be stored from there come last.
   if (left < 0) {
     add_pieces(from, to, wanted, copies);
-    timed.bytes = send(*in_, /*to_device=*/true);
+    timed.bytes = send(*in_, /*to_device=*/true, layer);
   } else {
     add_pieces(from, to, without(wanted, written_), copies);
-    timed.bytes = send(*in_, /*to_device=*/true);
+    timed.bytes = send(*in_, /*to_device=*/true, layer);
     in_->wait(*turn(left).stored);
     add_pieces(from, to, both(wanted, written_), copies);
-    timed.bytes += send(*in_, /*to_device=*/true);
+    timed.bytes += send(*in_, /*to_device=*/true, layer);
   }
   stats_.to_device_bytes += timed.bytes;
   in_->record(*timed.loaded);
   ++stats_.loads;
 }
 
-void KvTurns::acquire(KvCache& kv, int layer) {
-  LayerTable& layers = kv.layers();
-  if (!layers.takes_turns(layer)) return;
+void KvTurns::wait_for(KvCache& kv, int layer) {
   DeviceStream& compute = device_.compute();
-  if (!overlap_) {
-    compute.record(*begun_);
-    in_->wait(*begun_);
-    if (left_ >= 0) in_->wait(*turn(left_).stored);
-    load_waiting(kv, /*left=*/-1);
-  }
   const Turn& of = turn(layer);
   const Turn::Timed& timed = of.timed[of.current];
   compute.record(*timed.waits);
-  compute.wait(*timed.loaded);
+  drawn(timeline_, compute, TimelineLane::kGpuWaits, "KV of the layer", layer,
+        [&] { compute.wait(*timed.loaded); });
   compute.record(*timed.waited);
-  layers.confirm(layer);
+  kv.layers().confirm(layer);
   timed_.emplace_back(layer, of.current);
 }
 
-void KvTurns::release(KvCache& kv, int layer) {
-  LayerTable& layers = kv.layers();
-  if (!layers.takes_turns(layer)) return;
+void KvTurns::store(const KvCache& kv, int layer) {
   const Turn& of = turn(layer);
   device_.compute().record(*of.attended);
   out_->wait(*of.attended);
-  add_pieces(kv.layer(layer), kv.host_buffer(layers.host_buffer(layer)), written_);
-  stats_.to_host_bytes += send(*out_, /*to_device=*/false);
+  add_pieces(kv.layer(layer), kv.host_buffer(kv.layers().host_buffer(layer)), written_);
+  stats_.to_host_bytes += send(*out_, /*to_device=*/false, layer);
   out_->record(*of.stored);
-  layers.leave(layer);
+}
+
+void KvTurns::release(KvCache& kv, int layer) {
+  kv.layers().leave(layer);
   left_ = layer;
-  if (overlap_) load_waiting(kv, layer);
 }
 
 void KvTurns::end_step() {
@@ -243,7 +249,7 @@ void KvTurns::copy_buffer(const KvLayerView& from, const KvLayerView& to, bool t
   const auto bytes = static_cast<size_t>(from.block_bytes() * used_);
   pieces_.push_back({to.k, from.k, bytes});
   pieces_.push_back({to.v, from.v, bytes});
-  stats_.moved_bytes += send(to_device ? *in_ : *out_, to_device);
+  stats_.moved_bytes += send(to_device ? *in_ : *out_, to_device, /*layer=*/-1);
 }
 
 void KvTurns::change(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves) {

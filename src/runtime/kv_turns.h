@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// KV of layers that take turns on the device (Pie; kv/layer_table.h): in before a layer's
-// projections, which append to it, and what it wrote out behind its attention.
+// Copies of the KV of swapped layers (Pie; kv/layer_table.h), one for each event of the step
+// schedule that is about it: to the device before a layer's projections, which append to it, and
+// what it wrote to host memory behind its attention.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "device/device.h"
 #include "kv/kv_cache.h"
 #include "runtime/micro_batch.h"
+#include "runtime/timeline.h"
 
 namespace spillway {
 
@@ -19,10 +21,11 @@ namespace spillway {
 // goes there when a step wrote to it, so that leaving the device moves nothing else, and copies to
 // the device, the ones that compute may wait for, have the link to themselves.
 //
-// Which layer follows which does not depend on the clock, so all of a step is queued ahead: copies
-// wait in their queue until the layer before has left the buffer, and ops until a copy has arrived.
-// The first layers of the next step come while this one ends, with the blocks that it used; what
-// others the next step needs is brought when it begins.
+// Which layer is loaded when is the step schedule's (plan/block_schedule.h), and does not depend on
+// the clock, so all of a step is queued ahead: copies wait in their queue until the layer before
+// has left the buffer, and ops until a copy has arrived. The first layers of the next step are
+// loaded while this one ends, with the blocks that it used; what others the next step needs is
+// loaded when it begins.
 //
 // Called from one thread, which waits only where a cache is cut anew. The device must outlive it.
 class KvTurns {
@@ -31,11 +34,17 @@ class KvTurns {
   // fetches what is not there: what coming ahead is measured by.
   explicit KvTurns(Device& device, bool overlap = true);
 
-  // Before a step's first layer: what of the cache its sequences read and write. Blocks that are
+  // Before a step's first event: what of the cache its sequences read and write. Blocks that are
   // not on the device are none of its business.
   void begin_step(KvCache& kv, std::span<const StepSequence> sequences);
-  // Before the first op that reads or writes a layer's KV, and behind the last one.
-  void acquire(KvCache& kv, int layer);
+  // Queues the copies that bring a swapped layer's KV to the buffer which is free next; of a layer
+  // that is loading since the step before, those of blocks that did not come with it.
+  void load(KvCache& kv, int layer);
+  // Ops called from now on find the layer's KV in its buffer.
+  void wait_for(KvCache& kv, int layer);
+  // Behind the last op that reads or writes a layer's KV: queues the copies of what was written,
+  // and gives the layer's buffer up.
+  void store(const KvCache& kv, int layer);
   void release(KvCache& kv, int layer);
   // After its last layer: what ops are queued from now on find in host memory is what it wrote.
   void end_step();
@@ -65,6 +74,8 @@ class KvTurns {
   };
   // Since the last call; waits for the device.
   Stats take_stats();
+  // Draws what moves and waits from now on; null: not any more.
+  void record(Timeline* timeline) { timeline_ = timeline; }
 
  private:
   // Of a layer. A load's events are read in the step behind the one that used it: by turns.
@@ -79,13 +90,15 @@ class KvTurns {
     std::unique_ptr<DeviceEvent> attended, stored;
   };
   Turn& turn(int layer);
-  void load_waiting(KvCache& kv, int left);
+  void begin_load(KvCache& kv, int layer, int left);
+  void complete_load(const KvCache& kv, int layer);
   // Adds to pieces_: runs of blocks that lie together move as one. `copies`: those of them that
   // another block is the source of, by target.
   void add_pieces(const KvLayerView& from, const KvLayerView& to,
                   std::span<const DeviceBlock> blocks,
                   std::span<const KvCache::BlockCopy> copies = {});
-  uint64_t send(DeviceStream& stream, bool to_device);
+  // The pieces are of `layer`; -1: of several.
+  uint64_t send(DeviceStream& stream, bool to_device, int layer);
   void settle();
   // What a new cut of the cache takes: all that blocks have, as far as any has been used.
   void carry_over(const KvCache& kv, const LayerTable::Recut& cut);
@@ -104,11 +117,13 @@ class KvTurns {
   // Of the step at hand, in order: blocks that have something, and blocks that are written to.
   std::vector<DeviceBlock> read_, written_;
   std::vector<KvCache::BlockCopy> copies_;
-  std::vector<DeviceBlock> ahead_;  // what layers have that came before their step began
-  int32_t used_ = 0;                // no step has used a block at or behind this
+  std::vector<DeviceBlock> ahead_;    // what layers have that came before their step began
+  std::vector<DeviceBlock> missing_;  // what these need beside it in the step at hand
+  int32_t used_ = 0;                  // no step has used a block at or behind this
   std::vector<CopyPiece> pieces_;
   std::vector<std::pair<int, int>> timed_;  // layers whose events are to be read
   Stats stats_;
+  Timeline* timeline_ = nullptr;
 };
 
 }  // namespace spillway

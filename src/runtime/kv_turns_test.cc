@@ -12,6 +12,9 @@
 #include <span>
 #include <vector>
 
+#include "model/known_models.h"
+#include "model/transformer_shape.h"
+#include "plan/block_schedule.h"
 #include "tests/test_machine.h"
 
 namespace spillway {
@@ -19,6 +22,36 @@ namespace {
 
 // So many that two that take turns share one buffer, and more of them two.
 constexpr KvShape kShape{.layers = 14, .kv_heads = 1, .head_dim = 8, .type = KvType::kF32};
+
+// A step of one batch: its events that are about swapped layers, and `attend` where it attends to a
+// layer.
+template <class Fn>
+void run_layers(KvTurns& turns, KvCache& kv, bool overlap, Fn&& attend) {
+  static const auto kModel = [] {
+    TransformerShape shape = try_known_model("opt-125m").value();
+    shape.layers = kShape.layers;
+    return make_spec(shape).lowered;
+  }();
+  const int swapped = kv.layers().turning();
+  const StepShape shape{.model = kModel,
+                        .swapped_layers = swapped,
+                        .layer_buffers = swapped == 0 ? 0 : kv.layers().sizes().spare_with(swapped),
+                        .overlap = overlap,
+                        .batches = {{}}};
+  for (const StepEvent& event : schedule_step(shape)) {
+    const bool of_op = event.subject == EventSubject::kOp && event.layer >= 0;
+    if (of_op && event.layer < kShape.layers &&
+        event.op == kModel->layer(event.layer).attention_op()) {
+      attend(event.layer);
+      continue;
+    }
+    if (event.subject != EventSubject::kLayerKv) continue;
+    if (event.kind == EventKind::kLoad) turns.load(kv, event.layer);
+    if (event.kind == EventKind::kWait) turns.wait_for(kv, event.layer);
+    if (event.kind == EventKind::kStore) turns.store(kv, event.layer);
+    if (event.kind == EventKind::kRelease) turns.release(kv, event.layer);
+  }
+}
 
 // Sequences that grow, end and begin; each token's bytes say whose it is.
 class TurnsWorld {
@@ -28,7 +61,8 @@ class TurnsWorld {
         machine_(true),
         kv_(machine_.device(), machine_.host, kShape,
             {.device_blocks = 8, .most_turning = 6, .spare_buffers = spare}),
-        turns_(machine_.device(), overlap) {}
+        turns_(machine_.device(), overlap),
+        overlap_(overlap) {}
 
   void change() {
     int turning = static_cast<int>(random_() % 7);
@@ -58,8 +92,7 @@ class TurnsWorld {
     }
     if (step.empty()) return;
     turns_.begin_step(kv_, step);
-    for (int layer = 0; layer < kShape.layers; ++layer) {
-      turns_.acquire(kv_, layer);
+    run_layers(turns_, kv_, overlap_, [&](int layer) {
       for (size_t i = 0; i < active.size(); ++i) {
         const int32_t end = step[i].start + static_cast<int32_t>(step[i].tokens.size());
         for (int32_t token = step[i].start; token < end; ++token)
@@ -68,8 +101,7 @@ class TurnsWorld {
           ASSERT_EQ(at(layer, *active[i], token), mark(layer, *active[i], token))
               << "layer " << layer << " token " << token << " of " << end;
       }
-      turns_.release(kv_, layer);
-    }
+    });
     turns_.end_step();
     for (size_t i = 0; i < active.size(); ++i)
       active[i]->tokens += static_cast<int32_t>(step[i].tokens.size());
@@ -162,14 +194,12 @@ class TurnsWorld {
                             .start = sequence.tokens,
                             .block_table = sequence.table};
     turns_.begin_step(kv_, {&only, 1});
-    for (int layer = 0; layer < kShape.layers; ++layer) {
-      turns_.acquire(kv_, layer);
+    run_layers(turns_, kv_, overlap_, [&](int layer) {
       at(layer, sequence, sequence.tokens) = mark(layer, sequence, sequence.tokens);
       for (int32_t token = 0; token <= sequence.tokens; ++token)
         ASSERT_EQ(at(layer, sequence, token), mark(layer, sequence, token))
             << layer << " " << token;
-      turns_.release(kv_, layer);
-    }
+    });
     turns_.end_step();
     ++sequence.tokens;
   }
@@ -178,6 +208,7 @@ class TurnsWorld {
   TestMachine machine_;
   KvCache kv_;
   KvTurns turns_;
+  bool overlap_;
   std::vector<Sequence> sequences_;
   int ids_ = 0;
 };
@@ -228,11 +259,7 @@ KvTurns::Stats stats_with_link(uint64_t bytes_per_s, int turning, int steps, int
     const StepSequence only{
         .tokens = kToken, .start = 33 + step, .block_table = tables[step % sequences]};
     turns.begin_step(kv, {&only, 1});
-    for (int layer = 0; layer < kShape.layers; ++layer) {
-      turns.acquire(kv, layer);
-      options.clock->pass(1e-3);
-      turns.release(kv, layer);
-    }
+    run_layers(turns, kv, /*overlap=*/true, [&](int /*layer*/) { options.clock->pass(1e-3); });
     turns.end_step();
     if (step + 1 == kBefore) turns.take_stats();
   }

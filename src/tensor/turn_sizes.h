@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace spillway {
 
@@ -12,6 +13,14 @@ namespace spillway {
 // the other buffer is room for as many blocks as one more such layer brings.
 inline constexpr int kSpareBuffers = 2;
 inline constexpr int kFarApart = 6;  // layers
+
+// Which of the layers are swapped: as evenly spread over a step as they can be, so that each has
+// the same time to arrive.
+inline std::vector<int> choose_swapped_layers(int layers, int swapped) {
+  std::vector<int> found;
+  for (int k = 0; k < swapped; ++k) found.push_back((2 * k + 1) * layers / (2 * swapped));
+  return found;
+}
 
 struct TurnSizes {
   int layers = 0;

@@ -427,7 +427,8 @@ TEST_P(KvTurnsTest, FailuresLoseNothingButTime) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, KvTurnsTest, testing::Values("llama-deep", "opt-deep"),
+INSTANTIATE_TEST_SUITE_P(Models, KvTurnsTest,
+                         testing::Values("llama-deep", "opt-deep", "qwen3-deep"),
                          [](const auto& of) {
                            return std::string(of.param).substr(0, std::string(of.param).find('-'));
                          });

@@ -21,9 +21,9 @@ namespace spillway::testing_models {
 // "opt-many-words" have heads larger than their layers. With heads of the sizes that real models
 // have: "llama-64", "window-64", "opt-64" and "llama-128"; and with rows of whole blocks of every
 // quantized type: "llama-64-wide", "opt-64-wide", "llama-128-wide"; "llama-many-rows" has so many
-// that a GPU's blocks take several rounds; "llama-deep" and "opt-deep" have nine layers. "qwen2"
-// has biases on q, k and v, "qwen3" norms their heads; "neox" has parallel branches and rotates a
-// quarter of each head.
+// that a GPU's blocks take several rounds; "llama-deep", "opt-deep" and "qwen3-deep" have nine
+// layers. "qwen2" has biases on q, k and v, "qwen3" norms their heads; "neox" has parallel branches
+// and rotates a quarter of each head.
 inline ModelSpec tiny_spec(const std::string& kind, int64_t context = 640) {
   TransformerShape shape;
   shape.name = kind;
@@ -73,10 +73,10 @@ inline ModelSpec tiny_spec(const std::string& kind, int64_t context = 640) {
       shape.rope.inverse_frequencies.push_back(static_cast<float>(f));
     shape.sliding_window = kind.starts_with("window") ? 37 : 0;
   } else if (kind.starts_with("qwen")) {
-    shape.family = kind;
+    shape.family = kind.substr(0, kind.find('-'));
     set_plain_rope(shape.rope, 10000, shape.head_dim);
     shape.qkv_bias = kind == "qwen2";
-    shape.head_norms = kind == "qwen3";
+    shape.head_norms = kind.starts_with("qwen3");
   } else if (kind == "neox") {
     shape.family = "gptneox";
     shape.kv_heads = shape.heads;

@@ -4,10 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "tests/generation/turns_runtime.h"
 #include "tests/placement/placed_model.h"
 
 namespace spillway::placement {
@@ -23,6 +28,52 @@ Placement shared_between_all() {
   p.piece_bytes = 16 << 10;
   p.cpu_linear = {{kAnyTokens, 0.5}};
   return p;
+}
+
+// Their copies are on the link's lanes, and waiting for them is on the GPU's.
+TEST(TimelineTest, SwappedLayersAreInTheDrawing) {
+  using testing_models::TurnsRuntime;
+  constexpr int kSwapped = 5, kSteps = 4;
+  const auto ids = testing_models::tiny_prompt(32, 5);
+  const std::vector<BlockId> table = {DeviceBlock{1}, DeviceBlock{0}, DeviceBlock{2}};
+  TurnsRuntime runtime("llama-deep");
+  const auto run = [&](KvCache& kv, Decoder& decoder) {
+    std::vector<float> all;
+    for (int step = 0; step < kSteps; ++step) {
+      const std::span<const TokenId> tokens(ids);
+      const StepSequence sequence{
+          .tokens = step == 0 ? tokens : tokens.subspan(static_cast<size_t>(step), 1),
+          .start = step == 0 ? 0 : 31 + step,
+          .block_table = table};
+      const Activations logits = decoder.step(kv, {&sequence, 1});
+      all.insert(all.end(), logits.f32(0), logits.f32(0) + logits.cols);
+    }
+    return all;
+  };
+  KvCache resident = runtime.make_kv(3, 0), swapped = runtime.make_kv(3, kSwapped);
+  Decoder plain = runtime.make_decoder(32), drawn = runtime.make_decoder(32);
+  const auto expected = run(resident, plain);
+  drawn.change_turns(swapped, kSwapped);
+  Timeline timeline(*runtime.accelerator);
+  drawn.record(&timeline);
+  EXPECT_EQ(run(swapped, drawn), expected);
+  drawn.record(nullptr);
+  timeline.settle();
+  std::map<std::pair<TimelineLane, std::string>, std::set<int>> layers;
+  std::map<TimelineLane, int> spans;
+  for (const Timeline::Span& span : timeline.spans()) {
+    if (!span.name.ends_with("KV of the layer")) continue;
+    layers[{span.lane, span.name}].insert(span.layer);
+    if (span.lane != TimelineLane::kGpu) ++spans[span.lane];
+  }
+  const auto them = choose_swapped_layers(testing_models::kLayers, kSwapped);
+  const std::set<int> all(them.begin(), them.end());
+  for (const auto lane : {TimelineLane::kToGpu, TimelineLane::kToHost, TimelineLane::kGpuWaits})
+    EXPECT_EQ((layers[{lane, "KV of the layer"}]), all) << timeline_lane_name(lane);
+  for (const char* event : {"load ", "wait for ", "store ", "release "})
+    EXPECT_EQ((layers[{TimelineLane::kGpu, event + std::string("KV of the layer")}]), all) << event;
+  EXPECT_EQ(spans[TimelineLane::kToHost], kSwapped * kSteps);
+  EXPECT_EQ(spans[TimelineLane::kGpuWaits], kSwapped * kSteps);
 }
 
 TEST(TimelineTest, EveryWorkerIsInTheDrawing) {
