@@ -335,6 +335,11 @@ void Decoder::run_events(KvCache& kv) {
     segments_ = graph_segments(events_);
     shape_ = std::move(shape);
     pieces_.assign(shape_.slotfuls.size(), {});
+    first_pieces_.clear();
+    for (int first = 0; const StreamedShape& linear : shape_.streamed) {
+      first_pieces_.push_back(first);
+      first += linear.pieces;
+    }
   }
   const std::vector<MicroBatch>& batches = step_.batches;
   if (batches.size() == 1) {

@@ -148,11 +148,8 @@ void Decoder::run_linear(const StepEvent& event, int64_t rows) {
   }
   op.run(ops_, some);
   if (now_.streamed == nullptr) return;
-  now_.first_piece = 0;
-  for (const StreamedShape& before : shape_.streamed) {
-    if (before.layer == event.layer && before.op == event.op) break;
-    now_.first_piece += before.pieces;
-  }
+  const std::vector<StreamedLinear>& linears = options_.stream->order(order_).linears;
+  now_.first_piece = first_pieces_[static_cast<size_t>(now_.streamed - linears.data())];
 }
 
 void Decoder::multiply_segment(const StepEvent& event) {

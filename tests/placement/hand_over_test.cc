@@ -65,12 +65,13 @@ struct CutModel {
     const int layers = whole.spec.layer_count();
     ends.push_back(layers);
     links.resize(ends.size() - 1);
+    const std::vector<std::filesystem::path> files{file};
     for (size_t i = 0; i < ends.size(); ++i) {
       HostMemoryLink* const before = i == 0 ? nullptr : &links[i - 1];
       HostMemoryLink* const behind = i + 1 == ends.size() ? nullptr : &links[i];
       sides.push_back(std::make_unique<LinkOfBoth>(before, behind));
       parts.push_back(std::make_unique<PlacedModel>(
-          cuda, how, part_of(whole, i == 0 ? 0 : ends[i - 1], ends[i]), {file}, KvType::kF16,
+          cuda, how, part_of(whole, i == 0 ? 0 : ends[i - 1], ends[i]), files, KvType::kF16,
           /*deterministic=*/false, PlacedPart{.facts = facts, .link = sides.back().get()}));
       if (before != nullptr) before->to = parts.back()->device.get();
       if (behind != nullptr) behind->from = parts.back()->device.get();
