@@ -44,10 +44,11 @@ struct Family {
 // By architecture name. Throws kUnsupported for an unknown one.
 const Family& family_of(const ModelFiles& files);
 
-extern const Family kLlamaFamily;  // Llama 1, 2, 3, Mistral, SmolLM2: GGUF and Hugging Face
-extern const Family kQwenFamily;   // Qwen2, Qwen2.5 and Qwen3
-extern const Family kNeoXFamily;   // GPT-NeoX-20B and Pythia
-extern const Family kOptFamily;    // OPT: Hugging Face, and GGUF files of our own making
+extern const Family kLlamaFamily;     // Llama 1, 2, 3, Mistral, SmolLM2: GGUF and Hugging Face
+extern const Family kQwenFamily;      // Qwen2, Qwen2.5 and Qwen3
+extern const Family kNeoXFamily;      // GPT-NeoX-20B and Pythia
+extern const Family kStableLmFamily;  // StableLM-3B-4E1T and StableLM 2
+extern const Family kOptFamily;       // OPT: Hugging Face, and GGUF files of our own making
 
 // All of them, in the order in which files are tried.
 std::span<const Family* const> families();

@@ -34,6 +34,9 @@ TEST(KnownModelsTest, CountsThePublishedParameters) {
   EXPECT_NEAR(billions("pythia-2.8b"), 2.7752, 0.0001);
   EXPECT_NEAR(billions("pythia-6.9b"), 6.8573, 0.0001);
   EXPECT_NEAR(billions("pythia-12b"), 11.8461, 0.0001);
+  EXPECT_NEAR(billions("stablelm-3b-4e1t"), 2.795, 0.001);
+  EXPECT_NEAR(billions("stablelm-zephyr-3b"), 2.795, 0.001);
+  EXPECT_NEAR(billions("stablelm-2-1.6b"), 1.6445, 0.0001);
   EXPECT_NEAR(billions("gpt-j-6b"), 6.05, 0.01);
   EXPECT_NEAR(billions("gpt-neox-20b"), 20.55, 0.02);
   EXPECT_NEAR(billions("chatglm2-6b"), 6.24, 0.01);

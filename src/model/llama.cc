@@ -66,7 +66,7 @@ TransformerShape read_shape(const ModelFiles& files) {
   shape.family = "llama";
   // GGUF has the rows of q and k so that pairs lie side by side.
   if (is_gguf(files)) return read_usual_gguf(files, kGgufNames, shape, RopeStyle::kInterleaved);
-  return read_usual_folder(files, shape);
+  return read_usual_folder(files, kHuggingFaceNames, shape);
 }
 
 std::span<const WeightName> names(const ModelFiles& files) {

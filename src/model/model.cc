@@ -102,7 +102,8 @@ void warn_about_unused(const ModelFiles& files, std::span<const WeightName> name
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr std::array kFamilies{&kLlamaFamily, &kQwenFamily, &kNeoXFamily, &kOptFamily};
+  static constexpr std::array kFamilies{&kLlamaFamily, &kQwenFamily, &kNeoXFamily, &kStableLmFamily,
+                                        &kOptFamily};
   return kFamilies;
 }
 
@@ -113,8 +114,8 @@ const Family& family_of(const ModelFiles& files) {
   const char* key =
       files.format == ModelFiles::Format::kGguf ? "general.architecture" : "model_type";
   fail(ErrorCode::kUnsupported,
-       "{}: {} is '{}', which is not supported; llama, mistral, qwen2, qwen3, gptneox (gpt_neox) "
-       "and opt are",
+       "{}: {} is '{}', which is not supported; llama, mistral, qwen2, qwen3, gptneox (gpt_neox), "
+       "stablelm and opt are",
        files.name, key, printable(read_string_or(files.metadata, key, "missing")));
 }
 

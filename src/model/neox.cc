@@ -56,6 +56,8 @@ constexpr WeightName kHuggingFaceNames[] = {
     {"mlp_down.bias", "gpt_neox.layers.{}.mlp.dense_4h_to_h.bias"},
 };
 
+constexpr double kUsualRotaryShare = 0.25;
+
 bool is_gguf(const ModelFiles& files) { return files.format == ModelFiles::Format::kGguf; }
 
 bool matches(const ModelFiles& files) {
@@ -82,7 +84,7 @@ TransformerShape read_shape(const ModelFiles& files) {
   TransformerShape shape;
   set_family(shape);
   shape = is_gguf(files) ? read_usual_gguf(files, kGgufNames, shape, RopeStyle::kHalves)
-                         : read_usual_folder(files, shape);
+                         : read_usual_folder(files, kHuggingFaceNames, shape, kUsualRotaryShare);
   const char* const key =
       is_gguf(files) ? "gptneox.use_parallel_residual" : "use_parallel_residual";
   if (!files.metadata.try_bool(key).value_or(true)) shape.wiring = ResidualWiring::kPreNorm;

@@ -78,7 +78,7 @@ TransformerShape read_shape(const ModelFiles& files) {
   shape.family = architecture_of(files);
   shape.head_norms = shape.family == "qwen3";
   if (is_gguf(files)) return read_usual_gguf(files, names(files), shape, RopeStyle::kHalves);
-  shape = read_usual_folder(files, shape);
+  shape = read_usual_folder(files, names(files), shape);
   if (shape.family == "qwen2") shape.qkv_bias = true;  // which config.json does not say
   // config.json has a window's size also where none is used.
   SPW_CHECK(!files.metadata.try_bool("use_sliding_window").value_or(false), kUnsupported,

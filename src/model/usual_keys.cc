@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <optional>
@@ -72,7 +73,7 @@ void read_gguf_rope(const ModelFiles& files, RopeStyle style, TransformerShape& 
 }
 
 // transformers 5 writes `rope_parameters`; before, it was `rope_theta` beside `rope_scaling`.
-void read_hf_rope(const ModelFiles& files, TransformerShape& shape) {
+void read_hf_rope(const ModelFiles& files, double usual_share, TransformerShape& shape) {
   const Metadata& m = files.metadata;
   const auto number = [&](const std::string& key) -> std::optional<double> {
     if (const auto value = m.try_double("rope_parameters." + key)) return value;
@@ -93,7 +94,7 @@ void read_hf_rope(const ModelFiles& files, TransformerShape& shape) {
   };
   const double share = first_of({number("partial_rotary_factor"),
                                  m.try_double("partial_rotary_factor"), m.try_double("rotary_pct")},
-                                1);
+                                usual_share);
   SPW_CHECK(share > 0 && share <= 1, kInvalidArgument,
             "{}: a rotary share of {} makes no sense; it is above 0 and at most 1", files.name,
             share);
@@ -176,8 +177,14 @@ TransformerShape read_usual_gguf(const ModelFiles& files, std::span<const Weight
   return shape;
 }
 
-TransformerShape read_usual_folder(const ModelFiles& files, TransformerShape shape) {
+TransformerShape read_usual_folder(const ModelFiles& files, std::span<const WeightName> names,
+                                   TransformerShape shape, double rotary_share) {
   const Metadata& m = files.metadata;
+  // A key that the family does not have means nothing, as in the reference.
+  const auto read_bias = [&](const char* key, std::string_view weight, bool& bias) {
+    if (std::ranges::find(names, weight, &WeightName::weight) == names.end()) return;
+    bias = m.try_bool(key).value_or(bias);
+  };
   shape.name = files.name;
   shape.layers = read_size(m, "num_hidden_layers");
   shape.hidden = shape.embedding_dim = read_size(m, "hidden_size");
@@ -193,9 +200,9 @@ TransformerShape read_usual_folder(const ModelFiles& files, TransformerShape sha
                                           .value_or(is_rms ? kRmsEpsilonOfFolders : kUsualEpsilon));
   shape.sliding_window = read_size_or(m, "sliding_window", 0);
   shape.tied_head = m.try_bool("tie_word_embeddings").value_or(false);
-  if (const auto bias = m.try_bool("attention_bias"))
-    shape.qkv_bias = shape.attention_out_bias = *bias;
-  shape.mlp_bias = m.try_bool("mlp_bias").value_or(shape.mlp_bias);
+  read_bias("attention_bias", "query.bias", shape.qkv_bias);
+  read_bias("attention_bias", "attention_out.bias", shape.attention_out_bias);
+  read_bias("mlp_bias", "mlp_up.bias", shape.mlp_bias);
   if (shape.gated_mlp) {
     const std::string activation = read_string_or(m, "hidden_act", "silu");
     SPW_CHECK(activation == "silu", kUnsupported,
@@ -204,7 +211,7 @@ TransformerShape read_usual_folder(const ModelFiles& files, TransformerShape sha
   } else {
     shape.activation = read_activation(files, "hidden_act", activation_name(shape.activation));
   }
-  read_hf_rope(files, shape);
+  read_hf_rope(files, rotary_share, shape);
   return shape;
 }
 

@@ -17,9 +17,11 @@ namespace spillway {
 // the rows of q and k. Biases, and a head of its own, are those that the file has.
 TransformerShape read_usual_gguf(const ModelFiles& files, std::span<const WeightName> names,
                                  TransformerShape shape, RopeStyle rope);
-// From config.json, with rotated halves. Biases are switched by attention_bias and mlp_bias where
-// the file has these keys.
-TransformerShape read_usual_folder(const ModelFiles& files, TransformerShape shape);
+// From config.json, with rotated halves. Biases that `names` has are switched by attention_bias and
+// mlp_bias where the file has these keys. `rotary_share` is the part of each head that is rotated
+// where the file does not say it.
+TransformerShape read_usual_folder(const ModelFiles& files, std::span<const WeightName> names,
+                                   TransformerShape shape, double rotary_share = 1);
 // The keys that read_usual_gguf() reads. Scaling of frequencies is a factor where it is the same
 // for all; else it is a tensor of divisors (model/gguf_input.h).
 void write_usual_keys(const TransformerShape& shape, Metadata& keys);

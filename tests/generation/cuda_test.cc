@@ -65,7 +65,8 @@ double bar_of(DType type) {
 
 TEST_F(CudaGenerationTest, ComputesTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(300, 1);
-  for (const std::string kind : {"llama", "window", "opt", "opt-350m", "qwen2", "qwen3", "neox"}) {
+  for (const std::string kind :
+       {"llama", "window", "opt", "opt-350m", "qwen2", "qwen3", "neox", "stablelm"}) {
     for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
       TinyRuntime cpu(kind, type), gpu = on_gpu(kind, type);
       const KvType kv = type == DType::kF32 ? KvType::kF32 : KvType::kF16;

@@ -121,7 +121,7 @@ TEST_P(DecoderTest, DoesNotDependOnTheNumberOfThreads) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DecoderTest,
                          testing::Values("llama", "window", "opt", "opt-350m", "qwen2", "qwen3",
-                                         "neox"),
+                                         "neox", "stablelm"),
                          [](const auto& kind) {
                            std::string name = kind.param;
                            std::erase(name, '-');

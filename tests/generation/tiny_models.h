@@ -23,7 +23,7 @@ namespace spillway::testing_models {
 // quantized type: "llama-64-wide", "opt-64-wide", "llama-128-wide"; "llama-many-rows" has so many
 // that a GPU's blocks take several rounds; "llama-deep", "opt-deep" and "qwen3-deep" have nine
 // layers. "qwen2" has biases on q, k and v, "qwen3" norms their heads; "neox" has parallel branches
-// and rotates a quarter of each head.
+// and rotates a quarter of each head; so does "stablelm", whose branches share a norm.
 inline ModelSpec tiny_spec(const std::string& kind, int64_t context = 640) {
   TransformerShape shape;
   shape.name = kind;
@@ -77,6 +77,12 @@ inline ModelSpec tiny_spec(const std::string& kind, int64_t context = 640) {
     set_plain_rope(shape.rope, 10000, shape.head_dim);
     shape.qkv_bias = kind == "qwen2";
     shape.head_norms = kind.starts_with("qwen3");
+  } else if (kind == "stablelm") {
+    shape.family = kind;
+    shape.wiring = ResidualWiring::kParallel;
+    shape.norm = NormKind::kLayer;
+    shape.norm_bias = shape.qkv_bias = true;
+    set_plain_rope(shape.rope, 10000, shape.head_dim / 4);
   } else if (kind == "neox") {
     shape.family = "gptneox";
     shape.kv_heads = shape.heads;

@@ -54,7 +54,7 @@ Placement all_in_host_memory(std::vector<CpuLinearShare> shares) {
 
 // From nothing to everything, for every type and family: gates and none, norms before and behind.
 TEST_P(SplitTest, NoCutChangesLogits) {
-  for (const char* kind : {"llama", "opt", "opt-350m", "llama-tied", "qwen3", "neox"}) {
+  for (const char* kind : {"llama", "opt", "opt-350m", "llama-tied", "qwen3", "neox", "stablelm"}) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ8_0}) {
       const auto expected = logits({}, kind, dtype, false);
       for (const double share : {0.0, 0.2, 0.65, 1.0}) {

@@ -92,6 +92,11 @@ def neox(share=0.25, **overrides):
     return config | overrides
 
 
+def stablelm(share=0.25, **overrides):
+    rope = dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=share)
+    return llama(num_key_value_heads=2, layer_norm_eps=1e-5, rope_parameters=rope) | overrides
+
+
 LINEAR_ROPE = dict(rope_type="linear", factor=4.0, rope_theta=10000.0)
 LLAMA3_ROPE = dict(
     rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32,
@@ -146,6 +151,13 @@ CASES = {
     "neox old config": Case("GPTNeoX", neox(share=0.5), old_config=True),
     "neox sharded": Case("GPTNeoX", neox(), shard_size="60KB"),
     "neox f16": Case("GPTNeoX", neox(), dtype="float16", tolerance=3e-2),
+    "stablelm": Case("StableLm", stablelm()),
+    "stablelm qkv bias": Case("StableLm", stablelm(use_qkv_bias=True)),
+    "stablelm parallel": Case("StableLm", stablelm(use_parallel_residual=True, num_key_value_heads=4)),
+    "stablelm rotated by half, tied": Case("StableLm", stablelm(share=0.5, tie_word_embeddings=True)),
+    "stablelm old config": Case("StableLm", stablelm(share=0.5, use_qkv_bias=True), old_config=True),
+    "stablelm sharded": Case("StableLm", stablelm(), shard_size="60KB"),
+    "stablelm f16": Case("StableLm", stablelm(use_qkv_bias=True, use_parallel_residual=True), dtype="float16", tolerance=3e-2),
 }
 
 
@@ -211,6 +223,8 @@ def old_config(config):
         config["rotary_emb_base"] = rope.pop("rope_theta")
         config.pop("rope_scaling", None)
     elif rope:
+        if "partial_rotary_factor" in rope:
+            config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
         config["rope_theta"] = rope.pop("rope_theta", 10000.0)
         config["rope_scaling"] = None if rope.get("rope_type", "default") == "default" else rope
         if rope.get("rope_type") == "linear":

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// A family reads files that lack keys, or have keys that it does not know, as the reference does.
+#include "model/family.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/error.h"
+#include "base/test_scoped_folder.h"
+#include "model/model.h"
+#include "model/test_tensors.h"
+
+namespace spillway {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The folder has the sizes in its config.json, and no tensors.
+ModelFiles folder_of(const std::string& type) {
+  ModelFiles files;
+  files.format = ModelFiles::Format::kHuggingFace;
+  files.name = "tiny";
+  files.metadata = Metadata("config.json");
+  files.metadata.add("model_type", type);
+  for (const auto& [key, value] :
+       std::initializer_list<std::pair<const char*, int64_t>>{{"hidden_size", 64},
+                                                              {"intermediate_size", 96},
+                                                              {"num_hidden_layers", 2},
+                                                              {"num_attention_heads", 4},
+                                                              {"vocab_size", 100},
+                                                              {"max_position_embeddings", 128}}) {
+    files.metadata.add(key, value);
+  }
+  return files;
+}
+
+ModelFiles with_tensors(ModelFiles files) {
+  const Family& family = family_of(files);
+  add_tensors(family.names(files), make_spec(family.read_shape(files)), files);
+  files.finish();
+  return files;
+}
+
+// The file has the keys and tensors that `spillway convert` writes; the tensors have no bytes.
+ModelFiles gguf_of(const ModelFiles& folder) {
+  const Family& family = family_of(folder);
+  const TransformerShape shape = family.read_shape(folder);
+  ModelFiles files;
+  files.name = "tiny.gguf";
+  files.metadata = Metadata("tiny.gguf");
+  files.metadata.add("general.architecture", shape.family);
+  family.write_gguf_keys(shape, files.metadata);
+  add_tensors(family.names(files), make_spec(shape), files);
+  files.finish();
+  return files;
+}
+
+int rotated(const ModelFiles& files) { return family_of(files).read_shape(files).rope.dims; }
+
+TEST(FamilyTest, RotatesTheUsualShareOfAHeadWhereTheFileDoesNotSayIt) {
+  for (const char* whole : {"llama", "qwen2", "qwen3"}) EXPECT_EQ(rotated(folder_of(whole)), 16);
+  for (const char* quarter : {"gpt_neox", "stablelm"}) {
+    ModelFiles files = folder_of(quarter);
+    EXPECT_EQ(rotated(files), 4) << quarter;
+    files.metadata.add("partial_rotary_factor", 0.5);
+    EXPECT_EQ(rotated(files), 8) << quarter;
+  }
+}
+
+// transformers ignores such keys.
+TEST(FamilyTest, LeavesOutBiasesThatItDoesNotHave) {
+  for (const char* type : {"qwen2", "qwen3", "stablelm"}) {
+    ModelFiles files = with_tensors(folder_of(type));
+    files.metadata.add("mlp_bias", true);
+    if (std::string(type) != "qwen3") files.metadata.add("attention_bias", true);
+    EXPECT_EQ(error_of([&] { describe_model(files); }), "no error") << type;
+  }
+}
+
+TEST(StableLmTest, RefusesNormsOfItsOwnForEachHead) {
+  ModelFiles files = folder_of("stablelm");
+  ModelFiles gguf = gguf_of(files);
+  files.metadata.add("qk_layernorm", true);
+  EXPECT_THAT(error_of([&] { describe_model(files); }), HasSubstr("tiny: qk_layernorm"));
+  TensorInfo norm;
+  norm.name = "blk.1.attn_k_norm.weight";
+  norm.shape = {4, 16};
+  gguf.tensors.push_back(norm);
+  EXPECT_THAT(error_of([&] { describe_model(gguf); }), HasSubstr("tiny.gguf: qk_layernorm"));
+}
+
+// llama.cpp's converter says use_parallel_residual of a folder that does not say it.
+TEST(StableLmTest, HasParallelBranchesWhereAGgufHasNoNormOfTheMlp) {
+  ModelFiles folder = folder_of("stablelm");
+  ModelFiles gguf = gguf_of(folder);
+  gguf.metadata = Metadata("tiny.gguf");
+  const ModelFiles converted = gguf_of(folder);
+  for (const std::string_view key : converted.metadata.keys()) {
+    if (key.ends_with("use_parallel_residual")) continue;
+    gguf.metadata.add(std::string(key), *converted.metadata.find(key));
+  }
+  EXPECT_EQ(kStableLmFamily.read_shape(gguf).wiring, ResidualWiring::kPreNorm);
+  gguf.metadata.add("stablelm.use_parallel_residual", true);
+  EXPECT_EQ(kStableLmFamily.read_shape(gguf).wiring, ResidualWiring::kPreNorm);
+
+  folder.metadata.add("use_parallel_residual", true);
+  EXPECT_EQ(kStableLmFamily.read_shape(gguf_of(folder)).wiring, ResidualWiring::kParallel);
+  EXPECT_EQ(error_of([&] { describe_model(gguf_of(folder)); }), "no error");
+}
+
+}  // namespace
+}  // namespace spillway
