@@ -237,7 +237,7 @@ class Decoder {
   std::vector<StepPart> parts_;         // of the step at hand: its segments
   KvCache* kv_ = nullptr;               // that the parts are of
   int64_t tokens_ = 0;
-  size_t order_ = 0;                                 // of the stream's
+  size_t order_ = 0;               // of the stream's
   std::vector<int> first_pieces_;  // of the linear ops that stream, by their number in the order
   std::vector<std::span<const WeightView>> pieces_;  // that are held, by number
   // What events of a micro-batch in a layer hand each other.
