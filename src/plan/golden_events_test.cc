@@ -72,6 +72,14 @@ StepShape without_overlap(StepShape shape) {
   return shape;
 }
 
+// Four layers, three of which share two buffers for their KV.
+StepShape with_swapped_layers(std::vector<BatchShape> batches) {
+  StepShape shape = step_of({}, {}, std::move(batches), layers_of(4));
+  shape.swapped_layers = 3;
+  shape.layer_buffers = 2;
+  return shape;
+}
+
 struct PlacementKind {
   const char* name;
   StepShape shape;
@@ -103,6 +111,10 @@ std::vector<PlacementKind> placement_kinds() {
       {"kv_in_partitions",
        step_of(on_device, {},
                {{.on_host = true, .swaps = {false, false}, .parts = true, .logits = true}})},
+      {"layers_swapped", with_swapped_layers({resident})},
+      {"layers_swapped_no_overlap", without_overlap(with_swapped_layers({resident}))},
+      {"layers_swapped_two_batches",
+       with_swapped_layers({resident, {.on_host = true, .logits = true}})},
       {"hidden_states_offloaded", step_of(on_device, {},
                                           {{.logits = true},
                                            {.rows_away = true, .logits = true},
