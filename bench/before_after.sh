@@ -24,7 +24,7 @@ declare -A cells=(
   [7b-q4_k-1]="dummy:llama-2-7b:q4_k --prompt-tokens 256 --tokens 64 -- $gpu --batch 1"
   [7b-q4_k-32]="dummy:llama-2-7b:q4_k --prompt-tokens 256 --tokens 64 -- $gpu --batch 32"
   [13b-f16-8gib]="dummy:llama-2-13b --prompt-tokens 128 --tokens 16 -- $gpu --gpu-memory 8GiB --batch 1"
-  [opt-30b-f16-16gib]="dummy:opt-30b --prompt-tokens 64 --tokens 6 -- $gpu --gpu-memory 16GiB --batch 64"
+  [opt-30b-f16-16gib]="dummy:opt-30b --prompt-tokens 32 --tokens 5 -- $gpu --gpu-memory 16GiB --batch 64"
   [smollm2-2-cores]="dummy:smollm2-135m:q4_1 --prompt-tokens 256 --tokens 64 -- $cpu --batch 1"
   [1.1b-q4_0-2-cores]="dummy:tinyllama-1.1b:q4_0 --prompt-tokens 64 --tokens 32 -- $cpu --batch 1"
 )

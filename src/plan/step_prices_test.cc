@@ -367,7 +367,7 @@ TEST_F(StepPricesTest, SumsAreThoseOfTheSchedulesEvents) {
     layout.staging_blocks = 8 << below(4);
     layout.parts = below(4) == 0;
     layout.turns = {.layers = 2, .blocks = layout.device_blocks, .most = 2, .spare = 1};
-    layout.swapped_layers = below(3) == 0 ? 2 : 0;
+    const bool swaps = below(3) == 0;
     const double states = below(3) / 2.0;
     layout.activations = {states, 1 - states, 0};
     size.sequences = 1 + below(6);
@@ -377,6 +377,7 @@ TEST_F(StepPricesTest, SumsAreThoseOfTheSchedulesEvents) {
     layout.max_tokens = std::max(layout.micro_tokens, 256);
     const int part = below(3);
     model = part == 2 ? round_model() : part_of(round_model(), part, part + 1);
+    layout.swapped_layers = swaps && part == 2 ? 2 : 0;  // parts have one layer
     const StepPrices prices(hardware, model, homes(), plan, layout, size);
     // Hidden states come while a layer computes.
     std::vector<EventPrice> sums(3);
