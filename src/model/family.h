@@ -5,6 +5,7 @@
 
 #include <initializer_list>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "model/transformer_shape.h"
@@ -21,8 +22,8 @@ struct KnownSizes {
 };
 
 struct Family {
-  // Whether these files are of this family, by architecture name only.
-  bool (*matches)(const ModelFiles& files);
+  // What GGUF's general.architecture and config.json's model_type call it.
+  std::span<const std::string_view> gguf_names, folder_names;
   // Reads sizes and choices from metadata (and, where the format leaves it open, from which tensors
   // there are).
   TransformerShape (*read_shape)(const ModelFiles& files);
@@ -33,15 +34,19 @@ struct Family {
   void (*write_gguf_keys)(const TransformerShape& shape, Metadata& keys);
   // Whether GGUF files have the rows of q and k so that rotary pairs lie side by side, where
   // Hugging Face has halves.
-  bool gguf_pairs_rope;
+  bool gguf_pairs_rope = false;
   // What other programs make of such a file; empty where they read it.
-  const char* gguf_caveat;
+  const char* gguf_caveat = "";
   // The published models, and what they have beside these sizes: rope, biases, its own name.
   std::span<const KnownSizes> known = {};
   void (*complete)(TransformerShape& shape) = nullptr;
 };
 
-// By architecture name. Throws kUnsupported for an unknown one.
+inline bool is_gguf(const ModelFiles& files) { return files.format == ModelFiles::Format::kGguf; }
+// What the files call their family; empty where they do not say.
+std::string family_name(const ModelFiles& files);
+
+// By that name. Throws kUnsupported for an unknown one.
 const Family& family_of(const ModelFiles& files);
 
 extern const Family kLlamaFamily;     // Llama 1, 2, 3, Mistral, SmolLM2: GGUF and Hugging Face

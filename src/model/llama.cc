@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Llama 1, 2 and 3, and what is built like them: Mistral, SmolLM2, TinyLlama.
-#include <string>
+#include <string_view>
 
 #include "model/family.h"
-#include "model/metadata_fields.h"
 #include "model/usual_keys.h"
 
 namespace spillway {
@@ -53,13 +52,8 @@ constexpr WeightName kHuggingFaceNames[] = {
     {"mlp_down.bias", "model.layers.{}.mlp.down_proj.bias"},
 };
 
-bool is_gguf(const ModelFiles& files) { return files.format == ModelFiles::Format::kGguf; }
-
-bool matches(const ModelFiles& files) {
-  if (is_gguf(files)) return read_string_or(files.metadata, "general.architecture", "") == "llama";
-  const std::string type = read_string_or(files.metadata, "model_type", "");
-  return type == "llama" || type == "mistral";
-}
+constexpr std::string_view kGgufFamilies[] = {"llama"};
+constexpr std::string_view kFolderFamilies[] = {"llama", "mistral"};
 
 TransformerShape read_shape(const ModelFiles& files) {
   TransformerShape shape;
@@ -76,7 +70,11 @@ std::span<const WeightName> names(const ModelFiles& files) {
 
 }  // namespace
 
-const Family kLlamaFamily{matches, read_shape, names, write_usual_keys, /*gguf_pairs_rope=*/true,
-                          ""};
+const Family kLlamaFamily{.gguf_names = kGgufFamilies,
+                          .folder_names = kFolderFamilies,
+                          .read_shape = read_shape,
+                          .names = names,
+                          .write_gguf_keys = write_usual_keys,
+                          .gguf_pairs_rope = true};
 
 }  // namespace spillway

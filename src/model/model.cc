@@ -107,16 +107,32 @@ std::span<const Family* const> families() {
   return kFamilies;
 }
 
+namespace {
+
+const char* family_key(const ModelFiles& files) {
+  return is_gguf(files) ? "general.architecture" : "model_type";
+}
+std::span<const std::string_view> names_in(const Family& family, const ModelFiles& files) {
+  return is_gguf(files) ? family.gguf_names : family.folder_names;
+}
+
+}  // namespace
+
+std::string family_name(const ModelFiles& files) {
+  return read_string_or(files.metadata, family_key(files), "");
+}
+
 const Family& family_of(const ModelFiles& files) {
+  const std::string name = family_name(files);
+  std::vector<std::string_view> known;
   for (const Family* family : families()) {
-    if (family->matches(files)) return *family;
+    for (const std::string_view of : names_in(*family, files)) {
+      if (of == name && files.format != ModelFiles::Format::kTokenizerFolder) return *family;
+      known.push_back(of);
+    }
   }
-  const char* key =
-      files.format == ModelFiles::Format::kGguf ? "general.architecture" : "model_type";
-  fail(ErrorCode::kUnsupported,
-       "{}: {} is '{}', which is not supported; llama, mistral, qwen2, qwen3, gptneox (gpt_neox), "
-       "stablelm and opt are",
-       files.name, key, printable(read_string_or(files.metadata, key, "missing")));
+  fail(ErrorCode::kUnsupported, "{}: {} is '{}', which is not supported; {} are", files.name,
+       family_key(files), name.empty() ? "missing" : printable(name), fmt::join(known, ", "));
 }
 
 bool has_any(const ModelFiles& files, std::span<const WeightName> names,

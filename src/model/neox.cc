@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // GPT-NeoX: GPT-NeoX-20B and Pythia. Attention and MLP read the residual stream side by side, each
 // behind a norm of its own; a part of each head is rotated.
-#include <string>
+#include <string_view>
 
 #include "model/family.h"
-#include "model/metadata_fields.h"
 #include "model/usual_keys.h"
 
 namespace spillway {
@@ -58,13 +57,8 @@ constexpr WeightName kHuggingFaceNames[] = {
 
 constexpr double kUsualRotaryShare = 0.25;
 
-bool is_gguf(const ModelFiles& files) { return files.format == ModelFiles::Format::kGguf; }
-
-bool matches(const ModelFiles& files) {
-  if (is_gguf(files))
-    return read_string_or(files.metadata, "general.architecture", "") == "gptneox";
-  return read_string_or(files.metadata, "model_type", "") == "gpt_neox";
-}
+constexpr std::string_view kGgufFamilies[] = {"gptneox"};
+constexpr std::string_view kFolderFamilies[] = {"gpt_neox"};
 
 std::span<const WeightName> names(const ModelFiles& files) {
   if (is_gguf(files)) return kGgufNames;
@@ -119,7 +113,12 @@ void complete(TransformerShape& shape) {
 
 }  // namespace
 
-const Family kNeoXFamily{matches, read_shape, names,   write_gguf_keys, /*gguf_pairs_rope=*/false,
-                         "",      kKnown,     complete};
+const Family kNeoXFamily{.gguf_names = kGgufFamilies,
+                         .folder_names = kFolderFamilies,
+                         .read_shape = read_shape,
+                         .names = names,
+                         .write_gguf_keys = write_gguf_keys,
+                         .known = kKnown,
+                         .complete = complete};
 
 }  // namespace spillway

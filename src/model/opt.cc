@@ -67,13 +67,7 @@ constexpr WeightName kGgufNames[] = {
     {"mlp_down.bias", "blk.{}.ffn_down.bias"},
 };
 
-bool is_gguf(const ModelFiles& files) { return files.format == ModelFiles::Format::kGguf; }
-
-bool matches(const ModelFiles& files) {
-  const char* key = is_gguf(files) ? "general.architecture" : "model_type";
-  return files.format != ModelFiles::Format::kTokenizerFolder &&
-         read_string_or(files.metadata, key, "") == "opt";
-}
+constexpr std::string_view kFamilies[] = {"opt"};
 
 // What all of them have in common.
 TransformerShape plain_shape() {
@@ -186,11 +180,11 @@ std::span<const WeightName> names(const ModelFiles& files) {
 
 }  // namespace
 
-const Family kOptFamily{matches,
-                        read_shape,
-                        names,
-                        write_gguf_keys,
-                        /*gguf_pairs_rope=*/false,
-                        "Spillway reads it; llama.cpp does not know OPT models"};
+const Family kOptFamily{.gguf_names = kFamilies,
+                        .folder_names = kFamilies,
+                        .read_shape = read_shape,
+                        .names = names,
+                        .write_gguf_keys = write_gguf_keys,
+                        .gguf_caveat = "Spillway reads it; llama.cpp does not know OPT models"};
 
 }  // namespace spillway

@@ -2,11 +2,10 @@
 // Qwen2 and Qwen2.5, which have biases on q, k and v, and Qwen3, which norms the heads of q and k
 // instead. Otherwise they are built like Llama.
 #include <iterator>
-#include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "model/family.h"
-#include "model/metadata_fields.h"
 #include "model/usual_keys.h"
 
 namespace spillway {
@@ -55,27 +54,17 @@ constexpr WeightName kHuggingFaceNames[] = {
     {"key_norm", "model.layers.{}.self_attn.k_norm.weight"},
 };
 
-bool is_gguf(const ModelFiles& files) { return files.format == ModelFiles::Format::kGguf; }
-
-std::string architecture_of(const ModelFiles& files) {
-  const char* const key = is_gguf(files) ? "general.architecture" : "model_type";
-  return read_string_or(files.metadata, key, "");
-}
-
-bool matches(const ModelFiles& files) {
-  const std::string architecture = architecture_of(files);
-  return architecture == "qwen2" || architecture == "qwen3";
-}
+constexpr std::string_view kFamilies[] = {"qwen2", "qwen3"};
 
 std::span<const WeightName> names(const ModelFiles& files) {
   const std::span<const WeightName> all =
       is_gguf(files) ? std::span<const WeightName>(kGgufNames) : kHuggingFaceNames;
-  return architecture_of(files) == "qwen2" ? all.first(all.size() - kOnlyQwen3) : all;
+  return family_name(files) == "qwen2" ? all.first(all.size() - kOnlyQwen3) : all;
 }
 
 TransformerShape read_shape(const ModelFiles& files) {
   TransformerShape shape;
-  shape.family = architecture_of(files);
+  shape.family = family_name(files);
   shape.head_norms = shape.family == "qwen3";
   if (is_gguf(files)) return read_usual_gguf(files, names(files), shape, RopeStyle::kHalves);
   shape = read_usual_folder(files, names(files), shape);
@@ -121,6 +110,12 @@ void complete(TransformerShape& shape) {
 
 }  // namespace
 
-const Family kQwenFamily{matches, read_shape, names, write_usual_keys, false, "", kKnown, complete};
+const Family kQwenFamily{.gguf_names = kFamilies,
+                         .folder_names = kFamilies,
+                         .read_shape = read_shape,
+                         .names = names,
+                         .write_gguf_keys = write_usual_keys,
+                         .known = kKnown,
+                         .complete = complete};
 
 }  // namespace spillway

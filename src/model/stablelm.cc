@@ -3,7 +3,6 @@
 // head.
 #include "base/error.h"
 #include "model/family.h"
-#include "model/metadata_fields.h"
 #include "model/usual_keys.h"
 
 namespace spillway {
@@ -57,12 +56,7 @@ constexpr WeightName kGgufHeadNorms[] = {
 
 constexpr double kUsualRotaryShare = 0.25;
 
-bool is_gguf(const ModelFiles& files) { return files.format == ModelFiles::Format::kGguf; }
-
-bool matches(const ModelFiles& files) {
-  const char* const key = is_gguf(files) ? "general.architecture" : "model_type";
-  return read_string_or(files.metadata, key, "") == "stablelm";
-}
+constexpr std::string_view kFamilies[] = {"stablelm"};
 
 std::span<const WeightName> names(const ModelFiles& files) {
   if (is_gguf(files)) return kGgufNames;
@@ -128,13 +122,12 @@ void complete(TransformerShape& shape) {
 
 }  // namespace
 
-const Family kStableLmFamily{matches,
-                             read_shape,
-                             names,
-                             write_gguf_keys,
-                             /*gguf_pairs_rope=*/false,
-                             "",
-                             kKnown,
-                             complete};
+const Family kStableLmFamily{.gguf_names = kFamilies,
+                             .folder_names = kFamilies,
+                             .read_shape = read_shape,
+                             .names = names,
+                             .write_gguf_keys = write_gguf_keys,
+                             .known = kKnown,
+                             .complete = complete};
 
 }  // namespace spillway

@@ -33,6 +33,7 @@ class Scheduling {
   }
 
   std::vector<StepEvent> run() {
+    events_.reserve(most_events());
     for (int i = 0; shape_.overlap && !swapped_.empty() && i < shape_.layer_buffers; ++i)
       add(Kind::kLoad, Subject::kLayerKv, {.layer = swapped_[static_cast<size_t>(i)]});
     load_kv_ahead();
@@ -57,6 +58,14 @@ class Scheduling {
     int layer = -1, op = -1, batch = -1, group = -1;
   };
 
+  // About as many as there will be: each op and the hidden states of each batch in a layer, and
+  // what comes for it.
+  size_t most_events() const {
+    const size_t ops = shape_.model->layer(0).ops.size() + 4;
+    const auto batches = static_cast<size_t>(batches_);
+    return static_cast<size_t>(shape_.layers() + 1) * batches * ops +
+           (2 + batches) * layer_of_piece_.size() + 2 * batches * shape_.streamed.size();
+  }
   int batch_count() const { return static_cast<int>(shape_.batches.size()); }
   const BatchShape& batch(int b) const { return shape_.batches[static_cast<size_t>(b)]; }
   bool hands_over() const { return shape_.model->head.ops.empty(); }

@@ -28,7 +28,10 @@ class Simulation {
     kv_stored_.resize(kv_there_.size());
     layer_there_.resize(static_cast<size_t>(shape.layers()));
     layer_stored_.resize(layer_there_.size());
-    for (const StepEvent& event : schedule_step(shape)) add(event, price(event));
+    const std::vector<StepEvent> events = schedule_step(shape);
+    events_.reserve(events.size());
+    prices_.reserve(events.size());
+    for (const StepEvent& event : events) add(event, price(event));
   }
 
   void run_step() {

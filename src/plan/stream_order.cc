@@ -20,6 +20,9 @@ struct Matrix {
   size_t weight = 0;
 };
 
+int64_t row_bytes_of(const BoundWeight& weight) {
+  return row_bytes(weight.dtype, weight.slot.cols);
+}
 int64_t down_to_group(int64_t rows) { return rows / kGroupRows * kGroupRows; }
 int64_t up_to_group(int64_t rows) { return (rows + kGroupRows - 1) / kGroupRows * kGroupRows; }
 
@@ -130,6 +133,9 @@ void cut_op(const std::vector<Matrix>& matrices, bool together, double cpu_share
 
 std::vector<int> StreamOrder::slotfuls() const {
   std::vector<int> numbers;
+  size_t count = 0;
+  for (const StreamedLinear& linear : linears) count += linear.pieces.size();
+  numbers.reserve(count);
   int number = -1, layer = -1;
   for (const StreamedLinear& linear : linears) {
     for (size_t i = 0; i < linear.pieces.size(); ++i) {
@@ -165,6 +171,9 @@ StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const 
   const bool by_layers = cut.slots == SlotContent::kLayers;
   StreamOrder order{.layers = model.spec.layer_count(), .by_layers = by_layers};
   const LoweredModel& lowered = *model.spec.lowered;
+  size_t most = 1;  // linear ops that stream
+  for (const auto& layer : lowered.layers) most += layer->ops.size();
+  order.linears.reserve(most);
   std::vector<Matrix> matrices;  // of the op at hand
   StreamedLinear at;
   const auto end_op = [&](uint64_t piece_bytes) {
@@ -185,7 +194,7 @@ StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const 
     if (slot.layer != at.layer || slot.op != at.spec_op) end_op(of_layers);
     at.layer = slot.layer;
     at.spec_op = slot.op;
-    matrices.push_back({slot.matrix, slot.rows, model.weights[i].bytes() / slot.rows, homes[i], i});
+    matrices.push_back({slot.matrix, slot.rows, row_bytes_of(model.weights[i]), homes[i], i});
   }
   end_op(of_layers);
   const BoundWeight* const head = try_head_of(model);
@@ -194,7 +203,7 @@ StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const 
   if (homes[number] != Tier::kDevice) {
     at.layer = lowered.layer_count();
     at.spec_op = lowered.head.ops.back().op;
-    matrices = {{0, head->slot.rows, head->bytes() / head->slot.rows, homes[number], number}};
+    matrices = {{0, head->slot.rows, row_bytes_of(*head), homes[number], number}};
     end_op(by_layers ? largest_layer_bytes(model) : cut.piece_bytes);
   }
   return order;
@@ -229,7 +238,7 @@ std::vector<Extent> extents_of(const DeviceTraits& traits, const Model& model,
   const BoundWeight& weight = model.weights[rows.weight];
   if (has_rows_as_stored(weight, weight_layout(traits, model, weight)))
     return weight.file_extents(rows.first, rows.count);
-  const auto row = static_cast<uint64_t>(weight.bytes() / weight.slot.rows);
+  const auto row = static_cast<uint64_t>(row_bytes_of(weight));
   return extents_of_rows({}, {}, row, rows.first, rows.count);  // of a file of ours
 }
 
@@ -256,7 +265,7 @@ uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<co
                     std::span<const StreamOrder> orders) {
   const auto rows_bytes = [&](const MatrixRows& rows) {
     const BoundWeight& weight = model.weights[rows.weight];
-    const int64_t bytes = rows.count * (weight.bytes() / weight.slot.rows);
+    const int64_t bytes = rows.count * row_bytes_of(weight);
     return streamed_weight_bytes(bytes, extents_of(traits, model, homes, rows));
   };
   uint64_t most = 0;
@@ -287,7 +296,7 @@ int stream_stages(const Model& model, std::span<const Tier> homes,
       for (const OpRows& piece : linear.pieces) {
         for (const MatrixRows& rows : piece) {
           const BoundWeight& weight = model.weights[rows.weight];
-          const int64_t bytes = rows.count * (weight.bytes() / weight.slot.rows);
+          const int64_t bytes = rows.count * row_bytes_of(weight);
           if (homes[rows.weight] == Tier::kDisk)
             on_disk += static_cast<uint64_t>(bytes);
           else
