@@ -19,6 +19,7 @@
 #include "cpu/cpu_device.h"
 #include "cpu/emulated_accelerator.h"
 #include "engine/engine.h"
+#include "model/transformer_shape.h"
 #include "model/weight_slots.h"
 #include "runtime/weight_mover.h"
 
@@ -45,21 +46,21 @@ constexpr int kMostTurning = kLayers - 8;
 constexpr int kVocabulary = 64;
 
 ModelSpec small_spec() {
-  TransformerShape spec;
-  spec.name = "pie-sweep";
-  spec.family = "llama";
-  spec.vocab_size = kVocabulary;
-  spec.hidden = spec.embedding_dim = 32;
-  spec.layers = kLayers;
-  spec.heads = spec.kv_heads = 2;
-  spec.head_dim = 16;
-  spec.ffn = 32;
-  spec.max_context = 1024;
-  spec.rope.dims = spec.head_dim;
-  for (const double f : base_inverse_frequencies(spec.rope))
-    spec.rope.inverse_frequencies.push_back(static_cast<float>(f));
-  validate(spec, spec.name);
-  return make_spec(spec);
+  TransformerShape shape;
+  shape.name = "pie-sweep";
+  shape.family = "llama";
+  shape.vocab_size = kVocabulary;
+  shape.hidden = shape.embedding_dim = 32;
+  shape.layers = kLayers;
+  shape.heads = shape.kv_heads = 2;
+  shape.head_dim = 16;
+  shape.ffn = 32;
+  shape.max_context = 1024;
+  shape.rope.dims = shape.head_dim;
+  for (const double f : base_inverse_frequencies(shape.rope))
+    shape.rope.inverse_frequencies.push_back(static_cast<float>(f));
+  validate(shape, shape.name);
+  return make_spec(shape);
 }
 
 Model small_model() {

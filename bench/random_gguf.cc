@@ -77,7 +77,7 @@ void write(const Options& options) {
   }
   if (options.quiet) return;
   fmt::print("{}: {}, {} parameters, {} of weights\n", options.path, spec.name,
-             parameter_count(spec), format_bytes(bytes));
+             parameter_count(make_spec(spec)), format_bytes(bytes));
 }
 
 }  // namespace
