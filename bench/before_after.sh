@@ -7,7 +7,8 @@ if (($# < 3)) || [[ $1 == -* ]]; then
 usage: bench/before_after.sh BEFORE AFTER FOLDER [CELL...]
   BEFORE, AFTER  two executables of spillway
   FOLDER         a JSON for each cell goes there; a cell that has one is not repeated
-Cells: see the list in this script. Each alternates five rounds (two_programs.py); one more compares 40 plans (same_plans.py).
+Cells: plans (40 cases, same_plans.py); 7b-f16-1 7b-f16-32 7b-q4_k-1 7b-q4_k-32 13b-f16-8gib opt-30b-f16-16gib on a GPU;
+smollm2-2-cores 1.1b-q4_0-2-cores. Each alternates five rounds (two_programs.py).
 EOF
   if [[ ${1:-} == -h || ${1:-} == --help ]]; then exit 0; fi
   exit 2

@@ -31,9 +31,12 @@ options=()
 if [[ -n $deps ]]; then
   prefix=/tmp/spillway-deps
   mkdir -p "$prefix" && tar -xzf "$deps" -C "$prefix" || exit 1
+  # A CMake package in there refers to a program that is not needed, and newer CMakes look for it.
+  mkdir -p "$prefix/usr/bin" && touch "$prefix/usr/bin/civetweb"
   machine=$(uname -m)
   libraries=$prefix/usr/lib/$machine-linux-gnu
   export LD_LIBRARY_PATH=$libraries:$prefix/lib/$machine-linux-gnu:${LD_LIBRARY_PATH:-}
+  export LIBRARY_PATH=$libraries
   export PKG_CONFIG_PATH=$libraries/pkgconfig:$prefix/usr/share/pkgconfig PKG_CONFIG_SYSROOT_DIR=$prefix
   options+=("-DCMAKE_PREFIX_PATH=$prefix/usr")
 fi
