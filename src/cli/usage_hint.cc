@@ -53,8 +53,7 @@ std::string subcommand_hint(const Command& parent, const std::string& word,
                      fmt::join(names, " "));
 }
 
-std::string unknown_option_hint(const CommandLine& line, const Command& command,
-                                const std::string& word) {
+std::vector<std::string> known_flags(const CommandLine& line, const Command& command) {
   std::vector<std::string> flags = {"--help"};
   for (const Command* of : {&command, static_cast<const Command*>(&line)}) {
     for (const CommandOption* option : of->options()) {
@@ -62,8 +61,29 @@ std::string unknown_option_hint(const CommandLine& line, const Command& command,
       flags.insert(flags.end(), names.begin(), names.end());
     }
   }
-  const std::string name = word.substr(0, word.find('='));
-  const std::string meant = did_you_mean(name, flags);
+  return flags;
+}
+
+// "--temp" of "--temp=1".
+std::string flag_of(const std::string& word) { return word.substr(0, word.find('=')); }
+
+// The first word that looks like an option and is none. The value behind it may have been taken for
+// something else, which is then the parser's complaint.
+std::optional<std::string> find_unknown_option(const CommandLine& line, const Command& command,
+                                               const std::vector<std::string>& arguments) {
+  const std::vector<std::string> flags = known_flags(line, command);
+  for (const std::string& word : arguments) {
+    if (word == "--") break;
+    if (word.starts_with("--") && std::ranges::find(flags, flag_of(word)) == flags.end())
+      return word;
+  }
+  return std::nullopt;
+}
+
+std::string unknown_option_hint(const CommandLine& line, const Command& command,
+                                const std::string& word) {
+  const std::string name = flag_of(word);
+  const std::string meant = did_you_mean(name, known_flags(line, command));
   return fmt::format("unknown option {}{} see {} --help", printable(name),
                      meant.empty() ? ";" : meant, command.full_name());
 }
@@ -95,8 +115,12 @@ std::string usage_hint(const CommandLine& line, const std::vector<std::string>& 
   const auto option = std::ranges::find_if(
       unexpected, [](const std::string& word) { return word.starts_with('-') && word != "--"; });
   if (option != unexpected.end()) return unknown_option_hint(line, command, *option);
-  if (!unexpected.empty())
+  if (unexpected.empty()) {
+    if (const auto unknown = find_unknown_option(line, command, arguments))
+      return unknown_option_hint(line, command, *unknown);
+  } else {
     if (const auto hint = try_unquoted_prompt_hint(command, unexpected)) return *hint;
+  }
   return fmt::format("{}; see {} --help", error.what(), command.full_name());
 }
 
