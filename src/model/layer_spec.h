@@ -49,8 +49,10 @@ struct NormSpec {
 struct AttentionSpec {
   int heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
-  int window = 0;     // positions that a row sees, itself included; 0: all before it
-  float softcap = 0;  // scores are bent to stay below it; 0: they are not
+  int window = 0;        // positions that a row sees, itself included; 0: all before it
+  bool chunked = false;  // a row sees those since the last multiple of `window` instead
+  int state_back = 0;    // reads the state of the layer so many before its own, and writes none
+  float softcap = 0;     // scores are bent to stay below it; 0: they are not
   bool alibi = false, sinks = false;
   bool operator==(const AttentionSpec&) const = default;
 };

@@ -52,6 +52,7 @@ void finish_lists(ModelSpec& spec) {
   validate(*spec.head, spec.hidden, spec.name + ", head");
   lowered->head = lower(spec.head, spec.hidden, lowered->buffers, &ScratchBuffer::head_columns);
   spec.lowered = std::move(lowered);
+  spec.states = group_states(spec.layers);
 }
 
 }  // namespace spillway

@@ -11,6 +11,7 @@
 #include "model/layer_spec.h"
 #include "model/lowered_layer.h"
 #include "model/rope_spec.h"
+#include "model/state_group.h"
 
 namespace spillway {
 
@@ -34,6 +35,7 @@ struct ModelSpec {
   std::vector<RopeSpec> ropes;  // the distinct ones; each has one buffer of angles
 
   std::shared_ptr<const LoweredModel> lowered;  // these lists, as devices run them
+  StateGroups states;                           // what these layers remember of a sequence
 
   // False for shapes the planner knows but the decoder does not run.
   bool executable = true;
@@ -48,7 +50,8 @@ struct ModelSpec {
   bool has_tied_head() const;
 };
 
-// Checks the lists and lowers them. Throws kInternal where one does not validate (layer_spec.h).
+// Checks the lists, lowers them and groups the layers' state. Throws kInternal where one does not
+// validate (layer_spec.h, state_group.h).
 void finish_lists(ModelSpec& spec);
 
 }  // namespace spillway

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/state_group.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+
+namespace spillway {
+namespace {
+
+const OpSpec* try_attention(const LayerSpec& layer) {
+  const auto found = std::ranges::find(layer.ops, OpKind::kAttention, &OpSpec::kind);
+  return found == layer.ops.end() ? nullptr : &*found;
+}
+
+StateSpec state_of(const OpSpec& op, size_t layer) {
+  const AttentionSpec& of = op.attention;
+  SPW_CHECK(of.window >= 0 && (of.window > 0 || !of.chunked), kInternal,
+            "internal error: layer {}: op '{}' has a window of {} tokens", layer, op.name,
+            of.window);
+  StateSpec state;
+  if (of.window > 0) state.kind = of.chunked ? StateKind::kChunk : StateKind::kWindow;
+  state.window = of.window;
+  state.planes = {{"k", of.kv_heads, of.head_dim}, {"v", of.kv_heads, of.head_dim}};
+  return state;
+}
+
+}  // namespace
+
+std::string_view state_kind_name(StateKind kind) {
+  switch (kind) {
+    case StateKind::kFull:
+      return "full";
+    case StateKind::kWindow:
+      return "window";
+    case StateKind::kChunk:
+      return "chunk";
+    case StateKind::kRecurrent:
+      return "recurrent";
+  }
+  return "unknown";
+}
+
+int64_t StateSpec::first_reachable(int64_t position) const {
+  switch (kind) {
+    case StateKind::kWindow:
+      return std::max<int64_t>(position + 1 - window, 0);
+    case StateKind::kChunk:
+      return position / window * window;
+    case StateKind::kFull:
+    case StateKind::kRecurrent:
+      break;
+  }
+  return 0;
+}
+
+StateGroups group_states(const std::vector<std::shared_ptr<const LayerSpec>>& layers) {
+  StateGroups found;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    LayerStatePlace& place = found.layers.emplace_back();
+    const OpSpec* const op = try_attention(*layers[i]);
+    if (op == nullptr) continue;
+    const StateSpec state = state_of(*op, i);
+    if (const int back = op->attention.state_back; back > 0) {
+      SPW_CHECK(static_cast<size_t>(back) <= i, kInternal,
+                "internal error: layer {}: op '{}' reads the state of a layer before the first", i,
+                op->name);
+      place = found.layers[i - static_cast<size_t>(back)];
+      SPW_CHECK(place.group >= 0 && place.owns &&
+                    found.groups[static_cast<size_t>(place.group)].state == state,
+                kInternal,
+                "internal error: layer {}: op '{}' reads the state of layer {}, which has none "
+                "like it",
+                i, op->name, i - static_cast<size_t>(back));
+      place.owns = false;
+      continue;
+    }
+    auto group = std::ranges::find(found.groups, state, &StateGroup::state);
+    if (group == found.groups.end()) group = found.groups.insert(group, StateGroup{.state = state});
+    place.group = static_cast<int>(group - found.groups.begin());
+    place.index = static_cast<int>(group->layers.size());
+    group->layers.push_back(static_cast<int>(i));
+  }
+  return found;
+}
+
+}  // namespace spillway

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the layers of a model remember of a sequence, and which layers remember alike.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "model/layer_spec.h"
+
+namespace spillway {
+
+enum class StateKind : uint8_t {
+  kFull,       // keys and values of all tokens
+  kWindow,     // of the last `window` tokens, the newest included
+  kChunk,      // of the tokens since the last multiple of `window`
+  kRecurrent,  // one state a sequence, which each token changes
+};
+std::string_view state_kind_name(StateKind kind);  // "full", "window", "chunk", "recurrent"
+
+// A paged kind has rows of [heads][width] for each token in every plane; the type of their elements
+// is chosen when a run begins. A recurrent kind has one such array a sequence.
+struct StatePlaneSpec {
+  std::string_view name = {};  // "k", "v"
+  int heads = 0, width = 0;
+  bool operator==(const StatePlaneSpec&) const = default;
+};
+
+struct StateSpec {
+  StateKind kind = StateKind::kFull;
+  int window = 0;  // tokens, of a window or chunk
+  std::vector<StatePlaneSpec> planes = {};
+  bool operator==(const StateSpec&) const = default;
+
+  bool is_paged() const { return kind != StateKind::kRecurrent; }
+  // The first position whose state a token at `position` can still reach.
+  int64_t first_reachable(int64_t position) const;
+};
+
+// The layers with state of one kind and shape. A sequence has one block table for all of them.
+struct StateGroup {
+  StateSpec state;
+  std::vector<int> layers = {};  // that own state, in order
+  bool operator==(const StateGroup&) const = default;
+};
+
+// Where a layer's state is.
+struct LayerStatePlace {
+  int group = -1;    // -1: the layer has none
+  int index = 0;     // among StateGroup::layers
+  bool owns = true;  // else it reads the state of an earlier layer, and writes none
+  bool operator==(const LayerStatePlace&) const = default;
+};
+
+struct StateGroups {
+  std::vector<StateGroup> groups = {};       // in the order of their first layers
+  std::vector<LayerStatePlace> layers = {};  // [layer]
+};
+// Throws kInternal where a layer reads the state of one that has none of its own, or whose state
+// has another kind or shape, and for windows below 1.
+StateGroups group_states(const std::vector<std::shared_ptr<const LayerSpec>>& layers);
+
+}  // namespace spillway
