@@ -245,7 +245,7 @@ void CudaOps::multiply_quantized(const LinearCall& call) {
 // without overlap). Steps that overlap have kernels of our own.
 void CudaOps::multiply_by_library(const LinearCall& call) {
   SPW_ASSERT(!overlapping_launches() || library_ == nullptr);
-  if (library_ != nullptr) {
+  if (library_ != nullptr && library_takes(call)) {
     const size_t bytes = library_scratch_bytes(call);
     linear_library(*library_, call, {grown(library_workspace_, bytes), library_workspace_.bytes()},
                    stream_);

@@ -387,6 +387,14 @@ Products products_of(CublasLt& library, const LinearCall& call, const LinearScra
 
 }  // namespace
 
+bool library_takes(const LinearCall& call) {
+  for (int i = 0; i < call.count; ++i) {
+    const LinearPart& part = call.parts[i];
+    if (part.out.dtype != DType::kF32 && part.out.dtype != part.w.dtype) return false;
+  }
+  return true;
+}
+
 size_t library_scratch_bytes(const LinearCall& call) {
   size_t bytes = kScratchCounterBytes + kLibraryWorkspaceBytes;
   if (call.epilogue == Epilogue::kGated) {

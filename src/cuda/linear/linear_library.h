@@ -69,6 +69,10 @@ class CublasLt {
 inline constexpr size_t kLibraryWorkspaceBytes = size_t{32}
                                                  << 20;  // what NVIDIA advises for Hopper
 
+// Whether the library has products of these types: their results are F32, or have the type of the
+// matrices. Models of mixed types ask for others. It depends on types alone, so that a slice of a
+// matrix is computed as the whole is.
+bool library_takes(const LinearCall& call);
 // Bytes of `scratch` that linear_library() wants: the library's workspace and, for gated calls,
 // both halves before they are joined.
 size_t library_scratch_bytes(const LinearCall& call);

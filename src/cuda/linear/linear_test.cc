@@ -457,6 +457,23 @@ TEST_F(LinearTest, TheLibraryIsRightBeforeAndAfterTuning) {
   expect_counters_at_zero();
 }
 
+// In a model of mixed types results may have another type than the matrices.
+TEST_F(LinearTest, TheLibraryTakesWhatItHasAlgorithmsFor) {
+  const auto library = CublasLt::try_load();
+  for (DType type : kTypes) {
+    for (DType out : kTypes) {
+      const Problem problem({type, out, {32}, 64, 123});
+      EXPECT_EQ(library_takes(problem.call()), out == DType::kF32 || out == type);
+      if (library != nullptr && library_takes(problem.call())) {
+        linear_library(*library, problem.fresh_call(), scratch_, nullptr);
+        problem.expect_right("library", 3);
+      }
+      linear_tiled(problem.fresh_call(), scratch_, nullptr);
+      problem.expect_right("tiled");
+    }
+  }
+}
+
 TEST_F(LinearTest, ValuesBeyondF16Saturate) {
   for (int tokens : {1, 8, 40}) {
     Case c{DType::kF16, DType::kF16, {64}, 64, tokens};
