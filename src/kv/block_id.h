@@ -16,12 +16,25 @@ namespace spillway {
 template <Tier kMemory>
 struct BlockIn;
 
-// One of a cache's blocks, whichever memory it is in: that is part of its name, and says nothing
-// about where the blocks before and behind it in a table are. Kernels and copies need a number in
-// the planes of one memory, which is not to be had for a block of another.
+// One of a cache's blocks, whichever memory it is in and whichever group of layers it belongs to
+// (model/state_group.h): both are part of its name. A name says nothing about where the blocks
+// before and behind it in a table are. Kernels and copies need a number in the planes of one
+// memory, which is not to be had for a block of another.
 struct BlockId {
+  constexpr BlockId() = default;
+  constexpr BlockId(Tier memory, int32_t of_memory, int of_group = 0)
+      : tier(memory), group(static_cast<uint8_t>(of_group)), number(of_memory) {}
+
+  // A table has this in the place of a block that its sequence gave back, because no token reaches
+  // it any more. The memory is the one that the block was in.
+  static constexpr BlockId released(Tier memory, int of_group = 0) {
+    return {memory, kReleased, of_group};
+  }
+  bool is_released() const { return number == kReleased; }
+
   Tier tier = Tier::kDevice;
-  int32_t number = 0;  // among the blocks of that memory, from 0 on
+  uint8_t group = 0;   // 0 in models whose layers all keep the same state
+  int32_t number = 0;  // among the blocks of that memory and group, from 0 on
 
   // These throw kInternal for a block of another memory.
   int32_t number_in(Tier memory) const {
@@ -30,10 +43,13 @@ struct BlockId {
   }
   template <Tier kMemory>
   BlockIn<kMemory> in() const {
-    return BlockIn<kMemory>(number_in(kMemory));
+    return BlockIn<kMemory>(number_in(kMemory), group);
   }
 
   friend constexpr auto operator<=>(const BlockId&, const BlockId&) = default;
+
+ private:
+  static constexpr int32_t kReleased = -1;
 };
 static_assert(sizeof(BlockId) == 8, "tables of these are walked in every step");
 
@@ -42,10 +58,12 @@ static_assert(sizeof(BlockId) == 8, "tables of these are walked in every step");
 template <Tier kMemory>
 struct BlockIn {
   constexpr BlockIn() = default;
-  constexpr explicit BlockIn(int32_t of_memory) : number(of_memory) {}
-  constexpr operator BlockId() const { return {kMemory, number}; }
+  constexpr explicit BlockIn(int32_t of_memory, int of_group = 0)
+      : number(of_memory), group(static_cast<uint8_t>(of_group)) {}
+  constexpr operator BlockId() const { return {kMemory, number, group}; }
 
   int32_t number = 0;
+  uint8_t group = 0;
 
   friend constexpr auto operator<=>(const BlockIn&, const BlockIn&) = default;
 };
@@ -53,10 +71,11 @@ using DeviceBlock = BlockIn<Tier::kDevice>;
 using HostBlock = BlockIn<Tier::kHost>;
 using DiskBlock = BlockIn<Tier::kDisk>;
 
-// So many of one memory that follow each other.
-inline std::vector<BlockId> block_range(int64_t first, int64_t count, Tier tier = Tier::kDevice) {
+// So many of one memory and group that follow each other.
+inline std::vector<BlockId> block_range(int64_t first, int64_t count, Tier tier = Tier::kDevice,
+                                        int group = 0) {
   std::vector<BlockId> ids;
-  for (int64_t i = 0; i < count; ++i) ids.push_back({tier, static_cast<int32_t>(first + i)});
+  for (int64_t i = 0; i < count; ++i) ids.push_back({tier, static_cast<int32_t>(first + i), group});
   return ids;
 }
 
@@ -65,12 +84,13 @@ inline std::vector<BlockId> block_range(int64_t first, int64_t count, Tier tier 
 template <>
 struct std::hash<spillway::BlockId> {
   size_t operator()(const spillway::BlockId& id) const noexcept {
-    return static_cast<size_t>(id.tier) << 32 | static_cast<uint32_t>(id.number);
+    return static_cast<size_t>(id.tier) << 40 | static_cast<size_t>(id.group) << 32 |
+           static_cast<uint32_t>(id.number);
   }
 };
 template <spillway::Tier kMemory>
 struct std::hash<spillway::BlockIn<kMemory>> {
   size_t operator()(const spillway::BlockIn<kMemory>& block) const noexcept {
-    return static_cast<uint32_t>(block.number);
+    return static_cast<size_t>(block.group) << 32 | static_cast<uint32_t>(block.number);
   }
 };

@@ -2,7 +2,6 @@
 #include "model/state_group.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "base/error.h"
 
@@ -40,19 +39,6 @@ std::string_view state_kind_name(StateKind kind) {
       return "recurrent";
   }
   return "unknown";
-}
-
-int64_t StateSpec::first_reachable(int64_t position) const {
-  switch (kind) {
-    case StateKind::kWindow:
-      return std::max<int64_t>(position + 1 - window, 0);
-    case StateKind::kChunk:
-      return position / window * window;
-    case StateKind::kFull:
-    case StateKind::kRecurrent:
-      break;
-  }
-  return 0;
 }
 
 StateGroups group_states(const std::vector<std::shared_ptr<const LayerSpec>>& layers) {

@@ -8,15 +8,10 @@
 #include <vector>
 
 #include "model/layer_spec.h"
+#include "tensor/state_rule.h"
 
 namespace spillway {
 
-enum class StateKind : uint8_t {
-  kFull,       // keys and values of all tokens
-  kWindow,     // of the last `window` tokens, the newest included
-  kChunk,      // of the tokens since the last multiple of `window`
-  kRecurrent,  // one state a sequence, which each token changes
-};
 std::string_view state_kind_name(StateKind kind);  // "full", "window", "chunk", "recurrent"
 
 // A paged kind has rows of [heads][width] for each token in every plane; the type of their elements
@@ -33,9 +28,7 @@ struct StateSpec {
   std::vector<StatePlaneSpec> planes = {};
   bool operator==(const StateSpec&) const = default;
 
-  bool is_paged() const { return kind != StateKind::kRecurrent; }
-  // The first position whose state a token at `position` can still reach.
-  int64_t first_reachable(int64_t position) const;
+  StateRule rule() const { return {kind, window}; }
 };
 
 // The layers with state of one kind and shape. A sequence has one block table for all of them.

@@ -61,17 +61,5 @@ TEST(StateGroupTest, ALayerWithoutAttentionHasNoState) {
   EXPECT_EQ(found.layers[1].group, 0);
 }
 
-TEST(StateGroupTest, SaysWhichPositionsATokenReaches) {
-  const auto state = [](StateKind kind, int window) {
-    return StateSpec{.kind = kind, .window = window};
-  };
-  EXPECT_EQ(state(StateKind::kFull, 0).first_reachable(100), 0);
-  EXPECT_EQ(state(StateKind::kWindow, 32).first_reachable(31), 0);
-  EXPECT_EQ(state(StateKind::kWindow, 32).first_reachable(32), 1);
-  EXPECT_EQ(state(StateKind::kChunk, 32).first_reachable(31), 0);
-  EXPECT_EQ(state(StateKind::kChunk, 32).first_reachable(32), 32);
-  EXPECT_EQ(state(StateKind::kChunk, 32).first_reachable(63), 32);
-}
-
 }  // namespace
 }  // namespace spillway
