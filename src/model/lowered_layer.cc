@@ -126,11 +126,6 @@ int LoweredLayer::number_of(int op) const {
   return found == ops.end() ? -1 : static_cast<int>(found - ops.begin());
 }
 
-int LoweredLayer::attention_op() const {
-  const auto found = std::ranges::find(ops, LoweredKind::kAttention, &LoweredOp::kind);
-  return found == ops.end() ? -1 : static_cast<int>(found - ops.begin());
-}
-
 size_t LoweredModel::widest_buffer() const {
   const auto widest = std::ranges::max_element(buffers, {}, &ScratchBuffer::columns);
   return static_cast<size_t>(widest - buffers.begin());
@@ -139,6 +134,9 @@ size_t LoweredModel::widest_buffer() const {
 LoweredLayer lower(std::shared_ptr<const LayerSpec> layer, int64_t residual_columns,
                    std::vector<ScratchBuffer>& buffers, int64_t ScratchBuffer::*of) {
   LoweredLayer lowered = Lowering(std::move(layer), residual_columns).run();
+  const auto attention = std::ranges::find(lowered.ops, LoweredKind::kAttention, &LoweredOp::kind);
+  if (attention != lowered.ops.end())
+    lowered.attention = static_cast<int>(attention - lowered.ops.begin());
   for (size_t i = 0; i < lowered.columns.size(); ++i) {
     const Scratch& scratch = lowered.spec->scratches[i];
     lowered.buffers.push_back(-1);

@@ -57,7 +57,9 @@ struct LoweredLayer {
   std::string_view name(int lowered) const { return of(lowered).name; }
   // The lowered op that has its matrices of this one; -1: none.
   int number_of(int op) const;
-  int attention_op() const;  // its number among the lowered; -1: there is none
+  int attention_op() const { return attention; }
+
+  int attention = -1;  // its number among the lowered; -1: there is none
 };
 
 // A scratch buffer of a network: lists share those of one name.
