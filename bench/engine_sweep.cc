@@ -271,7 +271,7 @@ class Measurement {
 // As a server does it, with room for so much KV.
 ExpectedRun run_with(const Options& options, const Session& session) {
   const ModelSpec& spec = session.loaded->model.spec;
-  const KvShape kv{spec.layer_count(), spec.kv_heads, spec.head_dim, session.settings.kv_type};
+  const KvShapes kv = kv_shapes(spec.states, session.settings.kv_type);
   const auto bytes = static_cast<int64_t>(parse_memory(options.kv_budget, "--kv-budget"));
   const int64_t blocks = bytes / kv.block_bytes();
   const int64_t wanted = session.context_tokens(options.context) / kKvBlockTokens;

@@ -144,11 +144,9 @@ class Bench {
     EmulatedAccelerator accelerator(made);
     CpuDevice host(CpuDeviceOptions{.threads = 1});
     const ModelWeights weights = load_weights(accelerator, model_, {}, {});
-    KvCache kv(
-        accelerator, host,
-        {model_.spec.layer_count(), model_.spec.kv_heads, model_.spec.head_dim, KvType::kF16},
-        {.device_blocks = static_cast<int32_t>(blocks_each()) * options_.sequences,
-         .most_turning = cell.swapped});
+    KvCache kv(accelerator, host, kv_shapes(model_.spec.states, KvType::kF16),
+               {.device_blocks = static_cast<int32_t>(blocks_each()) * options_.sequences,
+                .most_turning = cell.swapped});
     Decoder decoder(accelerator, model_.spec, weights,
                     {.max_tokens = options_.sequences,
                      .micro_sequences = cell.micro_batch,

@@ -64,7 +64,7 @@ json describe_tokenizer(const ModelFiles& files) {
 
 json describe_spec(const Model& model) {
   const ModelSpec& spec = model.spec;
-  const KvShape kv{spec.layer_count(), spec.kv_heads, spec.head_dim, default_kv_type(model)};
+  const KvShapes kv = kv_shapes(spec.states, default_kv_type(model));
   const int64_t kv_token_bytes = kv.block_bytes() / kKvBlockTokens;
   std::map<std::string, int64_t> types;
   for (const BoundWeight& weight : model.weights)
@@ -83,7 +83,7 @@ json describe_spec(const Model& model) {
           {"context", spec.max_context},
           {"weight_bytes", model.weight_bytes()},
           {"weight_bytes_by_type", types},
-          {"kv_type", kv_type_name(kv.type)},
+          {"kv_type", kv_type_name(default_kv_type(model))},
           {"kv_bytes_per_token", kv_token_bytes},
           {"kv_bytes_full_context", kv_token_bytes * spec.max_context}};
 }

@@ -68,7 +68,7 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
                   options.max_sequence_tokens)),
       clock_(options.clock) {
   if (options.adapts_turns && kv.layers().sizes().most > 0)
-    expansion_.emplace(kv.layers().sizes(), 2 * kv.shape().plane_block_bytes());
+    expansion_.emplace(kv.layers().sizes(), kv.swapped().shape().layer_block_bytes());
   if (store_ == nullptr) return;
   allocator_.observe_evictions([this](BlockId block, const BlockContents& contents) {
     if (block.tier == Tier::kDevice) evicted_.push_back({contents, block.in<Tier::kDevice>()});

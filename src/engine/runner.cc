@@ -51,14 +51,17 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
     options.stream = stream.get();
     options.cpu_linear = plan.shared_linear(device.host_visible());
   }
+  std::vector<KvCache::Sizes::Blocks> blocks;
+  for (int group = 0; group < layout.kv.groups(); ++group)
+    blocks.push_back({layout.group_blocks(group, layout.device_blocks),
+                      layout.group_blocks(group, layout.host_blocks),
+                      layout.group_blocks(group, layout.disk_blocks)});
   KvCache kv(device, host, layout.kv,
-             {.device_blocks = layout.device_blocks,
-              .host_blocks = layout.host_blocks,
-              .disk_blocks = layout.disk_blocks,
-              .queue = &queue,
+             {.queue = &queue,
               .disk_dir = disk.dir,
               .disk_budget = disk.bytes,
-              .most_turning = layout.turns.most});
+              .most_turning = layout.turns.most,
+              .groups = std::move(blocks)});
   if (layout.blocks_away() > 0) {
     if (layout.staging_blocks < std::min(layout.sequence_blocks, layout.least_staging())) {
       log_warning(
@@ -70,11 +73,9 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
                          : plan.attention == AttentionPlace::kCpu ? 1
                                                                   : plan.cpu_attention.value_or(1);
   }
-  const auto bytes = [&](int32_t of) {
-    return format_bytes(static_cast<uint64_t>(kv.shape().block_bytes() * of));
-  };
+  const auto bytes = [&](int32_t of) { return format_bytes(layout.kv_bytes(of)); };
   log_info("KV cache: {} tokens in {}, {} on {}, {} in host memory, {} on disk",
-           int64_t{kv.device_blocks() + layout.blocks_away()} * kKvBlockTokens,
+           int64_t{layout.device_blocks + layout.blocks_away()} * kKvBlockTokens,
            kv_type_name(size.kv_type), bytes(layout.device_blocks), device.info().name,
            bytes(layout.host_blocks), bytes(layout.disk_blocks));
   if (layout.turns.most > 0) {

@@ -31,7 +31,7 @@ class SessionKvStoreTest : public testing::Test {
     return session;
   }
   static KvCache cache_of(Session& session) {
-    return KvCache(*session.device, {.layers = 2, .kv_heads = 1, .head_dim = 16}, 4);
+    return KvCache(*session.device, KvGroupShape{.layers = 2, .kv_heads = 1, .head_dim = 16}, 4);
   }
 
   ScopedFolder folder_;

@@ -95,11 +95,11 @@ Runner Session::make_runner(int64_t tokens, int64_t sequences, OnRefusal on_refu
 
 Runner Session::make_runner_that_fits(int64_t wanted, int64_t sequences) {
   const ModelSpec& spec = loaded->model.spec;
-  const KvShape shape{spec.layer_count(), spec.kv_heads, spec.head_dim, settings.kv_type};
+  const KvShapes shapes = kv_shapes(spec.states, settings.kv_type);
   const int64_t one = blocks_for_tokens(wanted) * kKvBlockTokens;
   int64_t tokens = one * sequences;
   if (device->host_visible()) {
-    const int64_t room = host_memory().available_bytes / 2 / shape.block_bytes() * kKvBlockTokens;
+    const int64_t room = host_memory().available_bytes / 2 / shapes.block_bytes() * kKvBlockTokens;
     tokens = std::clamp(room / one * one, one, tokens);
   }
   for (bool tight = false;;) {

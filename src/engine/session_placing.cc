@@ -61,7 +61,7 @@ int Session::most_turning(const RunSize& size) const {
   while (turns.most + 1 < turns.layers) {
     ++turns.most;
     const double bytes = static_cast<double>(turns.most) * turns.most_blocks() *
-                         static_cast<double>(2 * needs.layout.kv.plane_block_bytes());
+                         static_cast<double>(needs.layout.kv.most_layer_block_bytes());
     if (bytes <= most_bytes) continue;
     --turns.most;
     break;

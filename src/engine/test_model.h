@@ -21,7 +21,7 @@ inline std::unique_ptr<LoadedModel> load_model(Device& device, const std::string
 // Room for `sequences` sequences of `tokens` tokens each.
 inline KvCache make_kv_cache(Device& device, const ModelSpec& spec, KvType type, int64_t tokens,
                              int64_t sequences = 1) {
-  return KvCache(device, {spec.layer_count(), spec.kv_heads, spec.head_dim, type},
+  return KvCache(device, kv_shapes(spec.states, type),
                  static_cast<int32_t>(blocks_for_tokens(tokens) * sequences));
 }
 

@@ -1,123 +1,118 @@
 // SPDX-License-Identifier: Apache-2.0
-// The paged KV cache's bytes, on the device and in host memory: per layer one K plane and one V
-// plane [block][kv_head] of pages (tensor/kv_format.h).
+// The paged KV cache of a model: one KvGroupCache for each group of layers with the same kind and
+// shape of state (model/state_group.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "base/tier.h"
 #include "device/device.h"
 #include "kv/block_id.h"
+#include "kv/kv_group_cache.h"
 #include "kv/layer_table.h"
 #include "memory/block_file.h"
-#include "memory/pinned_buffer.h"
-#include "tensor/kv_format.h"
+#include "tensor/kv_shape.h"
 
 namespace spillway {
 
-// Owns the planes. A block id means the same tokens in all layers, and says which memory they are
-// in. Layers are separate planes. Used by one step at a time. The devices must outlive it.
-//
-// Where some layers take turns (kv/layer_table.h), the device's planes are buffers of one region,
-// and those layers live in host memory and come to the device for their part of a step
-// (runtime/kv_turns.h). The region then has more blocks.
+// Layers are the model's. A block id names the group and the memory that it is in. Where a method
+// has a group and the caller names none, it is about the first: models whose layers all keep the
+// same state have no other. Used by one step at a time. The devices must outlive it.
 class KvCache {
  public:
-  // Throws kOutOfMemory, and kUnsupported for heads that the type cannot hold.
-  KvCache(Device& device, const KvShape& shape, int32_t blocks);
+  using BlockCopy = KvGroupCache::BlockCopy;
+  using Direction = KvGroupCache::Direction;
+
+  // So many blocks of each group on the device. Throws kOutOfMemory, and kUnsupported for heads
+  // that the type cannot hold.
+  KvCache(Device& device, const KvShapes& shapes, int32_t blocks);
   // Part of it in the memory of `host`, pinned for the device; part of it on disk.
   struct Sizes {
-    int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;
+    int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;  // of each group
     IoQueue* queue = nullptr;  // the engine's, which outlives this; needed for blocks on disk
     std::filesystem::path disk_dir = {};
     uint64_t disk_budget = ~uint64_t{0};
-    // Layers that may take turns, at most, and the buffers that they share; 0: all stay.
+    // Layers of KvShapes::swapped_group() that may take turns, at most, and the buffers that they
+    // share; 0: all stay.
     int most_turning = 0;
     int spare_buffers = kSpareBuffers;
+    // The blocks of each group, where they are not the same in all of them.
+    struct Blocks {
+      int32_t device = 0, host = 0, disk = 0;
+    };
+    std::vector<Blocks> groups = {};
   };
-  KvCache(Device& device, Device& host, const KvShape& shape, const Sizes& sizes);
+  KvCache(Device& device, Device& host, const KvShapes& shapes, const Sizes& sizes);
 
-  const KvShape& shape() const { return shape_; }
-  int32_t blocks() const { return device_blocks() + host_blocks_ + disk_blocks_; }
-  int32_t device_blocks() const { return layers_.blocks(); }
-  int32_t host_blocks() const { return host_blocks_; }
-  int32_t disk_blocks() const { return disk_blocks_; }
-  bool has(BlockId block) const;
-  // As they are now, for a BlockAllocator.
-  std::vector<int32_t> pools() const;
-  // For who has the cache to itself: so many of all its blocks, those on the device before those in
-  // host memory and on disk.
-  std::vector<BlockId> blocks_in_order(int64_t first, int64_t count) const;
+  const KvShapes& shapes() const { return shapes_; }
+  const KvGroupShape& shape(int group = 0) const { return of(group).shape(); }
+  int groups() const { return static_cast<int>(groups_.size()); }
+  // The bytes of a block in all layers of its group.
+  int64_t block_bytes(int group = 0) const { return shape(group).block_bytes(); }
+  int32_t blocks(int group = 0) const {
+    return device_blocks(group) + host_blocks(group) + disk_blocks(group);
+  }
+  int32_t device_blocks(int group = 0) const { return of(group).device_blocks(); }
+  int32_t host_blocks(int group = 0) const { return of(group).host_blocks(); }
+  int32_t disk_blocks(int group = 0) const { return of(group).disk_blocks(); }
+  bool has(BlockId block) const { return block.group < groups() && of(block.group).has(block); }
+  // The blocks of a group in each memory as they are now, for a BlockAllocator.
+  std::vector<int32_t> pools(int group = 0) const;
+  // For who has the cache to itself: so many of all of a group's blocks, those on the device before
+  // those in host memory and on disk.
+  std::vector<BlockId> blocks_in_order(int64_t first, int64_t count, int group = 0) const;
 
   // The blocks on the device, and those in host memory, by their numbers there.
-  KvLayerView layer(int index) const;
-  KvLayerView host_layer(int index) const;
-  // All that `from` has, in all layers, in the order of the device's ops; the cache was made for
-  // that device. In layers that take turns: when they come next.
-  void copy_block(Device& device, DeviceBlock from, DeviceBlock to);
-  // The same at once in all layers, where nothing is on its way.
-  struct BlockCopy {
-    DeviceBlock from, to;
-  };
-  void move_blocks(Device& device, std::span<const BlockCopy> moves);
-  // All that a block on the device has, in all layers, as pieces of a copy to or from `host`, where
-  // they lie one after the other. In layers that take turns that is between memories of the host.
-  enum class Direction : uint8_t { kToDevice, kToHost };
+  KvLayerView layer(int index) const { return named(index, of_layer(index).layer(at(index))); }
+  KvLayerView host_layer(int index) const {
+    return named(index, of_layer(index).host_layer(at(index)));
+  }
+  // As the methods of KvGroupCache, for the group that the blocks belong to.
+  void copy_block(Device& device, DeviceBlock from, DeviceBlock to) {
+    of(from.group).copy_block(device, from, to);
+  }
   void add_pieces(DeviceBlock block, std::byte* host, Direction direction,
-                  std::vector<CopyPiece>& pieces) const;
-
+                  std::vector<CopyPiece>& pieces) const {
+    of(block.group).add_pieces(block, host, direction, pieces);
+  }
+  void reload(DeviceBlock block) { of(block.group).reload(block); }
   // [layer] Before a step's first layer is attended to: where ops of that step find what is on the
   // device.
   std::vector<KvPlanes> planes_of_step() const;
 
-  // Which layers' KV is on the device. Changed by who moves it (runtime/kv_turns.h).
-  LayerTable& layers() { return layers_; }
-  const LayerTable& layers() const { return layers_; }
-  // A buffer of the region while each has so many blocks, and one in host memory.
-  KvLayerView device_buffer(int buffer, int32_t blocks) const;
-  KvLayerView host_buffer(int buffer) const;
-  // The region is cut anew, for so many layers that take turns: addresses are others from now on.
-  LayerTable::Recut recut(int turning) { return layers_.recut(turning); }
-  // The block was filled through add_pieces(): what layers that take turns have of it on the device
-  // is old.
-  void reload(DeviceBlock block) {
-    SPW_ASSERT(has(block));
-    if (layers_.turning() > 0) copies_.push_back({block, block});
-  }
-  // Of these and copy_block(), since the last call: what layers that take turns have still to do.
-  std::vector<BlockCopy> take_copies() { return std::exchange(copies_, {}); }
+  // The group whose layers may take turns on the device, and which of them are there.
+  int swapped_group() const { return swapped_; }
+  KvGroupCache& swapped() { return of(swapped_); }
+  const KvGroupCache& swapped() const { return of(swapped_); }
+  LayerTable& layers() { return swapped().layers(); }
+  const LayerTable& layers() const { return swapped().layers(); }
+
   // Whether the device may read those in host memory where they are.
-  bool host_readable() const { return host_readable_; }
-  // Those on disk: K and then V of a block of a layer are one block of the file. Null: none.
-  BlockFile* disk() const { return disk_.get(); }
+  bool host_readable() const { return of(0).host_readable(); }
+  // The file of a layer's blocks on disk: K and then V of a block of a layer are one block of it.
+  // Null: none are there.
+  BlockFile* disk(int layer = 0) const { return of_layer(layer).disk(); }
   uint32_t disk_id(int layer, DiskBlock block) const {
-    return static_cast<uint32_t>(layer) * static_cast<uint32_t>(disk_blocks_) +
-           static_cast<uint32_t>(block.number);
+    return of_layer(layer).disk_id(at(layer), block);
   }
 
  private:
-  // In the layers that stay on the device: so many that lie together.
-  void copy_on_device(Device& device, const BlockCopy& first, int32_t count) const;
-  size_t plane_bytes(int32_t blocks) const;
-  KvLayerView view(std::byte* k, int32_t blocks) const;
+  const KvGroupCache& of(int group) const { return groups_.at(static_cast<size_t>(group)); }
+  KvGroupCache& of(int group) { return groups_.at(static_cast<size_t>(group)); }
+  const KvGroupCache& of_layer(int layer) const { return of(shapes_.place(layer).group); }
+  int at(int layer) const { return shapes_.place(layer).index; }
+  static KvLayerView named(int layer, KvLayerView view) {
+    view.layer = layer;
+    return view;
+  }
 
-  KvShape shape_;
-  LayerTable layers_;
-  int32_t most_device_blocks_;  // however many layers take turns
-  int32_t host_blocks_ = 0;
-  int32_t disk_blocks_ = 0;
-  std::vector<Buffer> k_, v_;  // [layer], where all stay
-  Buffer region_;              // [buffer][k, v], where some may take turns
-  PinnedBuffer away_;          // [buffer][k, v], of those that do
-  std::vector<BlockCopy> copies_;
-  PinnedBuffer host_;  // [layer][k, v]
-  bool host_readable_ = false;
-  std::unique_ptr<BlockFile> disk_;
+  KvShapes shapes_;
+  int swapped_ = 0;
+  std::vector<KvGroupCache> groups_;
 };
 
 }  // namespace spillway

@@ -20,7 +20,7 @@ class KvCacheTest : public testing::Test {
       : folder_(std::filesystem::temp_directory_path()),
         machine_(true),
         kv_(machine_.device(), machine_.host,
-            {.layers = 1, .kv_heads = 1, .head_dim = 8, .type = KvType::kF16},
+            KvGroupShape{.layers = 1, .kv_heads = 1, .head_dim = 8, .type = KvType::kF16},
             {.device_blocks = 4,
              .host_blocks = 3,
              .disk_blocks = 2,

@@ -12,7 +12,7 @@ BlockKey key_of(const BlockName& name) { return {name.low, name.high}; }
 
 }  // namespace
 
-uint64_t KvStore::slot_bytes(const KvShape& shape) {
+uint64_t KvStore::slot_bytes(const KvGroupShape& shape) {
   return align_up(static_cast<uint64_t>(shape.block_bytes()));
 }
 

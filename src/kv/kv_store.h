@@ -51,7 +51,7 @@ class KvStore {
   KvStore& operator=(const KvStore&) = delete;
 
   // Host memory that so many slots take.
-  static uint64_t slot_bytes(const KvShape& shape);
+  static uint64_t slot_bytes(const KvGroupShape& shape);
   int64_t slots() const { return static_cast<int64_t>(slots_.size()); }
   // What is on disk outlasts the process: then all is written, not only what the pool evicts.
   bool lasts() const { return folder_ != nullptr; }

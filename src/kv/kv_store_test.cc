@@ -16,7 +16,7 @@
 namespace spillway {
 namespace {
 
-constexpr KvShape kShape{.layers = 3, .kv_heads = 2, .head_dim = 16, .type = KvType::kF16};
+constexpr KvGroupShape kShape{.layers = 3, .kv_heads = 2, .head_dim = 16, .type = KvType::kF16};
 constexpr int32_t kBlocks = 8;
 
 class KvStoreTest : public testing::TestWithParam<bool> {

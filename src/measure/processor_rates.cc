@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 
+#include "tensor/kv_shape.h"
 #include "tensor/packed_layout.h"
 #include "tensor/random_fill.h"
 
@@ -177,7 +178,7 @@ class ProcessorMeasure {
 
   void measure_prompts() {
     const int64_t rows = sizes_.prompt_tokens, width = kKvHeads * kHeadDim;
-    const KvShape shape{1, kKvHeads, int{kHeadDim}, KvType::kF16};
+    const KvGroupShape shape{1, kKvHeads, int{kHeadDim}, KvType::kF16};
     Buffer planes, q_buffer, out_buffer;
     const auto blocks = blocks_for_tokens(rows);
     const DType inner = device_.activation_type(DType::kF16);

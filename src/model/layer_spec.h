@@ -55,6 +55,9 @@ struct AttentionSpec {
   float softcap = 0;     // scores are bent to stay below it; 0: they are not
   bool alibi = false, sinks = false;
   bool operator==(const AttentionSpec&) const = default;
+
+  int64_t q_dim() const { return int64_t{heads} * head_dim; }
+  int64_t kv_dim() const { return int64_t{kv_heads} * head_dim; }
 };
 
 struct ActivationSpec {

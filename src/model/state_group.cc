@@ -2,6 +2,7 @@
 #include "model/state_group.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -69,6 +70,26 @@ StateGroups group_states(const std::vector<std::shared_ptr<const LayerSpec>>& la
     group->layers.push_back(static_cast<int>(i));
   }
   return found;
+}
+
+KvShapes kv_shapes(const StateGroups& states, KvType type) {
+  std::vector<KvGroupShape> groups;
+  for (const StateGroup& group : states.groups) {
+    const std::vector<StatePlaneSpec>& planes = group.state.planes;
+    KvGroupShape& shape =
+        groups.emplace_back(KvGroupShape{.layers = static_cast<int>(group.layers.size()),
+                                         .kv_heads = planes.front().heads,
+                                         .head_dim = planes.front().width,
+                                         .type = type,
+                                         .rule = group.state.rule()});
+    const KvPlaneShape values = planes.size() > 1
+                                    ? KvPlaneShape{planes[1].heads, planes[1].width, type}
+                                    : KvPlaneShape{.type = type};
+    if (values != shape.plane(KvPart::kKeys)) shape.values = values;
+  }
+  std::vector<KvLayerPlace> layers;
+  for (const LayerStatePlace& place : states.layers) layers.push_back({place.group, place.index});
+  return {std::move(groups), std::move(layers)};
 }
 
 }  // namespace spillway

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/layer_spec.h"
+#include "tensor/kv_shape.h"
 #include "tensor/state_rule.h"
 
 namespace spillway {
@@ -53,5 +54,8 @@ struct StateGroups {
 // Throws kInternal where a layer reads the state of one that has none of its own, or whose state
 // has another kind or shape, and for windows below 1.
 StateGroups group_states(const std::vector<std::shared_ptr<const LayerSpec>>& layers);
+
+// What a KV cache for these groups is made of, with elements of this type.
+KvShapes kv_shapes(const StateGroups& states, KvType type);
 
 }  // namespace spillway

@@ -221,6 +221,8 @@ void validate(const TransformerShape& shape, const std::string& where) {
   check_range(where, "feed-forward size", shape.ffn, 1, 1 << 22);
   check_range(where, "context length", shape.max_context, 1, int64_t{1} << 30);
   check_range(where, "sliding window", shape.sliding_window, 0, int64_t{1} << 30);
+  check_range(where, "layers from one that attends to all tokens to the next",
+              shape.full_attention_every, 0, shape.layers);
   SPW_CHECK(shape.heads % shape.kv_heads == 0, kInvalidArgument,
             "{}: {} heads are not a multiple of {} KV heads", where, shape.heads, shape.kv_heads);
   SPW_CHECK(std::isfinite(shape.norm_eps) && shape.norm_eps >= 0 && shape.norm_eps < 1,
@@ -261,8 +263,15 @@ ModelSpec make_spec(const TransformerShape& shape) {
   spec.executable = shape.executable;
   if (shape.position == PositionKind::kRope) spec.ropes = {shape.rope};
   spec.embedding = std::make_shared<const LayerSpec>(make_embedding(shape));
-  spec.layers.assign(static_cast<size_t>(shape.layers),
-                     std::make_shared<const LayerSpec>(make_layer(shape)));
+  const auto layer = std::make_shared<const LayerSpec>(make_layer(shape));
+  spec.layers.assign(static_cast<size_t>(shape.layers), layer);
+  if (shape.sliding_window > 0 && shape.full_attention_every > 0) {
+    TransformerShape full = shape;
+    full.sliding_window = 0;
+    const auto full_layer = std::make_shared<const LayerSpec>(make_layer(full));
+    const auto every = static_cast<size_t>(shape.full_attention_every);
+    for (size_t i = every - 1; i < spec.layers.size(); i += every) spec.layers[i] = full_layer;
+  }
   spec.head = std::make_shared<const LayerSpec>(make_head(shape));
   finish_lists(spec);
   return spec;

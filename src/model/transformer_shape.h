@@ -42,6 +42,8 @@ struct TransformerShape {
   int64_t ffn = 0;
   int64_t max_context = 0;
   int sliding_window = 0;  // 0 = none
+  // With a window: every so many-th layer attends to all tokens; 0: none does.
+  int full_attention_every = 0;
 
   ResidualWiring wiring = ResidualWiring::kPreNorm;
   NormKind norm = NormKind::kRms;

@@ -193,7 +193,11 @@ class Scheduling {
     }
     if (shape_.swapped_layers == 0 || last_on_device_ < 0) return;
     SPW_ASSERT(shape_.layer_buffers > 0 && shape_.layer_buffers < shape_.swapped_layers);
-    swapped_ = choose_swapped_layers(shape_.layers(), shape_.swapped_layers);
+    const std::vector<int>& among = shape_.swappable;
+    const int layers = among.empty() ? shape_.layers() : static_cast<int>(among.size());
+    swapped_ = choose_swapped_layers(layers, shape_.swapped_layers);
+    for (int& layer : swapped_)
+      if (!among.empty()) layer = among[static_cast<size_t>(layer)];
   }
   // Before the first op of a step that may read or write the layer's KV.
   void wait_for_layer(int layer, int b) {

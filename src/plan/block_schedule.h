@@ -93,13 +93,14 @@ struct StreamedShape {
 struct StepShape {
   std::shared_ptr<const LoweredModel> model = {};
   std::vector<StreamedShape> streamed = {};  // in the order of their use
-  std::vector<int> slotfuls = {};  // of their pieces: which come into a slot together, 0, 1, ...
-  int weight_slots = 2;            // all were filled before the first step
-  int pieces_read_ahead = 0;       // from disk, before there is room for them in a slot
-  int kv_buffers = 2;              // groups whose pages are on the device at a time
-  int swapped_layers = 0;          // layers whose KV is swapped (choose_swapped_layers)
-  int layer_buffers = 0;           // buffers on the device that swapped layers share
-  bool overlap = true;             // false: everything is loaded right before its use
+  std::vector<int> slotfuls = {};   // of their pieces: which come into a slot together, 0, 1, ...
+  int weight_slots = 2;             // all were filled before the first step
+  int pieces_read_ahead = 0;        // from disk, before there is room for them in a slot
+  int kv_buffers = 2;               // groups whose pages are on the device at a time
+  int swapped_layers = 0;           // layers whose KV is swapped (choose_swapped_layers)
+  std::vector<int> swappable = {};  // of these layers; empty: of all
+  int layer_buffers = 0;            // buffers on the device that swapped layers share
+  bool overlap = true;              // false: everything is loaded right before its use
   std::vector<BatchShape> batches = {};
   bool operator==(const StepShape&) const = default;
 

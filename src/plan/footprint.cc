@@ -126,14 +126,16 @@ RunLayout layout_run(const Model& model, const Plan& plan, const RunSize& size,
                      const DeviceTraits& traits, bool streams_weights) {
   const ModelSpec& spec = model.spec;
   RunLayout layout;
-  layout.kv = {spec.layer_count(), spec.kv_heads, spec.head_dim, size.kv_type};
+  layout.kv = kv_shapes(spec.states, size.kv_type);
   place_kv(plan, size, !traits.host_visible, layout);
-  layout.turns = {.layers = spec.layer_count(), .blocks = layout.device_blocks};
+  place_activations(spec, plan, size, traits, streams_weights, layout);
+  const int swapped = layout.kv.swapped_group();
+  layout.turns = {.layers = layout.kv.group(swapped).layers,
+                  .blocks = layout.group_blocks(swapped, layout.device_blocks)};
   if (!traits.host_visible && layout.device_blocks > 0) {
     layout.turns.most = size.most_turning;
     layout.swapped_layers = size.swapped_layers;
   }
-  place_activations(spec, plan, size, traits, streams_weights, layout);
   return layout;
 }
 
@@ -200,6 +202,26 @@ void count_activations(const PlacedWeights& placed, const Plan& plan, const RunL
   }
 }
 
+// The planes of a group's layers on the device, or the region that they share there, and what is in
+// host memory.
+void count_kv_group(const RunLayout& layout, int group, Tally device, Tally host) {
+  const KvGroupShape& shape = layout.kv.group(group);
+  const auto blocks = static_cast<uint64_t>(layout.group_blocks(group, layout.device_blocks));
+  const auto layer = static_cast<uint64_t>(shape.layer_block_bytes());
+  if (layout.turns.most > 0 && group == layout.kv.swapped_group()) {
+    device.add(MemoryTag::kKv, layer * blocks * static_cast<uint64_t>(shape.layers));
+    host.add(MemoryTag::kKv, layer * static_cast<uint64_t>(layout.turns.most_blocks()),
+             layout.turns.most);
+  } else {
+    for (const KvPart part : {KvPart::kKeys, KvPart::kValues})
+      device.add(MemoryTag::kKv, static_cast<uint64_t>(shape.plane_block_bytes(part)) * blocks,
+                 shape.layers);
+  }
+  host.add(MemoryTag::kKv,
+           static_cast<uint64_t>(shape.block_bytes()) *
+               static_cast<uint64_t>(layout.group_blocks(group, layout.host_blocks)));
+}
+
 // Sequences that are attended to in parts: what rows have seen of them, and on a GPU what a part of
 // a prompt has given.
 void count_parts(const ModelSpec& spec, bool apart, uint64_t& workspace, RunLayout& layout,
@@ -218,7 +240,7 @@ void count_kv_staging(const ModelSpec& spec, const Plan& plan, const RunSize& si
                       RunLayout& layout, Tally device, Tally host) {
   if (layout.blocks_away() == 0) return;
   const bool from_disk = layout.disk_blocks > 0;
-  const auto block = static_cast<uint64_t>(2 * layout.kv.plane_block_bytes());
+  const auto block = static_cast<uint64_t>(layout.kv.most_layer_block_bytes());
   // Pages change over between disk and device in the host's memory, on both ways.
   const uint64_t bounce = from_disk ? SpillFile::buffer_bytes(block) : 0;
   const auto blocks_in = [](uint64_t budget, uint64_t taken, uint64_t each) {
@@ -276,11 +298,34 @@ int64_t RunLayout::least_staging() const {
   return blocks_for_tokens(micro_tokens) + 1 + 2 * kAttentionPartBlocks;
 }
 
-// A block of the file is one of a layer, K and V.
+int32_t RunLayout::group_blocks(int group, int64_t blocks) const {
+  const StateRule& rule = kv.group(group).rule;
+  if (rule.kind == StateKind::kFull) return static_cast<int32_t>(blocks);
+  const int64_t most = rule.most_blocks(sequence_blocks * kKvBlockTokens, max_tokens);
+  // A sequence in several memories takes them by whole runs of blocks.
+  const int64_t run = fixed_blocks > 0 ? fixed_blocks : kAttentionPartBlocks;
+  const int64_t rest = blocks % sequence_blocks;
+  return static_cast<int32_t>(blocks / sequence_blocks * most + std::min(rest, most + run));
+}
+
+uint64_t RunLayout::kv_bytes(int64_t blocks) const {
+  uint64_t bytes = 0;
+  for (int group = 0; group < kv.groups(); ++group)
+    bytes += static_cast<uint64_t>(kv.group(group).block_bytes()) *
+             static_cast<uint64_t>(group_blocks(group, blocks));
+  return bytes;
+}
+
+// A group has a file, of which a block is one of a layer, K and V.
 uint64_t RunLayout::kv_file_bytes() const {
-  return SpillFile::file_bytes(
-      static_cast<size_t>(2 * kv.plane_block_bytes()),
-      static_cast<uint64_t>(kv.layers) * static_cast<uint64_t>(disk_blocks));
+  uint64_t bytes = 0;
+  for (int group = 0; group < kv.groups(); ++group) {
+    const KvGroupShape& shape = kv.group(group);
+    bytes += SpillFile::file_bytes(static_cast<size_t>(shape.layer_block_bytes()),
+                                   static_cast<uint64_t>(shape.layers) *
+                                       static_cast<uint64_t>(group_blocks(group, disk_blocks)));
+  }
+  return bytes;
 }
 
 Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
@@ -327,17 +372,8 @@ Footprint footprint(PlacedWeights& placed, const Plan& plan, const RunSize& size
     }
   }
 
-  const auto plane = static_cast<uint64_t>(layout.kv.plane_block_bytes());
-  const uint64_t on_device = plane * static_cast<uint64_t>(layout.device_blocks);
-  if (layout.turns.most > 0) {
-    device.add(MemoryTag::kKv, 2 * on_device * static_cast<uint64_t>(layout.kv.layers));
-    host.add(MemoryTag::kKv, 2 * plane * static_cast<uint64_t>(layout.turns.most_blocks()),
-             layout.turns.most);
-  } else {
-    device.add(MemoryTag::kKv, on_device, 2 * layout.kv.layers);
-  }
-  host.add(MemoryTag::kKv, static_cast<uint64_t>(layout.kv.block_bytes()) *
-                               static_cast<uint64_t>(layout.host_blocks));
+  for (int group = 0; group < layout.kv.groups(); ++group)
+    count_kv_group(layout, group, device, host);
   if (layout.disk_blocks > 0) all.disk.add(MemoryTag::kKv, layout.kv_file_bytes());
 
   count_activations(placed, plan, layout, traits, inner, device, host, all.disk);

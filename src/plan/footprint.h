@@ -13,7 +13,7 @@
 #include "plan/plan.h"
 #include "plan/stream_order.h"
 #include "plan/weight_homes.h"
-#include "tensor/kv_format.h"
+#include "tensor/kv_shape.h"
 #include "tensor/turn_sizes.h"
 
 namespace spillway {
@@ -47,9 +47,11 @@ inline constexpr int kKvStagingBuffers = 2;
 
 // The parts of a run that plan and size decide.
 struct RunLayout {
-  KvShape kv;
-  int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;  // of KV
-  int64_t sequence_blocks = 0;                                  // of one sequence
+  KvShapes kv;
+  // Room for so many blocks of tokens in each memory, and the blocks of one sequence. A group whose
+  // layers keep a part of a sequence has fewer blocks (group_blocks()).
+  int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;
+  int64_t sequence_blocks = 0;
   // In each staging plane. Less than a sequence has: it comes in parts, or where there is not even
   // room for those (least_staging) prompts are attended to on the CPU.
   int32_t staging_blocks = 0;
@@ -75,6 +77,11 @@ struct RunLayout {
   // Blocks of a staging plane through which a sequence of any length comes in parts, each with as
   // many rows as go through a layer together.
   int64_t least_staging() const;
+  // What a group needs where there is room for so many blocks of tokens: a sequence never holds
+  // more than its window, the largest step and what it may be cut back by.
+  int32_t group_blocks(int group, int64_t blocks) const;
+  // The bytes of so many blocks of tokens in all groups.
+  uint64_t kv_bytes(int64_t blocks) const;
   uint64_t kv_file_bytes() const;
 };
 

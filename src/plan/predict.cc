@@ -185,7 +185,7 @@ const Predictor::PricedStep& Predictor::price(const Plan& plan, const RunLayout&
   key.add(cut.cpu);
   key.add_all(placed_.homes(plan).number, by == PriceBy::kSimulator, cut.slots, cut.piece_bytes,
               plan.overlap, plan.attention_topk.value_or(0));
-  key.add_all(layout.kv.type, layout.device_blocks, layout.host_blocks, layout.disk_blocks,
+  key.add_all(layout.kv.group(0).type, layout.device_blocks, layout.host_blocks, layout.disk_blocks,
               layout.sequence_blocks, layout.staging_blocks, layout.parts, layout.fixed_blocks,
               layout.max_tokens, layout.micro_tokens, layout.weight_slots, layout.weight_stages,
               layout.swapped_layers);

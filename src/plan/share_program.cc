@@ -34,8 +34,8 @@ ShareProgram::ShareProgram(const SearchRequest& request, PlacedWeights& weights,
 ShareProgram::Sizes ShareProgram::sizes_of(const FoundPlan& found) {
   Sizes sizes;
   const RunLayout& layout = found.needs.layout;
-  sizes.kv = static_cast<double>(layout.kv.block_bytes()) *
-             static_cast<double>(layout.device_blocks + layout.blocks_away());
+  sizes.kv =
+      static_cast<double>(layout.kv_bytes(int64_t{layout.device_blocks} + layout.blocks_away()));
   Plan away = found.plan;
   away.weights = apart_ ? TierShares{0, 1, 0} : TierShares{0, 0, 1};
   if (apart_) away.kv = {0, 1, 0};
@@ -78,11 +78,10 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
           ? resident.predicted.prefill_s / resident.predicted.prefill_step.seconds
           : 0;
   const double all_kv =  // of a layer, read in a step of decoding
-      static_cast<double>(found.size.sequences) * decode_keys_ * 2.0 *
-      static_cast<double>(found.needs.layout.kv.plane_block_bytes()) / double{kKvBlockTokens};
-  const double new_kv = prompt_tokens_ / blocks / std::max(1.0, prefill_steps / blocks) * 2.0 *
-                        static_cast<double>(found.needs.layout.kv.plane_block_bytes()) /
-                        double{kKvBlockTokens};
+      static_cast<double>(found.size.sequences) * decode_keys_ *
+      found.needs.layout.kv.mean_token_bytes(decode_keys_);
+  const double new_kv = prompt_tokens_ / blocks / std::max(1.0, prefill_steps / blocks) *
+                        found.needs.layout.kv.mean_token_bytes(1);
   const KvTraffic traffic = kv_traffic(h, r_.model.spec, found.size.kv_type, plan.attention_topk);
   const double group = query_group(r_.model.spec);
   const double attend =

@@ -69,13 +69,15 @@ StepPrices::StepPrices(const Hardware& hardware, const ModelSpec& spec,
       spec_(spec),
       size_(size),
       weights_(std::move(weights)),
-      kv_type_(layout.kv.type) {
-  kv_token_bytes_ =
-      2.0 * static_cast<double>(layout.kv.plane_block_bytes()) / double{kKvBlockTokens};
+      kv_type_(layout.kv.group(0).type) {
   // A prompt's tokens share what they read.
   keys_read_ = size.tokens_each == 1
                    ? size.keys
                    : std::max(0.0, size.keys - static_cast<double>(size.tokens_each) / 2);
+  kv_token_bytes_ = layout.kv.mean_token_bytes(std::max(1.0, keys_read_));
+  new_token_bytes_ = layout.kv.mean_token_bytes(1);
+  const KvGroupShape& swapped = layout.kv.group(layout.kv.swapped_group());
+  swapped_token_bytes_ = static_cast<double>(swapped.layer_block_bytes()) / double{kKvBlockTokens};
   if (size.tokens_each == 1) traffic_ = kv_traffic(hardware, spec_, kv_type_, plan.attention_topk);
   row_bytes_ = 4.0 * static_cast<double>(spec_.hidden);
   shape_ = {.model = spec_.lowered,
@@ -85,8 +87,11 @@ StepPrices::StepPrices(const Hardware& hardware, const ModelSpec& spec,
             .kv_buffers = kKvStagingBuffers,
             .swapped_layers = layout.swapped_layers,
             .overlap = plan.overlap};
-  if (shape_.swapped_layers > 0)
+  if (shape_.swapped_layers > 0) {
     shape_.layer_buffers = layout.turns.spare_with(shape_.swapped_layers);
+    if (layout.kv.groups() > 1)
+      shape_.swappable = spec_.states.groups[static_cast<size_t>(layout.kv.swapped_group())].layers;
+  }
   const double staged = static_cast<double>(layout.weight_stages) * double{kStreamReadBytes};
   shape_.pieces_read_ahead =
       static_cast<int>(std::min(1e6, staged / std::max(1.0, weights_->largest_on_disk)));
@@ -254,11 +259,11 @@ EventPrice StepPrices::attend_swapped(const Batch& batch) const {
 double StepPrices::bytes_of_layer() const {
   // A sequence's last block is half full on average. Prompts come in whole blocks.
   const double padding = size_.tokens_each == 1 ? (kKvBlockTokens - 1) / 2.0 : 0;
-  return resident_ * (keys_read_ + padding) * kv_token_bytes_;
+  return resident_ * (keys_read_ + padding) * swapped_token_bytes_;
 }
 double StepPrices::new_bytes_of_layer() const {
   const auto blocks = static_cast<double>(blocks_for_tokens(size_.tokens_each));
-  return resident_ * blocks * kKvBlockTokens * kv_token_bytes_;
+  return resident_ * blocks * kKvBlockTokens * swapped_token_bytes_;
 }
 
 double StepPrices::up(double bytes, Hardware::Source source) const {

@@ -100,7 +100,7 @@ class StepPrices {
   double products(const Processor& on, const OpProducts& of, double tokens) const;
   double kv_bytes(double sequences) const { return sequences * keys_read_ * kv_token_bytes_; }
   double new_kv_bytes(double sequences) const {
-    return sequences * static_cast<double>(size_.tokens_each) * kv_token_bytes_;
+    return sequences * static_cast<double>(size_.tokens_each) * new_token_bytes_;
   }
   // Swapped layers are copied by whole blocks, those of all sequences that are on the device.
   double bytes_of_layer() const;
@@ -135,9 +135,11 @@ class StepPrices {
   const StepSize size_;
   std::shared_ptr<const StepWeights> weights_;
   KvType kv_type_;
-  KvTraffic traffic_ = {};     // of decoding; prompts attend to everything
-  double kv_token_bytes_ = 0;  // of a layer
-  double keys_read_ = 0;       // of a sequence, once in a step
+  KvTraffic traffic_ = {};  // of decoding; prompts attend to everything
+  // In a layer, on average: for each token that is read, and for each that is appended; and in a
+  // layer whose KV may be swapped.
+  double kv_token_bytes_ = 0, new_token_bytes_ = 0, swapped_token_bytes_ = 0;
+  double keys_read_ = 0;  // of a sequence, once in a step
   // Of prompts that come in parts: so many micro-batches have rows of one, and each reads them all.
   double readers_ = 1;
   std::vector<Batch> batch_kinds_;

@@ -52,7 +52,7 @@ struct StepPricesTest : testing::Test {
     hardware.to_host = RateCurve(two_to(29));
     hardware.disk_read = two_to(28);
     hardware.disk_write = two_to(27);
-    layout.kv = {2, 8, 128, KvType::kF16};
+    layout.kv = KvGroupShape{2, 8, 128, KvType::kF16};
     layout.sequence_blocks = 16;
     place_kv(1, 0, 0);
     layout.staging_blocks = 1024;

@@ -129,9 +129,23 @@ void Decoder::expect_rows(int64_t logit_rows) {
   }
 }
 
+bool Decoder::has_shape(const KvCache& kv) const {
+  const std::vector<StateGroup>& groups = spec_.states.groups;
+  if (kv.groups() != static_cast<int>(groups.size()) || kv.shapes().layers() != spec_.layer_count())
+    return false;
+  for (int i = 0; i < kv.groups(); ++i) {
+    const StateGroup& group = groups[static_cast<size_t>(i)];
+    const KvGroupShape& shape = kv.shape(i);
+    if (shape.layers != static_cast<int>(group.layers.size()) ||
+        shape.kv_heads != group.state.planes.front().heads ||
+        shape.head_dim != group.state.planes.front().width || shape.rule != group.state.rule())
+      return false;
+  }
+  return true;
+}
+
 void Decoder::check_step(const KvCache& kv, std::span<const StepSequence> sequences) const {
-  SPW_ASSERT(kv.shape().layers == spec_.layer_count() && kv.shape().kv_heads == spec_.kv_heads &&
-             kv.shape().head_dim == spec_.head_dim);
+  SPW_ASSERT(has_shape(kv));
   int64_t tokens = 0;
   for (const StepSequence& sequence : sequences) {
     const auto count = static_cast<int64_t>(sequence.tokens.size());
@@ -143,16 +157,8 @@ void Decoder::check_step(const KvCache& kv, std::span<const StepSequence> sequen
     tokens += count;
     SPW_CHECK(tokens <= options_.max_tokens, kInvalidArgument, "a step of more than {} tokens",
               options_.max_tokens);
-    SPW_ASSERT(static_cast<int64_t>(sequence.block_table.size()) * kKvBlockTokens >= end);
     SPW_ASSERT(sequence.logit_rows >= 0 && sequence.logit_rows <= count);
-    Tier tier = Tier::kDevice;
-    for (size_t i = 0; i < sequence.block_table.size(); ++i) {
-      const BlockId block = sequence.block_table[i];
-      SPW_ASSERT(kv.has(block));
-      SPW_ASSERT(block.tier == tier || (tier < block.tier && i % kAttentionPartBlocks == 0));
-      tier = block.tier;
-    }
-    SPW_ASSERT(tier == Tier::kDevice || options_.host != nullptr);
+    for (int group = 0; group < kv.groups(); ++group) check_table(kv, sequence, group);
     for (const int32_t id : sequence.tokens) {
       SPW_CHECK(id >= 0 && id < spec_.vocab_size, kInvalidArgument,
                 "token id {} is outside the vocabulary of {} tokens", id, spec_.vocab_size);
@@ -160,8 +166,30 @@ void Decoder::check_step(const KvCache& kv, std::span<const StepSequence> sequen
   }
 }
 
+// All tokens that the step's rows can reach are in blocks, and these are where they may be.
+void Decoder::check_table(const KvCache& kv, const StepSequence& sequence, int group) const {
+  const std::span<const BlockId> table = sequence.table(group);
+  const int64_t end = sequence.start + static_cast<int64_t>(sequence.tokens.size());
+  SPW_ASSERT(static_cast<int64_t>(table.size()) * kKvBlockTokens >= end);
+  SPW_ASSERT(table.size() == sequence.block_table.size());
+  const int64_t first_held = kv.shape(group).rule.first_reachable(sequence.start) / kKvBlockTokens;
+  Tier tier = Tier::kDevice;
+  for (size_t i = 0; i < table.size(); ++i) {
+    const BlockId block = table[i];
+    SPW_ASSERT(block.group == group && block.tier == sequence.block_table[i].tier);
+    if (block.is_released()) {
+      SPW_ASSERT(static_cast<int64_t>(i) < first_held && (i == 0 || table[i - 1].is_released()));
+    } else {
+      SPW_ASSERT(kv.has(block));
+    }
+    SPW_ASSERT(block.tier == tier || (tier < block.tier && i % kAttentionPartBlocks == 0));
+    tier = block.tier;
+  }
+  SPW_ASSERT(tier == Tier::kDevice || options_.host != nullptr);
+}
+
 uint64_t Decoder::program(const KvCache& kv) {
-  return programs_.number_of({weights_.generation(), generation_.number(), kv.shape(),
+  return programs_.number_of({weights_.generation(), generation_.number(), kv.shapes(),
                               kv.layers().turning(), attention_topk_});
 }
 
@@ -183,7 +211,7 @@ StepBatch Decoder::batch_of(const MicroBatch& batch) const {
 void Decoder::change_turns(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves) {
   attach(kv);
   SPW_ASSERT(turns_ != nullptr);
-  turns_->change(kv, turning, moves);
+  turns_->change(kv.swapped(), turning, moves);
 }
 
 void Decoder::attach(const KvCache& kv) {
@@ -196,7 +224,7 @@ void Decoder::attach(const KvCache& kv) {
                                                       spec_.kv_dim(), options_.overlap);
   }
   if (kv.host_blocks() + kv.disk_blocks() > 0 && swap_ == nullptr && options_.staging_blocks > 0) {
-    swap_ = std::make_unique<KvSwap>(device_, *options_.host, kv.shape(), options_.staging_blocks,
+    swap_ = std::make_unique<KvSwap>(device_, *options_.host, kv.shapes(), options_.staging_blocks,
                                      options_.overlap);
   }
   if (!options_.parts || kv.host_blocks() + kv.disk_blocks() == 0) return;
@@ -205,8 +233,7 @@ void Decoder::attach(const KvCache& kv) {
 }
 
 AttentionParams Decoder::attention_params(int layer) const {
-  const LoweredLayer& list = model_->layer(layer);
-  const AttentionSpec& of = list.of(list.attention_op()).attention;
+  const AttentionSpec& of = attention_of(layer);
   return {of.heads, of.scale, of.window, attention_topk_};
 }
 
@@ -223,6 +250,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   check_step(kv, sequences);
   if (sequences.empty()) return {};
   step_ = cut_step(sequences, {.tokens = options_.micro_tokens,
+                               .groups = kv.groups(),
                                .sequences = options_.micro_sequences,
                                .staging_blocks = options_.staging_blocks,
                                .fixed_blocks = options_.fixed_blocks,
@@ -241,7 +269,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   order_ = order_of_step();
   const ExpectedOps expected(lane_ != nullptr && lane_is_used() ? options_.host : nullptr);
   try {
-    if (turns_ != nullptr) turns_->begin_step(kv, sequences);
+    if (turns_ != nullptr) turns_->begin_step(kv.swapped(), kv.swapped_group(), sequences);
     if (options_.stream != nullptr) options_.stream->begin_step(order_);
     run_events(kv);
     if (turns_ != nullptr) turns_->end_step();
@@ -250,25 +278,32 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
     // Nothing that is still queued may outlive the step's plan.
     if (lane_ != nullptr) lane_->reset();
     if (swap_ != nullptr) swap_->reset();
-    if (turns_ != nullptr) turns_->reset(kv);
+    if (turns_ != nullptr) turns_->reset(kv.swapped());
     x_->reset();
     throw;
   }
-  for (const MicroBatch& batch : step_.batches) {
-    const KvLayerView pages = kv.layer(0);
-    const AttentionParams params = attention_params(0);
-    traffic_.add(batch.resident.spans, pages, params, spec_.layer_count());
-    traffic_.add(batch.on_host.spans, pages, params, spec_.layer_count());
-    traffic_.add(batch.on_host.shared, pages, params, spec_.layer_count());
-    for (const auto& spans : batch.parted.resident)
-      traffic_.add(spans, pages, params, spec_.layer_count());
-    for (const SwapGroup& group : batch.swaps)
-      traffic_.add(group.spans, pages, params, spec_.layer_count());
-  }
+  count_attention(kv);
   if (logit_rows == 0 || model_->head.ops.empty()) return {};
   if (device_.host_visible()) device_.synchronize();
   return scratch(model_->head.buffers[static_cast<size_t>(model_->head.ops.back().output)],
                  logit_rows, spec_.vocab_size);
+}
+
+void Decoder::count_attention(const KvCache& kv) {
+  for (int group = 0; group < kv.groups(); ++group) {
+    const std::vector<int>& layers = spec_.states.groups[static_cast<size_t>(group)].layers;
+    const KvLayerView pages = kv.layer(layers.front());
+    const AttentionParams params = attention_params(layers.front());
+    const auto count = static_cast<int>(layers.size());
+    for (const MicroBatch& batch : step_.batches) {
+      const KvRows& rows = batch.of(group);
+      traffic_.add(rows.resident.spans, pages, params, count);
+      traffic_.add(rows.on_host.spans, pages, params, count);
+      traffic_.add(rows.on_host.shared, pages, params, count);
+      for (const auto& spans : rows.parted.resident) traffic_.add(spans, pages, params, count);
+      for (const SwapGroup& swap : rows.swaps) traffic_.add(swap.spans, pages, params, count);
+    }
+  }
 }
 
 // Whether the CPU has a part in the step at hand.
@@ -296,8 +331,11 @@ StepShape Decoder::shape_of_step(const KvCache& kv) const {
   }
   const LayerTable& layers = kv.layers();
   shape.swapped_layers = layers.turning();
-  if (shape.swapped_layers > 0)
+  if (shape.swapped_layers > 0) {
     shape.layer_buffers = layers.sizes().spare_with(shape.swapped_layers);
+    if (kv.groups() > 1)
+      shape.swappable = spec_.states.groups[static_cast<size_t>(kv.swapped_group())].layers;
+  }
   for (const MicroBatch& batch : step_.batches) {
     BatchShape& of = shape.batches.emplace_back();
     of.rows_away = x_->is_away(batch.first_row, batch.tokens);
@@ -438,15 +476,17 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
   const MicroBatch* const batch =
       event.batch < 0 ? nullptr : &step_.batches[static_cast<size_t>(event.batch)];
   const auto group = [&]() -> const SwapGroup& {
-    return batch->swaps[static_cast<size_t>(event.group)];
+    return kv_rows(*batch, layer).swaps[static_cast<size_t>(event.group)];
   };
+  // A swapped layer's number among those of its group.
+  const auto swapped_layer = [&] { return kv.shapes().place(layer).index; };
   WeightStream* const stream = options_.stream;
   switch (event.kind) {
     case EventKind::kLoad:
       if (event.subject == kWeights) return stream->load_next();
       if (event.subject == kKv) return swap_->load(kv, layer, group());
       if (event.subject == kHandOver) return take_over(*batch);
-      if (event.subject == kLayerKv) return turns_->load(kv, layer);
+      if (event.subject == kLayerKv) return turns_->load(kv.swapped(), swapped_layer());
       return x_->expect(batch->first_row, batch->tokens, *stalls_);
     case EventKind::kWait:
       if (event.subject == kWeights) {
@@ -454,7 +494,7 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
       } else if (event.subject == kKv) {
         now_.swapped = swap_->begin(kv, layer, group(), attention_params(layer), *stalls_);
       } else if (event.subject == kLayerKv) {
-        turns_->wait_for(kv, layer);
+        turns_->wait_for(kv.swapped(), swapped_layer());
       } else {
         take_rows(*batch);
       }
@@ -472,11 +512,11 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
     case EventKind::kStore:
       if (event.subject == kKv) return swap_->end(kv, layer, group(), *stalls_);
       if (event.subject == kHandOver) return hand_over(*batch);
-      if (event.subject == kLayerKv) return turns_->store(kv, layer);
+      if (event.subject == kLayerKv) return turns_->store(kv.swapped(), swapped_layer());
       return x_->put(*stalls_);
     case EventKind::kRelease:
       if (event.subject == kWeights) return stream->release(event.group);
-      if (event.subject == kLayerKv) return turns_->release(kv, layer);
+      if (event.subject == kLayerKv) return turns_->release(kv.swapped(), swapped_layer());
       return x_->release();
   }
 }
@@ -493,7 +533,8 @@ void Decoder::run_op(const StepEvent& event, KvCache& kv) {
       return run_linear(event, rows);
     case LoweredKind::kAttention:
       if (event.group < 0) return attend_on_device(event.layer, kv, *batch);
-      return attend_swapped(event.layer, *batch, batch->swaps[static_cast<size_t>(event.group)]);
+      return attend_swapped(event.layer, *batch,
+                            kv_rows(*batch, event.layer).swaps[static_cast<size_t>(event.group)]);
     case LoweredKind::kNorm:
       return norm(event.layer, lowered(event).op, rows);
     case LoweredKind::kGather:

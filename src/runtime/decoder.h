@@ -145,9 +145,20 @@ class Decoder {
 
  private:
   void check_step(const KvCache& kv, std::span<const StepSequence> sequences) const;
+  void check_table(const KvCache& kv, const StepSequence& sequence, int group) const;
   uint64_t program(const KvCache& kv);
   StepBatch batch_of(const MicroBatch& batch) const;
+  const AttentionSpec& attention_of(int layer) const {
+    const LoweredLayer& list = model_->layer(layer);
+    return list.of(list.attention_op()).attention;
+  }
   AttentionParams attention_params(int layer) const;
+  void count_attention(const KvCache& kv);
+  bool has_shape(const KvCache& kv) const;
+  // Where the rows of a micro-batch find their KV in a layer.
+  const KvRows& kv_rows(const MicroBatch& batch, int layer) const {
+    return batch.of(spec_.states.layers[static_cast<size_t>(layer)].group);
+  }
   bool values_stay(const KvCache& kv) const;
   size_t order_of_step() const;
   bool lane_is_used() const;
@@ -193,8 +204,8 @@ class Decoder {
   struct PathActivations {
     Activations all, q, k, v, angles, out;
   };
-  PathActivations rows_on(const PathRows& path) const;
-  void rope_rows(const PathActivations& rows);
+  PathActivations rows_on(int layer, const PathRows& path) const;
+  void rope_rows(int layer, const PathActivations& rows);
   void gather_logit_rows(const StepEvent& event, const MicroBatch& batch);
   Activations angles_of(const MicroBatch& batch, int rope);
   // The first `rows` rows of a buffer.

@@ -185,12 +185,13 @@ bool Decoder::try_project_and_append(const StepEvent& event, KvCache& kv, const 
   if (!now_.appended) return false;
   prepare_linear(event, batch.tokens);
   begin_attention(event.layer, batch);
+  const std::vector<SequenceSpan>& spans = kv_rows(batch, event.layer).resident.spans;
   const auto projection = [&](size_t i) {
     const LinearOp::Part& part = now_.op.parts[i];
     return Projection{part.whole, part.bias, part.out};
   };
   ops_.project_and_append(projection(0), projection(1), projection(2), now_.op.x, now_.angles,
-                          now_.rope_style, kv.layer(event.layer), batch.resident.spans);
+                          now_.rope_style, kv.layer(event.layer), spans);
   return true;
 }
 
@@ -198,43 +199,45 @@ void Decoder::begin_attention(int layer, const MicroBatch& batch) {
   const LoweredLayer& list = model_->layer(layer);
   const LoweredOp& lowered = list.ops[static_cast<size_t>(list.attention_op())];
   const OpSpec& of = list.spec->ops[static_cast<size_t>(lowered.op)];
-  now_.qkv = at(list, of.input, batch.tokens, spec_.q_dim() + 2 * spec_.kv_dim());
-  now_.attended = at(list, of.output, batch.tokens, spec_.q_dim());
+  now_.qkv = at(list, of.input, batch.tokens, of.attention.q_dim() + 2 * of.attention.kv_dim());
+  now_.attended = at(list, of.output, batch.tokens, of.attention.q_dim());
   const int rope = lowered.rope < 0 ? -1 : list.spec->ops[static_cast<size_t>(lowered.rope)].rope;
   now_.angles = angles_of(batch, rope);
   if (rope >= 0) now_.rope_style = spec_.ropes[static_cast<size_t>(rope)].style;
 }
 
 void Decoder::attend_on_device(int layer, const KvCache& kv, const MicroBatch& batch) {
-  const PathRows& path = batch.resident;
+  const KvRows& rows = kv_rows(batch, layer);
+  const PathRows& path = rows.resident;
   const KvLayerView view = kv.layer(layer);
   begin_attention(layer, batch);
   if (!now_.appended) {
     if (path.rows > 0) append_and_attend(layer, path, view);
     if (batch.parted.rows == 0) return;
-    const Activations q =
-        now_.qkv.row_range(batch.parted.first_row, batch.parted.rows).columns(0, spec_.q_dim());
-    for (const auto& spans : batch.parted.resident)
+    const Activations q = now_.qkv.row_range(batch.parted.first_row, batch.parted.rows)
+                              .columns(0, attention_of(layer).q_dim());
+    for (const auto& spans : rows.parted.resident)
       device_.attention_parts().attend_part(q, view, spans, attention_params(layer), now_.sums);
     return;
   }
-  const Activations q = now_.qkv.columns(0, spec_.q_dim());
+  const Activations q = now_.qkv.columns(0, attention_of(layer).q_dim());
   if (observer_) observer_(q, view, path.spans, attention_params(layer));
   ops_.attention(q, view, path.spans, attention_params(layer), now_.attended);
 }
 
-Decoder::PathActivations Decoder::rows_on(const PathRows& path) const {
+Decoder::PathActivations Decoder::rows_on(int layer, const PathRows& path) const {
   const Activations rows = now_.qkv.row_range(path.first_row, path.rows);
+  const int64_t q_dim = attention_of(layer).q_dim(), kv_dim = attention_of(layer).kv_dim();
   return {rows,
-          rows.columns(0, spec_.q_dim()),
-          rows.columns(spec_.q_dim(), spec_.kv_dim()),
-          rows.columns(spec_.q_dim() + spec_.kv_dim(), spec_.kv_dim()),
+          rows.columns(0, q_dim),
+          rows.columns(q_dim, kv_dim),
+          rows.columns(q_dim + kv_dim, kv_dim),
           now_.angles.empty() ? now_.angles : now_.angles.row_range(path.first_row, path.rows),
           now_.attended.row_range(path.first_row, path.rows)};
 }
 
 void Decoder::append_and_attend(int layer, const PathRows& path, const KvLayerView& view) {
-  const PathActivations rows = rows_on(path);
+  const PathActivations rows = rows_on(layer, path);
   ops_.rope_and_append(rows.q, rows.k, rows.v, rows.angles, now_.rope_style, view, path.spans);
   if (observer_) observer_(rows.q, view, path.spans, attention_params(layer));
   ops_.attention(rows.q, view, path.spans, attention_params(layer), rows.out);
@@ -244,16 +247,17 @@ void Decoder::attend_swapped(int layer, const MicroBatch& batch, const SwapGroup
   const KvLayerView& view = now_.swapped;
   begin_attention(layer, batch);
   if (!group.parts) return append_and_attend(layer, group, view);
-  const PathActivations rows = rows_on(group);
+  const PathActivations rows = rows_on(layer, group);
   if (!group.written.empty()) ops_.kv_append(rows.k, rows.v, view, group.written);
   device_.attention_parts().attend_part(rows.q, view, group.spans, attention_params(layer),
                                         now_.sums);
 }
 
-void Decoder::rope_rows(const PathActivations& rows) {
+void Decoder::rope_rows(int layer, const PathActivations& rows) {
   if (rows.angles.empty() || rows.q.rows == 0) return;
-  ops_.rope(rows.q, spec_.head_dim, rows.angles, now_.rope_style);
-  ops_.rope(rows.k, spec_.head_dim, rows.angles, now_.rope_style);
+  const int head_dim = attention_of(layer).head_dim;
+  ops_.rope(rows.q, head_dim, rows.angles, now_.rope_style);
+  ops_.rope(rows.k, head_dim, rows.angles, now_.rope_style);
 }
 
 AttentionSums Decoder::sums_of(const MicroBatch& batch) {
@@ -265,25 +269,26 @@ AttentionSums Decoder::sums_of(const MicroBatch& batch) {
 // Rotated once for all parts; what is written on the device is there before any of them is seen.
 void Decoder::begin_parts(int layer, const KvCache& kv, const MicroBatch& batch) {
   begin_attention(layer, batch);
-  const PathActivations rows = rows_on({batch.parted.first_row, batch.parted.rows, {}});
-  rope_rows(rows);
-  if (!batch.parted.written.empty())
-    ops_.kv_append(rows.k, rows.v, kv.layer(layer), batch.parted.written);
+  const PathActivations rows = rows_on(layer, {batch.parted.first_row, batch.parted.rows, {}});
+  rope_rows(layer, rows);
+  const std::vector<SequenceSpan>& written = kv_rows(batch, layer).parted.written;
+  if (!written.empty()) ops_.kv_append(rows.k, rows.v, kv.layer(layer), written);
   now_.sums = sums_of(batch);
   device_.attention_parts().clear_sums(now_.sums);
 }
 
 void Decoder::end_parts(int layer, const MicroBatch& batch) {
   begin_attention(layer, batch);
-  const PathActivations rows = rows_on({batch.parted.first_row, batch.parted.rows, {}});
+  const PathActivations rows = rows_on(layer, {batch.parted.first_row, batch.parted.rows, {}});
   device_.attention_parts().finish_sums(now_.sums, rows.out);
 }
 
 void Decoder::start_on_host(int layer, KvCache& kv, const MicroBatch& batch) {
   begin_attention(layer, batch);
-  const HostRows& host = batch.on_host;
-  rope_rows(rows_on({host.first_row + host.shared_rows, host.rows - host.shared_rows, {}}));
-  const PathActivations rows = rows_on(host);
+  const HostRows& host = kv_rows(batch, layer).on_host;
+  rope_rows(layer,
+            rows_on(layer, {host.first_row + host.shared_rows, host.rows - host.shared_rows, {}}));
+  const PathActivations rows = rows_on(layer, host);
   AttentionSums sums;
   if (host.shared_rows > 0)
     sums = now_.sums.row_range(host.first_row - batch.parted.first_row, host.shared_rows);

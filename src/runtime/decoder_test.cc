@@ -30,8 +30,7 @@ struct RunningModel {
         plan{.shares = {streams ? 0.0 : 1.0, streams ? 1.0 : 0.0, 0}},
         weights(load_weights(machine.device(), model, {}, {},
                              {.weights = plan, .host = &machine.host})),
-        kv(machine.device(), machine.host,
-           {model.spec.layer_count(), model.spec.kv_heads, model.spec.head_dim, KvType::kF16},
+        kv(machine.device(), machine.host, kv_shapes(model.spec.states, KvType::kF16),
            {.device_blocks = 16}) {
     if (streams) {
       orders = stream_orders(model, weight_homes(/*host_visible=*/false, model, plan), {},

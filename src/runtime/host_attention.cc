@@ -92,14 +92,14 @@ AttentionSums HostAttention::host_sums(int64_t rows) const {
 void HostAttention::compute(const KvLayerView& kv, const HostRows& rows,
                             const AttentionParams& params) {
   const auto begin = std::chrono::steady_clock::now();
-  const int64_t columns = q_dim_ + 2 * kv_dim_;
+  const int64_t kv_dim = int64_t{kv.kv_heads} * kv.head_dim, columns = q_dim_ + 2 * kv_dim;
   const Activations stored{type_, rows.rows, columns, columns, qkv_.data()};
   const Activations all = as_floats(stored, floats_);
-  const Activations q = all.columns(0, q_dim_), k = all.columns(q_dim_, kv_dim_),
-                    v = all.columns(q_dim_ + kv_dim_, kv_dim_);
+  const Activations q = all.columns(0, q_dim_), k = all.columns(q_dim_, kv_dim),
+                    v = all.columns(q_dim_ + kv_dim, kv_dim);
   if (type_ == DType::kF16) {
-    find_saturated(stored.columns(q_dim_, kv_dim_), k, {kv.layer, KvPart::kKeys, true});
-    find_saturated(stored.columns(q_dim_ + kv_dim_, kv_dim_), v, {kv.layer, KvPart::kValues, true});
+    find_saturated(stored.columns(q_dim_, kv_dim), k, {kv.layer, KvPart::kKeys, true});
+    find_saturated(stored.columns(q_dim_ + kv_dim, kv_dim), v, {kv.layer, KvPart::kValues, true});
   }
   host_.ops().kv_append(k, v, kv, rows.written);
   if (rows.shared_rows > 0) {
@@ -139,7 +139,8 @@ void HostAttention::start(const Activations& qkv, const KvLayerView& kv, const H
                           const AttentionSums& sums, KvSwap* stores) {
   SPW_ASSERT(rows.rows > 0 && rows.rows <= static_cast<int64_t>(every_row_.size()) &&
              qkv.rows == rows.rows && qkv.dtype == type_ && out.dtype == type_ &&
-             qkv.stride == q_dim_ + 2 * kv_dim_ && out.stride == q_dim_ && out.rows == rows.rows &&
+             qkv.stride == q_dim_ + 2 * int64_t{kv.kv_heads} * kv.head_dim &&
+             qkv.stride <= q_dim_ + 2 * kv_dim_ && out.stride == q_dim_ && out.rows == rows.rows &&
              sums.rows() == rows.shared_rows);
   if (rows.shared_rows > 0) prepare_parts(params.heads);
   const CopyPiece down{qkv_.data(), qkv.data,

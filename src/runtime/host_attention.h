@@ -25,7 +25,7 @@ namespace spillway {
 // Called from one thread; the devices must outlive it.
 class HostAttention {
  public:
-  // At most `rows` rows of q_dim + 2 * kv_dim elements of `type`.
+  // At most `rows` rows of q_dim + 2 * kv_dim elements of `type`: a layer may have fewer KV heads.
   HostAttention(Device& device, Device& host, HostLane& lane, DType type, int64_t rows,
                 int64_t q_dim, int64_t kv_dim, bool overlap);
   // Takes what rows of sequences in parts need beside it now, and not when they come. Throws
@@ -33,10 +33,10 @@ class HostAttention {
   void prepare_parts(int heads);
   ~HostAttention();
 
-  // Queues the work for rows `qkv` [rows, q_dim + 2 kv_dim], contiguous, on the device: what the
-  // compute queue has so far makes them. `out` [rows, q_dim] is contiguous; of rows in parts, which
-  // come first, the result is added to `sums` instead. `rows` must live until the step has ended.
-  // `stores` may be null: KV on its way to the host that must arrive first.
+  // Queues the work for rows `qkv` [rows, q_dim + 2 the layer's kv_dim], contiguous, on the device:
+  // what the compute queue has so far makes them. `out` [rows, q_dim] is contiguous; of rows in
+  // parts, which come first, the result is added to `sums` instead. `rows` must live until the step
+  // has ended. `stores` may be null: KV on its way to the host that must arrive first.
   void start(const Activations& qkv, const KvLayerView& kv, const HostRows& rows,
              const AttentionParams& params, const Activations& out, const AttentionSums& sums,
              class KvSwap* stores);

@@ -17,7 +17,7 @@ namespace spillway {
 namespace {
 
 constexpr int kHeads = 4;
-constexpr KvShape kShape{.layers = 2, .kv_heads = 2, .head_dim = 16, .type = KvType::kF16};
+constexpr KvGroupShape kShape{.layers = 2, .kv_heads = 2, .head_dim = 16, .type = KvType::kF16};
 constexpr int64_t kQ = kHeads * 16, kKv = 2 * 16, kColumns = kQ + 2 * kKv;
 constexpr int64_t kRows = 600;   // at most
 constexpr int32_t kBlocks = 80;  // of the cache

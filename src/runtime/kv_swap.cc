@@ -19,12 +19,12 @@ double seconds_of(Fn&& work) {
 
 }  // namespace
 
-KvSwap::KvSwap(Device& device, Device& host, const KvShape& shape, int32_t blocks, bool overlap)
-    : device_(device), host_(host), shape_(shape), blocks_(blocks), overlap_(overlap) {
+KvSwap::KvSwap(Device& device, Device& host, const KvShapes& shapes, int32_t blocks, bool overlap)
+    : device_(device), host_(host), shapes_(shapes), blocks_(blocks), overlap_(overlap) {
   SPW_ASSERT(blocks > 0);
-  const auto plane = static_cast<size_t>(shape.plane_block_bytes() * blocks);
+  const auto bytes = static_cast<size_t>(shapes.most_layer_block_bytes() * blocks);
   for (Staging& staging : staging_) {
-    staging.memory = device.allocate(2 * plane, MemoryTag::kStaging);
+    staging.memory = device.allocate(bytes, MemoryTag::kStaging);
     staging.loaded = device.make_event();
     staging.attended = device.make_event();
     staging.stored = device.make_event();
@@ -33,9 +33,10 @@ KvSwap::KvSwap(Device& device, Device& host, const KvShape& shape, int32_t block
   out_ = device.make_stream();
 }
 
-KvLayerView KvSwap::view(const Staging& staging) const {
-  KvLayerView view{shape_.type,           blocks_, shape_.kv_heads, shape_.head_dim,
-                   staging.memory.data(), nullptr};
+KvLayerView KvSwap::view(const Staging& staging, int layer) const {
+  const KvGroupShape& shape = shapes_.of_layer(layer);
+  KvLayerView view{shape.type, blocks_, shape.kv_heads, shape.head_dim, staging.memory.data(),
+                   nullptr};
   view.v = view.k + view.block_bytes() * blocks_;
   return view;
 }
@@ -47,7 +48,8 @@ void KvSwap::add_pieces(const KvLayerView& host, const KvLayerView& device,
     const HostBlock first = moves[i].home.in<Tier::kHost>();
     size_t end = i + 1;
     while (end < moves.size() &&
-           moves[end].home == HostBlock(first.number + static_cast<int32_t>(end - i)) &&
+           moves[end].home ==
+               HostBlock(first.number + static_cast<int32_t>(end - i), first.group) &&
            moves[end].staging == moves[end - 1].staging + 1) {
       ++end;
     }
@@ -63,10 +65,11 @@ void KvSwap::add_pieces(const KvLayerView& host, const KvLayerView& device,
   }
 }
 
-std::byte* KvSwap::bounce(const KvCache& kv, PinnedBuffer& memory) {
+std::byte* KvSwap::bounce(PinnedBuffer& memory) {
   if (memory.empty()) {
-    memory = PinnedBuffer(host_, device_,
-                          kv.disk()->stride() * static_cast<size_t>(blocks_) + kDirectAlignment,
+    const size_t stride =
+        SpillFile::buffer_bytes(static_cast<size_t>(shapes_.most_layer_block_bytes()));
+    memory = PinnedBuffer(host_, device_, stride * static_cast<size_t>(blocks_) + kDirectAlignment,
                           MemoryTag::kStaging);
   }
   return first_aligned(memory.data());
@@ -79,13 +82,13 @@ std::vector<uint32_t> KvSwap::disk_ids(const KvCache& kv, int layer,
   return ids;
 }
 
-std::span<const CopyPiece> KvSwap::bounce_pieces(const KvCache& kv, std::byte* bounce,
-                                                 const KvLayerView& device,
+std::span<const CopyPiece> KvSwap::bounce_pieces(std::byte* bounce, const KvLayerView& device,
                                                  std::span<const BlockMove> moves, bool to_device) {
   pieces_.clear();
   const auto bytes = static_cast<size_t>(device.block_bytes());
+  const size_t stride = SpillFile::buffer_bytes(2 * bytes);
   for (size_t i = 0; i < moves.size(); ++i) {
-    std::byte* const outside = bounce + i * kv.disk()->stride();
+    std::byte* const outside = bounce + i * stride;
     const auto at = static_cast<int64_t>(bytes) * moves[i].staging;
     for (const auto& [there, here] :
          {std::pair(outside, device.k + at), std::pair(outside + bytes, device.v + at)}) {
@@ -106,20 +109,20 @@ void KvSwap::load(const KvCache& kv, int layer, const SwapGroup& group) {
   const double seconds = seconds_of([&] {
     std::span<const CopyPiece> copies;
     if (group.tier == Tier::kDisk) {
-      std::byte* const buffer = bounce(kv, bounce_in_);
+      std::byte* const buffer = bounce(bounce_in_);
       if (!group.loads.empty()) {
         // In the queue: the buffer is free when the copies before have left it.
-        in_->run_on_host([disk = kv.disk(), buffer, ids = disk_ids(kv, layer, group.loads)] {
+        in_->run_on_host([disk = kv.disk(layer), buffer, ids = disk_ids(kv, layer, group.loads)] {
           disk->read(ids, buffer);
         });
         disk_pending_ = true;
-        stats_.disk_read_bytes += group.loads.size() * kv.disk()->stride();
+        stats_.disk_read_bytes += group.loads.size() * kv.disk(layer)->stride();
       }
-      copies = bounce_pieces(kv, buffer, view(to), group.loads, true);
+      copies = bounce_pieces(buffer, view(to, layer), group.loads, true);
     } else {
       pieces_.clear();
-      add_pieces(kv.host_layer(layer), view(to), group.loads, true);
-      add_pieces(kv.host_layer(layer), view(to), group.key_loads, true, /*keys_only=*/true);
+      add_pieces(kv.host_layer(layer), view(to, layer), group.loads, true);
+      add_pieces(kv.host_layer(layer), view(to, layer), group.key_loads, true, /*keys_only=*/true);
       copies = pieces_;
     }
     for (const CopyPiece& piece : copies) stats_.to_device_bytes += piece.bytes;
@@ -138,7 +141,7 @@ KvLayerView KvSwap::begin(const KvCache& kv, int layer, const SwapGroup& group,
   SPW_ASSERT(loaded() > 0);
   const Staging& item = staging(ended_);
   stalls.time(StallCause::kKvLoad, [&] { device_.compute().wait(*item.loaded); });
-  KvLayerView pages = view(item);
+  KvLayerView pages = view(item, layer);
   pages.layer = layer;
   if (group.key_loads.empty()) return pages;
   // Nobody writes there meanwhile: what this step's rows append is in other blocks.
@@ -162,21 +165,21 @@ void KvSwap::end(const KvCache& kv, int layer, const SwapGroup& group, StallCloc
     std::span<const CopyPiece> copies;
     std::byte* buffer = nullptr;
     if (group.tier == Tier::kDisk) {
-      buffer = bounce(kv, bounce_out_);
-      copies = bounce_pieces(kv, buffer, view(item), group.stores, false);
+      buffer = bounce(bounce_out_);
+      copies = bounce_pieces(buffer, view(item, layer), group.stores, false);
     } else {
       pieces_.clear();
-      add_pieces(kv.host_layer(layer), view(item), group.stores, false);
+      add_pieces(kv.host_layer(layer), view(item, layer), group.stores, false);
       copies = pieces_;
     }
     for (const CopyPiece& piece : copies) stats_.to_host_bytes += piece.bytes;
     out_->copy_to_host(copies);
     if (buffer != nullptr && !group.stores.empty()) {
-      out_->run_on_host([disk = kv.disk(), buffer, ids = disk_ids(kv, layer, group.stores)] {
+      out_->run_on_host([disk = kv.disk(layer), buffer, ids = disk_ids(kv, layer, group.stores)] {
         disk->write(ids, buffer);
       });
       disk_pending_ = true;
-      stats_.disk_written_bytes += group.stores.size() * kv.disk()->stride();
+      stats_.disk_written_bytes += group.stores.size() * kv.disk(layer)->stride();
     }
   };
   if (overlap_) {

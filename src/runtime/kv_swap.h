@@ -27,7 +27,7 @@ namespace spillway {
 class KvSwap {
  public:
   // `blocks`: of the largest group. Throws kOutOfMemory.
-  KvSwap(Device& device, Device& host, const KvShape& shape, int32_t blocks, bool overlap);
+  KvSwap(Device& device, Device& host, const KvShapes& shapes, int32_t blocks, bool overlap);
 
   // Queues the pages of an item: `layer` of a group's sequences. At most `kKvStagingBuffers` are
   // loaded and not yet ended.
@@ -71,21 +71,20 @@ class KvSwap {
     std::unique_ptr<DeviceEvent> loaded, attended, stored;
   };
   Staging& staging(int64_t item) { return staging_[static_cast<size_t>(item % kKvStagingBuffers)]; }
-  KvLayerView view(const Staging& staging) const;
+  KvLayerView view(const Staging& staging, int layer) const;
   // Adds to pieces_: runs of blocks that lie together on both sides move as one piece.
   void add_pieces(const KvLayerView& host, const KvLayerView& device,
                   std::span<const BlockMove> moves, bool to_device, bool keys_only = false);
   // Between a bounce buffer, where blocks are as in the file, and the device.
-  std::span<const CopyPiece> bounce_pieces(const KvCache& kv, std::byte* bounce,
-                                           const KvLayerView& device,
+  std::span<const CopyPiece> bounce_pieces(std::byte* bounce, const KvLayerView& device,
                                            std::span<const BlockMove> moves, bool to_device);
-  std::byte* bounce(const KvCache& kv, PinnedBuffer& memory);
+  std::byte* bounce(PinnedBuffer& memory);
   static std::vector<uint32_t> disk_ids(const KvCache& kv, int layer,
                                         std::span<const BlockMove> moves);
 
   Device& device_;
   Device& host_;
-  KvShape shape_;
+  KvShapes shapes_;
   int32_t blocks_;
   bool overlap_;
   std::array<Staging, kKvStagingBuffers> staging_;

@@ -16,7 +16,7 @@
 namespace spillway {
 namespace {
 
-constexpr KvShape kShape{.layers = 2, .kv_heads = 2, .head_dim = 8, .type = KvType::kF16};
+constexpr KvGroupShape kShape{.layers = 2, .kv_heads = 2, .head_dim = 8, .type = KvType::kF16};
 constexpr int32_t kBlocks = 6;         // of the cache, in a tier
 constexpr int32_t kStagingBlocks = 4;  // of a group
 constexpr AttentionParams kDense{.heads = 2};

@@ -59,10 +59,10 @@ KvTurns::Turn& KvTurns::turn(int layer) {
 
 void KvTurns::add_pieces(const KvLayerView& from, const KvLayerView& to,
                          std::span<const DeviceBlock> blocks,
-                         std::span<const KvCache::BlockCopy> copies) {
+                         std::span<const KvGroupCache::BlockCopy> copies) {
   const int64_t bytes = from.block_bytes();
   const auto source_of = [&](DeviceBlock block) {
-    const auto found = std::ranges::find(copies, block, &KvCache::BlockCopy::to);
+    const auto found = std::ranges::find(copies, block, &KvGroupCache::BlockCopy::to);
     return found == copies.end() ? block.number : found->from.number;
   };
   for (size_t i = 0; i < blocks.size();) {
@@ -90,7 +90,7 @@ uint64_t KvTurns::send(DeviceStream& stream, bool to_device, int layer) {
   return bytes;
 }
 
-void KvTurns::begin_step(KvCache& kv, std::span<const StepSequence> sequences) {
+void KvTurns::begin_step(KvGroupCache& kv, int group, std::span<const StepSequence> sequences) {
   settle();
   read_.clear();
   written_.clear();
@@ -98,8 +98,8 @@ void KvTurns::begin_step(KvCache& kv, std::span<const StepSequence> sequences) {
   for (const StepSequence& sequence : sequences) {
     const int64_t end = sequence.start + static_cast<int64_t>(sequence.tokens.size());
     for (int64_t i = 0; i < blocks_for_tokens(end); ++i) {
-      const BlockId id = sequence.block_table[static_cast<size_t>(i)];
-      if (id.tier != Tier::kDevice) continue;
+      const BlockId id = sequence.table(group)[static_cast<size_t>(i)];
+      if (id.tier != Tier::kDevice || id.is_released()) continue;
       const DeviceBlock block = id.in<Tier::kDevice>();
       if (i * kKvBlockTokens < sequence.start) read_.push_back(block);
       if ((i + 1) * kKvBlockTokens > sequence.start) written_.push_back(block);
@@ -107,7 +107,7 @@ void KvTurns::begin_step(KvCache& kv, std::span<const StepSequence> sequences) {
   }
   // What a step begins with by a copy lies in host memory, too, from then on: also where it is a
   // whole block, to which nothing is added.
-  for (const KvCache::BlockCopy& copy : copies_)
+  for (const KvGroupCache::BlockCopy& copy : copies_)
     if (copy.from != copy.to) written_.push_back(copy.to);
   sort_and_unite(read_);
   sort_and_unite(written_);
@@ -121,11 +121,11 @@ void KvTurns::begin_step(KvCache& kv, std::span<const StepSequence> sequences) {
   in_->wait(*begun_);
   // What came ahead of the step has what the last one used.
   missing_ = without(read_, ahead_);
-  for (const KvCache::BlockCopy& copy : copies_) missing_.push_back(copy.to);
+  for (const KvGroupCache::BlockCopy& copy : copies_) missing_.push_back(copy.to);
   sort_and_unite(missing_);
 }
 
-void KvTurns::load(KvCache& kv, int layer) {
+void KvTurns::load(KvGroupCache& kv, int layer) {
   if (kv.layers().state(layer) == LayerState::kComing) return complete_load(kv, layer);
   if (overlap_) return begin_load(kv, layer, left_);
   device_.compute().record(*begun_);
@@ -134,7 +134,7 @@ void KvTurns::load(KvCache& kv, int layer) {
   begin_load(kv, layer, /*left=*/-1);
 }
 
-void KvTurns::complete_load(const KvCache& kv, int layer) {
+void KvTurns::complete_load(const KvGroupCache& kv, int layer) {
   if (missing_.empty()) return;
   Turn& of = turn(layer);
   const LayerTable& layers = kv.layers();
@@ -145,7 +145,7 @@ void KvTurns::complete_load(const KvCache& kv, int layer) {
 }
 
 // The layer comes to the buffer that `left` had in this step; -1: none had it.
-void KvTurns::begin_load(KvCache& kv, int layer, int left) {
+void KvTurns::begin_load(KvGroupCache& kv, int layer, int left) {
   LayerTable& layers = kv.layers();
   const bool is_ahead = layer <= left;
   layers.begin_load(layer);
@@ -161,8 +161,8 @@ void KvTurns::begin_load(KvCache& kv, int layer, int left) {
   // meanwhile, in host memory: whatever came of it comes again when the step begins (reload()).
   if (is_ahead) ahead_ = together(read_, written_);
   const std::span<const DeviceBlock> wanted = is_ahead ? ahead_ : read_;
-  const std::span<const KvCache::BlockCopy> copies =
-      is_ahead ? std::span<const KvCache::BlockCopy>() : copies_;
+  const std::span<const KvGroupCache::BlockCopy> copies =
+      is_ahead ? std::span<const KvGroupCache::BlockCopy>() : copies_;
   // Blocks that are still to be stored from there come last.
   if (left < 0) {
     add_pieces(from, to, wanted, copies);
@@ -179,7 +179,7 @@ void KvTurns::begin_load(KvCache& kv, int layer, int left) {
   ++stats_.loads;
 }
 
-void KvTurns::wait_for(KvCache& kv, int layer) {
+void KvTurns::wait_for(KvGroupCache& kv, int layer) {
   DeviceStream& compute = device_.compute();
   const Turn& of = turn(layer);
   const Turn::Timed& timed = of.timed[of.current];
@@ -191,7 +191,7 @@ void KvTurns::wait_for(KvCache& kv, int layer) {
   timed_.emplace_back(layer, of.current);
 }
 
-void KvTurns::store(const KvCache& kv, int layer) {
+void KvTurns::store(const KvGroupCache& kv, int layer) {
   const Turn& of = turn(layer);
   device_.compute().record(*of.attended);
   out_->wait(*of.attended);
@@ -200,7 +200,7 @@ void KvTurns::store(const KvCache& kv, int layer) {
   out_->record(*of.stored);
 }
 
-void KvTurns::release(KvCache& kv, int layer) {
+void KvTurns::release(KvGroupCache& kv, int layer) {
   kv.layers().leave(layer);
   left_ = layer;
 }
@@ -228,7 +228,7 @@ void KvTurns::settle() {
   timed_.clear();
 }
 
-void KvTurns::reset(KvCache& kv) {
+void KvTurns::reset(KvGroupCache& kv) {
   device_.synchronize();
   for (DeviceStream* stream : {in_.get(), out_.get()}) {
     try {
@@ -252,7 +252,8 @@ void KvTurns::copy_buffer(const KvLayerView& from, const KvLayerView& to, bool t
   stats_.moved_bytes += send(to_device ? *in_ : *out_, to_device, /*layer=*/-1);
 }
 
-void KvTurns::change(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves) {
+void KvTurns::change(KvGroupCache& kv, int turning,
+                     std::span<const KvGroupCache::BlockCopy> moves) {
   if (turning == kv.layers().turning()) return;
   settle();
   reset(kv);
@@ -269,7 +270,7 @@ void KvTurns::change(KvCache& kv, int turning, std::span<const KvCache::BlockCop
   }
 }
 
-void KvTurns::carry_over(const KvCache& kv, const LayerTable::Recut& cut) {
+void KvTurns::carry_over(const KvGroupCache& kv, const LayerTable::Recut& cut) {
   const auto before = [&](int buffer) { return kv.device_buffer(buffer, cut.blocks_before); };
   const auto now = [&](int buffer) { return kv.device_buffer(buffer, cut.blocks); };
   for (const auto& [in, out] : cut.exchanges) {

@@ -11,15 +11,16 @@
 #include <vector>
 
 #include "device/device.h"
-#include "kv/kv_cache.h"
+#include "kv/kv_group_cache.h"
 #include "runtime/micro_batch.h"
 #include "runtime/timeline.h"
 
 namespace spillway {
 
-// Moves the KV of a cache's layers. Host memory has all blocks of the layers that take turns: each
-// goes there when a step wrote to it, so that leaving the device moves nothing else, and copies to
-// the device, the ones that compute may wait for, have the link to themselves.
+// Moves the KV of a group's layers, which are counted among themselves. Host memory has all blocks
+// of the layers that take turns: each goes there when a step wrote to it, so that leaving the
+// device moves nothing else, and copies to the device, the ones that compute may wait for, have the
+// link to themselves.
 //
 // Which layer is loaded when is the step schedule's (plan/block_schedule.h), and does not depend on
 // the clock, so all of a step is queued ahead: copies wait in their queue until the layer before
@@ -34,29 +35,29 @@ class KvTurns {
   // fetches what is not there: what coming ahead is measured by.
   explicit KvTurns(Device& device, bool overlap = true);
 
-  // Before a step's first event: what of the cache its sequences read and write. Blocks that are
-  // not on the device are none of its business.
-  void begin_step(KvCache& kv, std::span<const StepSequence> sequences);
+  // Before a step's first event: what of the cache, which is of that group, its sequences read and
+  // write. Blocks that are not on the device are none of its business.
+  void begin_step(KvGroupCache& kv, int group, std::span<const StepSequence> sequences);
   // Queues the copies that bring a swapped layer's KV to the buffer which is free next; of a layer
   // that is loading since the step before, those of blocks that did not come with it.
-  void load(KvCache& kv, int layer);
+  void load(KvGroupCache& kv, int layer);
   // Ops called from now on find the layer's KV in its buffer.
-  void wait_for(KvCache& kv, int layer);
+  void wait_for(KvGroupCache& kv, int layer);
   // Behind the last op that reads or writes a layer's KV: queues the copies of what was written,
   // and gives the layer's buffer up.
-  void store(const KvCache& kv, int layer);
-  void release(KvCache& kv, int layer);
+  void store(const KvGroupCache& kv, int layer);
+  void release(KvGroupCache& kv, int layer);
   // After its last layer: what ops are queued from now on find in host memory is what it wrote.
   void end_step();
   // After a step that ended early: nothing is on its way. What sequences have in layers that take
   // turns is lost.
-  void reset(KvCache& kv);
+  void reset(KvGroupCache& kv);
 
   // So many layers take turns from now on, 0 or a number that gains room; all blocks
   // that both cuts have keep what they have. Before that, `moves`: from blocks that there are no
   // more then, to others. Between steps. Waits for the copies of layers that begin to take turns.
   // Throws kDevice; what blocks have is then lost.
-  void change(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves = {});
+  void change(KvGroupCache& kv, int turning, std::span<const KvGroupCache::BlockCopy> moves = {});
 
   struct Stats {
     uint64_t to_device_bytes = 0, to_host_bytes = 0;  // while steps run
@@ -90,18 +91,18 @@ class KvTurns {
     std::unique_ptr<DeviceEvent> attended, stored;
   };
   Turn& turn(int layer);
-  void begin_load(KvCache& kv, int layer, int left);
-  void complete_load(const KvCache& kv, int layer);
+  void begin_load(KvGroupCache& kv, int layer, int left);
+  void complete_load(const KvGroupCache& kv, int layer);
   // Adds to pieces_: runs of blocks that lie together move as one. `copies`: those of them that
   // another block is the source of, by target.
   void add_pieces(const KvLayerView& from, const KvLayerView& to,
                   std::span<const DeviceBlock> blocks,
-                  std::span<const KvCache::BlockCopy> copies = {});
+                  std::span<const KvGroupCache::BlockCopy> copies = {});
   // The pieces are of `layer`; -1: of several.
   uint64_t send(DeviceStream& stream, bool to_device, int layer);
   void settle();
   // What a new cut of the cache takes: all that blocks have, as far as any has been used.
-  void carry_over(const KvCache& kv, const LayerTable::Recut& cut);
+  void carry_over(const KvGroupCache& kv, const LayerTable::Recut& cut);
   void copy_buffer(const KvLayerView& from, const KvLayerView& to, bool to_device);
 
   Device& device_;
@@ -116,7 +117,7 @@ class KvTurns {
   std::vector<Turn> turns_;  // [layer]
   // Of the step at hand, in order: blocks that have something, and blocks that are written to.
   std::vector<DeviceBlock> read_, written_;
-  std::vector<KvCache::BlockCopy> copies_;
+  std::vector<KvGroupCache::BlockCopy> copies_;
   std::vector<DeviceBlock> ahead_;    // what layers have that came before their step began
   std::vector<DeviceBlock> missing_;  // what these need beside it in the step at hand
   int32_t used_ = 0;                  // no step has used a block at or behind this

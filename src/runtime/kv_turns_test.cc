@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "kv/kv_cache.h"
 #include "model/known_models.h"
 #include "model/transformer_shape.h"
 #include "plan/block_schedule.h"
@@ -21,12 +22,12 @@ namespace spillway {
 namespace {
 
 // So many that two that take turns share one buffer, and more of them two.
-constexpr KvShape kShape{.layers = 14, .kv_heads = 1, .head_dim = 8, .type = KvType::kF32};
+constexpr KvGroupShape kShape{.layers = 14, .kv_heads = 1, .head_dim = 8, .type = KvType::kF32};
 
 // A step of one batch: its events that are about swapped layers, and `attend` where it attends to a
 // layer.
 template <class Fn>
-void run_layers(KvTurns& turns, KvCache& kv, bool overlap, Fn&& attend) {
+void run_layers(KvTurns& turns, KvGroupCache& kv, bool overlap, Fn&& attend) {
   static const auto kModel = [] {
     TransformerShape shape = try_known_model("opt-125m").value();
     shape.layers = kShape.layers;
@@ -71,7 +72,7 @@ class TurnsWorld {
     std::erase_if(sequences_, [&](const Sequence& of) {
       return std::ranges::any_of(of.table, [&](BlockId block) { return block.number >= blocks; });
     });
-    turns_.change(kv_, turning);
+    turns_.change(kv_.swapped(), turning);
     ASSERT_EQ(kv_.device_blocks(), blocks);
   }
 
@@ -91,8 +92,8 @@ class TurnsWorld {
       active.push_back(&sequence);
     }
     if (step.empty()) return;
-    turns_.begin_step(kv_, step);
-    run_layers(turns_, kv_, overlap_, [&](int layer) {
+    turns_.begin_step(kv_.swapped(), 0, step);
+    run_layers(turns_, kv_.swapped(), overlap_, [&](int layer) {
       for (size_t i = 0; i < active.size(); ++i) {
         const int32_t end = step[i].start + static_cast<int32_t>(step[i].tokens.size());
         for (int32_t token = step[i].start; token < end; ++token)
@@ -186,15 +187,15 @@ class TurnsWorld {
   // A step of this one alone.
   void step_of(Sequence& sequence) {
     if (!grow(sequence, 1)) {
-      kv_.take_copies();
+      kv_.swapped().take_copies();
       sequences_.pop_back();
       return;
     }
     const StepSequence only{.tokens = std::span(kTokens).first(1),
                             .start = sequence.tokens,
                             .block_table = sequence.table};
-    turns_.begin_step(kv_, {&only, 1});
-    run_layers(turns_, kv_, overlap_, [&](int layer) {
+    turns_.begin_step(kv_.swapped(), 0, {&only, 1});
+    run_layers(turns_, kv_.swapped(), overlap_, [&](int layer) {
       at(layer, sequence, sequence.tokens) = mark(layer, sequence, sequence.tokens);
       for (int32_t token = 0; token <= sequence.tokens; ++token)
         ASSERT_EQ(at(layer, sequence, token), mark(layer, sequence, token))
@@ -250,7 +251,7 @@ KvTurns::Stats stats_with_link(uint64_t bytes_per_s, int turning, int steps, int
   KvCache kv(device, host, kShape,
              {.device_blocks = 8, .most_turning = turning, .spare_buffers = kSpareBuffers});
   KvTurns turns(device);
-  turns.change(kv, turning);
+  turns.change(kv.swapped(), turning);
   const std::vector<BlockId> tables[] = {{DeviceBlock{2}, DeviceBlock{0}, DeviceBlock{1}},
                                          {DeviceBlock{5}, DeviceBlock{3}, DeviceBlock{4}}};
   constexpr int32_t kToken[1] = {};
@@ -258,8 +259,9 @@ KvTurns::Stats stats_with_link(uint64_t bytes_per_s, int turning, int steps, int
   for (int step = 0; step < kBefore + steps; ++step) {
     const StepSequence only{
         .tokens = kToken, .start = 33 + step, .block_table = tables[step % sequences]};
-    turns.begin_step(kv, {&only, 1});
-    run_layers(turns, kv, /*overlap=*/true, [&](int /*layer*/) { options.clock->pass(1e-3); });
+    turns.begin_step(kv.swapped(), 0, {&only, 1});
+    run_layers(turns, kv.swapped(), /*overlap=*/true,
+               [&](int /*layer*/) { options.clock->pass(1e-3); });
     turns.end_step();
     if (step + 1 == kBefore) turns.take_stats();
   }

@@ -23,6 +23,12 @@ int64_t blocks_after(const StepSequence& sequence, const Part& part) {
   return blocks_for_tokens(int64_t{sequence.start} + part.first + part.count);
 }
 
+// Those that the sequence still has. It gives back the first ones first.
+int64_t held(std::span<const BlockId> blocks) {
+  const auto first = std::ranges::partition_point(blocks, &BlockId::is_released);
+  return blocks.end() - first;
+}
+
 bool has_parts(KvPath path) { return path == KvPath::kParts || path == KvPath::kSharedParts; }
 
 }  // namespace
@@ -58,12 +64,17 @@ struct MicroBatchCutter {
   KvPath path_of(const StepSequence& sequence, int64_t end, double& turn) const {
     const Tier first = tier_at(sequence, 0), last = tier_at(sequence, end - 1);
     const int64_t blocks = blocks_for_tokens(end);
+    int64_t held_blocks = 0;  // at most, in a group of layers
+    for (int group = 0; group < limits.groups; ++group) {
+      const auto table = sequence.table(group).first(static_cast<size_t>(blocks));
+      held_blocks = std::max(held_blocks, held(table));
+    }
     const bool generates = sequence.tokens.size() == 1;
     const bool one_part =
         first == last && (limits.fixed_blocks == 0 || blocks <= limits.fixed_blocks);
     if (one_part && last == Tier::kDevice) return KvPath::kResident;
     if (first == last && last == Tier::kDevice) return KvPath::kParts;
-    const bool fits = one_part && blocks <= limits.staging_blocks;
+    const bool fits = one_part && held_blocks <= limits.staging_blocks;
     const bool can_stage = most_staged_rows(part_limits()) > 0 && !(limits.sparse && generates);
     SPW_CHECK(fits || can_stage || last == Tier::kHost, kOutOfMemory,
               "the KV of a sequence of {} tokens lives on disk, and there is room for {} of a "
@@ -156,6 +167,7 @@ struct MicroBatchCutter {
         step.batches.empty() ? 0 : step.batches.back().first_row + step.batches.back().tokens;
     MicroBatch& batch = step.batches.emplace_back();
     batch.first_row = first_row;
+    batch.other_groups.resize(static_cast<size_t>(limits.groups - 1));
     for (const Part& part : parts) {
       if (has_parts(part.path)) {
         add_parted(batch, part);
@@ -163,30 +175,56 @@ struct MicroBatchCutter {
         add_part(batch, part);
       }
     }
-    for (SwapGroup& group : batch.swaps) {
-      if (group.parts) {
-        group.first_row = batch.parted.first_row;
-        group.rows = batch.parted.rows;
-      }
-      batch.other_spans.push_back(group.spans);
-      if (!group.written.empty()) batch.other_spans.push_back(group.written);
-    }
-    if (!batch.parted.written.empty()) batch.other_spans.push_back(batch.parted.written);
-    for (const auto& spans : batch.parted.resident) batch.other_spans.push_back(spans);
+    for (int group = 0; group < limits.groups; ++group) list_other_spans(batch, group);
   }
 
-  // Where a part's rows go.
-  PathRows& rows_for(MicroBatch& batch, const Part& part) {
-    if (part.path == KvPath::kResident) return batch.resident;
-    if (part.path == KvPath::kHost) return batch.on_host;
-    const int64_t blocks = blocks_after(sequences[part.sequence], part);
-    const Tier tier = sequences[part.sequence].block_table.front().tier;
-    if (batch.swaps.empty() || batch.swaps.back().tier != tier ||
-        batch.swaps.back().staging_blocks + blocks > limits.staging_blocks) {
-      batch.swaps.emplace_back().tier = tier;
+  // Spans that ops on the device take, beside those of the first group's resident rows.
+  void list_other_spans(MicroBatch& batch, int group) const {
+    KvRows& of = batch.of(group);
+    if (group > 0 && of.resident.rows > 0) batch.other_spans.push_back(of.resident.spans);
+    for (SwapGroup& swap : of.swaps) {
+      if (swap.parts) {
+        swap.first_row = of.parted.first_row;
+        swap.rows = of.parted.rows;
+      }
+      batch.other_spans.push_back(swap.spans);
+      if (!swap.written.empty()) batch.other_spans.push_back(swap.written);
     }
-    batch.swaps.back().continues = batch.swaps.back().continues || part.first > 0;
-    return batch.swaps.back();
+    if (!of.parted.written.empty()) batch.other_spans.push_back(of.parted.written);
+    for (const auto& spans : of.parted.resident) batch.other_spans.push_back(spans);
+  }
+
+  std::span<const BlockId> table_of(const Part& part, int group, int64_t blocks) const {
+    return sequences[part.sequence].table(group).first(static_cast<size_t>(blocks));
+  }
+
+  // One in each group of layers.
+  void add_swap_group(MicroBatch& batch, Tier tier, bool parts, bool continues) const {
+    for (int group = 0; group < limits.groups; ++group) {
+      SwapGroup& made = batch.of(group).swaps.emplace_back();
+      made.tier = tier;
+      made.parts = parts;
+      made.continues = continues;
+    }
+  }
+
+  // Where a part's rows go, in each group of layers.
+  static PathRows& rows_for(KvRows& of, KvPath path) {
+    if (path == KvPath::kResident) return of.resident;
+    return path == KvPath::kHost ? of.on_host : static_cast<PathRows&>(of.swaps.back());
+  }
+
+  // The last swap group is one that has room for the part's pages in all groups of layers.
+  void find_swap_group(MicroBatch& batch, const Part& part, int64_t blocks) const {
+    const Tier tier = sequences[part.sequence].block_table.front().tier;
+    bool is_new = batch.swaps.empty() || batch.swaps.back().tier != tier;
+    for (int group = 0; group < limits.groups && !is_new; ++group) {
+      const int64_t more = held(table_of(part, group, blocks));
+      is_new = batch.of(group).swaps.back().staging_blocks + more > limits.staging_blocks;
+    }
+    if (is_new) add_swap_group(batch, tier, /*parts=*/false, /*continues=*/false);
+    for (int group = 0; group < limits.groups && part.first > 0; ++group)
+      batch.of(group).swaps.back().continues = true;
   }
 
   // Its tokens are the micro-batch's next ones.
@@ -208,64 +246,97 @@ struct MicroBatchCutter {
 
   void add_part(MicroBatch& batch, const Part& part) {
     const StepSequence& sequence = sequences[part.sequence];
-    PathRows& path = rows_for(batch, part);
-    if (path.rows == 0) path.first_row = batch.tokens;
-    add_tokens(batch, part);
     const int64_t blocks = blocks_after(sequence, part);
-    const std::span<const int32_t> home = home_of(batch, part, blocks);
-    path.spans.push_back({path.rows, part.count, sequence.start + part.first,
-                          table_of(batch, part, blocks, home.size()), home});
-    if (part.path == KvPath::kHost) batch.on_host.written.push_back(path.spans.back());
-    path.rows += part.count;
+    if (part.path == KvPath::kSwapped) find_swap_group(batch, part, blocks);
+    for (int group = 0; group < limits.groups; ++group) {
+      KvRows& of = batch.of(group);
+      PathRows& path = rows_for(of, part.path);
+      if (path.rows == 0) path.first_row = batch.tokens;
+      const std::span<const BlockId> table = table_of(part, group, blocks);
+      const std::span<const int32_t> home = home_of(batch, part, table);
+      const int32_t start = sequence.start + part.first;
+      path.spans.push_back({path.rows, part.count, start,
+                            part.path == KvPath::kSwapped
+                                ? stage_table(batch, of.swaps.back(), table, start, home.size())
+                                : numbers_in(tier_of(part.path), batch, table),
+                            home});
+      if (part.path == KvPath::kHost) of.on_host.written.push_back(path.spans.back());
+      path.rows += part.count;
+    }
+    add_tokens(batch, part);
     written_from[part.sequence] = sequence.start + part.first;
+  }
+  static Tier tier_of(KvPath path) {
+    return path == KvPath::kResident ? Tier::kDevice : Tier::kHost;
   }
 
   // Rows whose sequence is attended to in parts.
   void add_parted(MicroBatch& batch, const Part& part) {
     const StepSequence& sequence = sequences[part.sequence];
-    PartedRows& parted = batch.parted;
-    if (parted.rows == 0) parted.first_row = batch.tokens;
     const bool shared = part.path == KvPath::kSharedParts;
-    if (shared && batch.on_host.rows == 0) batch.on_host.first_row = batch.tokens;
+    const int64_t blocks = blocks_after(sequence, part);
     const int32_t start = sequence.start + part.first;
-    SequenceSpan span{parted.rows, part.count, start, {}};
-    const auto table =
-        sequence.block_table.first(static_cast<size_t>(blocks_after(sequence, part)));
+    for (int group = 0; group < limits.groups; ++group) {
+      KvRows& of = batch.of(group);
+      if (of.parted.rows == 0) of.parted.first_row = batch.tokens;
+      if (shared && of.on_host.rows == 0) of.on_host.first_row = batch.tokens;
+    }
     size_t resident = 0;
-    for (const SequencePart& piece :
-         cut_sequence(table, start / kKvBlockTokens, shared ? host_share() : 0, part_limits())) {
-      span.start = start - static_cast<int32_t>(piece.begin) * kKvBlockTokens;
-      const auto blocks = table.subspan(static_cast<size_t>(piece.begin),
-                                        static_cast<size_t>(piece.end - piece.begin));
+    for (const SequencePart& piece : cut_sequence(table_of(part, 0, blocks), start / kKvBlockTokens,
+                                                  shared ? host_share() : 0, part_limits())) {
       if (piece.tier == Tier::kDevice) {
-        span.block_table = numbers_in(Tier::kDevice, batch, blocks);
-        if (parted.resident.size() == resident) parted.resident.emplace_back();
-        parted.resident[resident++].push_back(span);
-        if (piece.holds_rows) parted.written.push_back(span);
-      } else if (piece.stays) {
-        HostRows& host = batch.on_host;
-        SequenceSpan there = span;
-        there.first_row = host.rows;
-        there.block_table = numbers_in(Tier::kHost, batch, blocks);
-        host.shared.push_back(there);
-        if (piece.holds_rows) host.written.push_back(there);
-      } else {
+        ++resident;
+      } else if (!piece.stays) {
         // What the rows before these have just written must be back. What was written before that
         // is: no more than two groups are on the device.
         static_assert(kKvStagingBuffers == 2);
         const bool continues = part.first > 0 &&
                                piece.end * kKvBlockTokens > written_from[part.sequence] &&
                                piece.begin * kKvBlockTokens < start;
-        stage(batch, piece, blocks, start, continues, span);
+        if (!find_parted_group(batch, part, piece, continues)) continue;
       }
+      for (int group = 0; group < limits.groups; ++group)
+        add_piece(batch, group, part, piece, resident);
     }
-    if (shared) {
-      batch.on_host.rows += part.count;
-      batch.on_host.shared_rows += part.count;
+    for (int group = 0; group < limits.groups; ++group) {
+      KvRows& of = batch.of(group);
+      of.parted.rows += part.count;
+      if (!shared) continue;
+      of.on_host.rows += part.count;
+      of.on_host.shared_rows += part.count;
     }
-    parted.rows += part.count;
     add_tokens(batch, part);
     written_from[part.sequence] = start;
+  }
+
+  // What a group of layers has of a piece, where it has something: `resident` is the number of
+  // pieces on the device up to this one.
+  void add_piece(MicroBatch& batch, int group, const Part& part, const SequencePart& piece,
+                 size_t resident) {
+    KvRows& of = batch.of(group);
+    const int32_t start = sequences[part.sequence].start + part.first;
+    const std::span<const BlockId> blocks = blocks_in(part, piece, group);
+    if (held(blocks) == 0) return;
+    SequenceSpan span{
+        of.parted.rows, part.count, start - static_cast<int32_t>(piece.begin) * kKvBlockTokens, {}};
+    if (piece.tier == Tier::kDevice) {
+      span.block_table = numbers_in(Tier::kDevice, batch, blocks);
+      if (of.parted.resident.size() < resident) of.parted.resident.resize(resident);
+      of.parted.resident[resident - 1].push_back(span);
+      if (piece.holds_rows) of.parted.written.push_back(span);
+    } else if (piece.stays) {
+      span.first_row = of.on_host.rows;
+      span.block_table = numbers_in(Tier::kHost, batch, blocks);
+      of.on_host.shared.push_back(span);
+      if (piece.holds_rows) of.on_host.written.push_back(span);
+    } else {
+      SwapGroup& swap = of.swaps.back();
+      span.block_table =
+          stage_table(batch, swap, blocks,
+                      start - static_cast<int32_t>(piece.begin) * kKvBlockTokens, /*at_home=*/0);
+      swap.spans.push_back(span);
+      if (piece.holds_rows) swap.written.push_back(span);
+    }
   }
 
   // Of a sequence that both attend to, the host's.
@@ -273,44 +344,48 @@ struct MicroBatchCutter {
     return most_staged_rows(part_limits()) > 0 ? std::min(1.0, limits.host_share) : 1;
   }
 
+  // Nothing attends to blocks that were given back. Kernels that read whole parts and hide what is
+  // before a window find numbers there all the same: those of the first block that is held.
+  static void fill_released(std::vector<int32_t>& table, std::span<const BlockId> blocks) {
+    const size_t released = blocks.size() - static_cast<size_t>(held(blocks));
+    std::fill_n(table.begin(), released, released < table.size() ? table[released] : 0);
+  }
+
   static std::span<const int32_t> numbers_in(Tier tier, MicroBatch& batch,
                                              std::span<const BlockId> blocks) {
     std::vector<int32_t>& table = batch.tables_.emplace_back();
     table.reserve(blocks.size());
     for (const BlockId block : blocks) table.push_back(block.number_in(tier));
+    fill_released(table, blocks);
     return table;
   }
 
-  // A part that comes to the device: into the last group, where it finds room there and its rows
-  // are not in it already.
-  void stage(MicroBatch& batch, const SequencePart& piece, std::span<const BlockId> blocks,
-             int32_t first_new, bool continues, SequenceSpan span) {
-    const auto count = static_cast<int64_t>(blocks.size());
-    const auto takes = [&](const SwapGroup& group) {
-      return group.parts && group.tier == piece.tier && !continues &&
-             group.staging_blocks + count <= limits.staging_blocks &&
-             group.spans.back().first_row != span.first_row;
-    };
-    if (batch.swaps.empty() || !takes(batch.swaps.back())) {
-      SwapGroup& made = batch.swaps.emplace_back();
-      made.tier = piece.tier;
-      made.parts = true;
-      made.continues = continues;
+  std::span<const BlockId> blocks_in(const Part& part, const SequencePart& piece, int group) const {
+    return sequences[part.sequence].table(group).subspan(
+        static_cast<size_t>(piece.begin), static_cast<size_t>(piece.end - piece.begin));
+  }
+
+  // A piece that comes to the device: the last swap group is one that finds room for it there in
+  // all groups of layers, and has none of its rows already. False: no group has anything of it.
+  bool find_parted_group(MicroBatch& batch, const Part& part, const SequencePart& piece,
+                         bool continues) const {
+    bool is_new = batch.swaps.empty() || continues, is_held = false;
+    for (int group = 0; group < limits.groups; ++group) {
+      const int64_t more = held(blocks_in(part, piece, group));
+      is_held = is_held || more > 0;
+      if (is_new) continue;
+      const SwapGroup& last = batch.of(group).swaps.back();
+      is_new = !last.parts || last.tier != piece.tier ||
+               last.staging_blocks + more > limits.staging_blocks ||
+               (!last.spans.empty() && last.spans.back().first_row == batch.of(group).parted.rows);
     }
-    SwapGroup& group = batch.swaps.back();
-    std::vector<int32_t>& table = batch.tables_.emplace_back();
-    for (const BlockId block : blocks) {
-      table.push_back(group.staging_blocks++);
-      const auto at = static_cast<int32_t>(piece.begin + int64_t(table.size()) - 1);
-      add_moves(block, table.back(), at, first_new, group, group.loads);
-    }
-    span.block_table = table;
-    group.spans.push_back(span);
-    if (piece.holds_rows) group.written.push_back(span);
+    if (!is_held) return false;
+    if (is_new) add_swap_group(batch, piece.tier, /*parts=*/true, continues);
+    return true;
   }
 
   // Blocks with something in them come in; those that are written to go back. `at`: its place in
-  // the sequence.
+  // the table.
   static void add_moves(BlockId home, int32_t staging, int32_t at, int32_t first_new,
                         SwapGroup& group, std::vector<BlockMove>& loads) {
     if (at * kKvBlockTokens < first_new) loads.push_back({home, staging});
@@ -318,33 +393,28 @@ struct MicroBatchCutter {
   }
 
   // The blocks whose V stays where it is: full ones, of earlier steps.
-  std::span<const int32_t> home_of(MicroBatch& batch, const Part& part, int64_t blocks) {
-    const StepSequence& sequence = sequences[part.sequence];
-    if (!limits.values_stay || part.path != KvPath::kSwapped || part.count > 1 || blocks < 2 ||
-        sequence.block_table.front().tier != Tier::kHost) {
+  std::span<const int32_t> home_of(MicroBatch& batch, const Part& part,
+                                   std::span<const BlockId> table) const {
+    if (!limits.values_stay || part.path != KvPath::kSwapped || part.count > 1 ||
+        table.size() < 2 || table.back().tier != Tier::kHost) {
       return {};
     }
-    return numbers_in(Tier::kHost, batch,
-                      sequence.block_table.first(static_cast<size_t>(blocks - 1)));
+    return numbers_in(Tier::kHost, batch, table.first(table.size() - 1));
   }
 
-  // `at_home`: of this many first blocks only K moves.
-  std::span<const int32_t> table_of(MicroBatch& batch, const Part& part, int64_t blocks,
-                                    size_t at_home) {
-    const StepSequence& sequence = sequences[part.sequence];
-    const auto count = static_cast<size_t>(blocks);
-    if (part.path != KvPath::kSwapped) {
-      const Tier tier = part.path == KvPath::kResident ? Tier::kDevice : Tier::kHost;
-      return numbers_in(tier, batch, sequence.block_table.first(count));
-    }
-    std::vector<int32_t>& table = batch.tables_.emplace_back(count);
-    const int32_t first_new = sequence.start + part.first;  // the first position that is written
-    SwapGroup& group = batch.swaps.back();
-    for (size_t i = 0; i < count; ++i) {
+  // Places in staging for blocks that come there, which go into the table. `first_new`: the first
+  // position of the table that is written. `at_home`: of this many first blocks only K moves.
+  static std::span<const int32_t> stage_table(MicroBatch& batch, SwapGroup& group,
+                                              std::span<const BlockId> blocks, int32_t first_new,
+                                              size_t at_home) {
+    std::vector<int32_t>& table = batch.tables_.emplace_back(blocks.size());
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      if (blocks[i].is_released()) continue;
       table[i] = group.staging_blocks++;
-      add_moves(sequence.block_table[i], table[i], static_cast<int32_t>(i), first_new, group,
+      add_moves(blocks[i], table[i], static_cast<int32_t>(i), first_new, group,
                 i < at_home ? group.key_loads : group.loads);
     }
+    fill_released(table, blocks);
     return table;
   }
 };

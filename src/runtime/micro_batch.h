@@ -2,6 +2,7 @@
 // A step cut into micro-batches: the sequences that go through a layer together.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "device/ops.h"
 #include "kv/block_id.h"
 #include "runtime/sequence_parts.h"
+#include "tensor/state_rule.h"
 
 namespace spillway {
 
@@ -22,6 +24,13 @@ struct StepSequence {
   // order of Tier and beginning at multiples of kAttentionPartBlocks.
   std::span<const BlockId> block_table;
   int32_t logit_rows = 1;  // logits wanted for this many of the last tokens; 0 inside a prompt
+  // As block_table, which is the first group's: those of the other groups of layers, in order.
+  // Entry i of all tables is in the same memory, be it released.
+  std::array<std::span<const BlockId>, kMostStateGroups - 1> other_tables = {};
+
+  std::span<const BlockId> table(int group) const {
+    return group == 0 ? block_table : other_tables[static_cast<size_t>(group - 1)];
+  }
 };
 
 // How rows get to their KV.
@@ -82,19 +91,33 @@ struct SwapGroup : PathRows {
   std::vector<SequenceSpan> written;
 };
 
-// Tokens that go through the matrices of a layer together.
-struct MicroBatch {
+// Where the rows of a micro-batch find their KV in the layers of one group. All groups have the
+// same rows in the same order and as many swap groups; tables and blocks are their own.
+struct KvRows {
+  PathRows resident;
+  std::vector<SwapGroup> swaps;
+  PartedRows parted;
+  HostRows on_host;
+};
+
+// Tokens that go through the matrices of a layer together. What it has of KvRows is about the first
+// group of layers; most models have no other.
+struct MicroBatch : KvRows {
   int64_t first_row = 0;  // of the step
   int32_t tokens = 0;
   std::vector<int32_t> ids, positions;  // [tokens]
   std::vector<int32_t> table_rows;      // positions + offset, for the learned table
   std::vector<int32_t> logit_rows;      // of these rows, whose logits are wanted
   int64_t first_logit = 0;              // in the step
-  PathRows resident;
-  std::vector<SwapGroup> swaps;
-  PartedRows parted;
-  HostRows on_host;
+  std::vector<KvRows> other_groups;     // of layers, in order
   std::vector<std::span<const SequenceSpan>> other_spans;  // that ops take, beside `resident`
+
+  const KvRows& of(int group) const {
+    return group == 0 ? *this : other_groups[static_cast<size_t>(group - 1)];
+  }
+  KvRows& of(int group) {
+    return group == 0 ? *this : other_groups[static_cast<size_t>(group - 1)];
+  }
 
  private:
   friend struct MicroBatchCutter;
@@ -103,6 +126,7 @@ struct MicroBatch {
 
 struct MicroBatchLimits {
   int64_t tokens = 0;
+  int groups = 1;              // of layers: tables that each sequence has
   int64_t sequences = 0;       // 0: any number
   int64_t staging_blocks = 0;  // of a swap group; a sequence that needs more comes in parts
   int64_t fixed_blocks = 0;    // PartLimits

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/generation.h"
-#include "tensor/kv_format.h"
+#include "tensor/kv_shape.h"
 
 namespace spillway {
 
@@ -16,7 +16,7 @@ namespace spillway {
 // it (StepBatch::kv): a layer may move, and another cache of the same shape may be used.
 struct StepArguments {
   uint64_t weights = 0, activations = 0;  // generations of those who own them
-  KvShape kv = {};
+  KvShapes kv = {};
   int kv_turning = 0;  // layers whose KV takes turns: the step is cut into parts there
   float attention_topk = 0;
   bool operator==(const StepArguments&) const = default;

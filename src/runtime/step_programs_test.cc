@@ -10,8 +10,8 @@ namespace {
 
 TEST(StepProgramsTest, OneNumberForEachCombination) {
   StepPrograms programs;
-  constexpr KvShape kKv{2, 1, 64, KvType::kF16};
-  KvShape other = kKv;
+  constexpr KvGroupShape kKv{2, 1, 64, KvType::kF16};
+  KvGroupShape other = kKv;
   other.type = KvType::kInt8;
   const StepArguments all[] = {{1, 2, kKv, 0, 0}, {1, 2, kKv, 0, 0.1F}, {1, 2, kKv, 3, 0},
                                {1, 3, kKv, 0, 0}, {2, 1, kKv, 0, 0},    {1, 2, other, 0, 0}};

@@ -21,6 +21,9 @@ enum class StateKind : uint8_t {
 // whatever these could reach is kept.
 inline constexpr int kMostCutBack = 16;
 
+// Groups of layers that a model may have.
+inline constexpr int kMostStateGroups = 4;
+
 struct StateRule {
   StateKind kind = StateKind::kFull;
   int64_t window = 0;  // tokens, of a window or chunk

@@ -201,7 +201,7 @@ TEST_F(CudaGenerationTest, LayersThatTakeTurnsChangeNoBit) {
   const auto ids = tiny_prompt(120, 8);
   const auto compare = [&](TinyRuntime& gpu, KvType kv_type, int spare, const Rows& expected) {
     const ModelSpec& spec = gpu.model.spec;
-    KvCache kv(gpu.device, host, {spec.layer_count(), spec.kv_heads, spec.head_dim, kv_type},
+    KvCache kv(gpu.device, host, kv_shapes(spec.states, kv_type),
                {.device_blocks = 8, .most_turning = spec.layer_count(), .spare_buffers = spare});
     Decoder decoder(gpu.device, spec, gpu.weights, {.max_tokens = 1, .host = &host});
     const int turns[] = {0, spare + 1, spec.layer_count(), spec.layer_count() - 1, 0};
@@ -245,7 +245,7 @@ TEST_F(CudaGenerationTest, AnswersAreTheSameWhateverTakesTurns) {
   TinyRuntime gpu = on_gpu("llama-deep", DType::kF16);
   const ModelSpec& spec = gpu.model.spec;
   const auto answers = [&](int turning, bool changes) {
-    KvCache kv(gpu.device, host, {spec.layer_count(), spec.kv_heads, spec.head_dim, KvType::kF16},
+    KvCache kv(gpu.device, host, kv_shapes(spec.states, KvType::kF16),
                {.device_blocks = 64, .most_turning = spec.layer_count()});
     Decoder decoder(gpu.device, spec, gpu.weights, {.max_tokens = 64, .host = &host});
     Engine engine(decoder, kv, nullptr, {});

@@ -96,7 +96,7 @@ class ServerFaultsTest : public testing::TestWithParam<bool> {
   const ModelSpec& spec_ = runtime_.model.spec;
   KvCache kv_{runtime_.device,
               host_,
-              {spec_.layer_count(), spec_.kv_heads, spec_.head_dim, KvType::kF32},
+              kv_shapes(spec_.states, KvType::kF32),
               {.device_blocks = 60, .most_turning = GetParam() ? kTurning : 0}};
   Decoder decoder_{runtime_.device, spec_, runtime_.weights, {.max_tokens = 64, .host = &host_}};
   Engine engine_{decoder_,

@@ -22,8 +22,10 @@ namespace spillway::testing_models {
 // have: "llama-64", "window-64", "opt-64" and "llama-128"; and with rows of whole blocks of every
 // quantized type: "llama-64-wide", "opt-64-wide", "llama-128-wide"; "llama-many-rows" has so many
 // that a GPU's blocks take several rounds; "llama-deep", "opt-deep" and "qwen3-deep" have nine
-// layers. "qwen2" has biases on q, k and v, "qwen3" norms their heads; "neox" has parallel branches
-// and rotates a quarter of each head; so does "stablelm", whose branches share a norm.
+// layers. In "mixed", "mixed-64" and "mixed-deep" every third layer attends to all tokens and the
+// others have a window, as in Gemma. "qwen2" has biases on q, k and v, "qwen3" norms their heads;
+// "neox" has parallel branches and rotates a quarter of each head; so does "stablelm", whose
+// branches share a norm.
 inline ModelSpec tiny_spec(const std::string& kind, int64_t context = 640) {
   TransformerShape shape;
   shape.name = kind;
@@ -66,12 +68,14 @@ inline ModelSpec tiny_spec(const std::string& kind, int64_t context = 640) {
     shape.ffn = large ? 2560 : 1280;
     if (large) shape.rope.style = RopeStyle::kInterleaved;
   }
-  if (kind.starts_with("llama") || kind.starts_with("window")) {
+  const bool has_window = kind.starts_with("window") || kind.starts_with("mixed");
+  if (kind.starts_with("llama") || has_window) {
     shape.family = "llama";
     shape.rope.dims = shape.head_dim;
     for (const double f : base_inverse_frequencies(shape.rope))
       shape.rope.inverse_frequencies.push_back(static_cast<float>(f));
-    shape.sliding_window = kind.starts_with("window") ? 37 : 0;
+    shape.sliding_window = has_window ? 37 : 0;
+    shape.full_attention_every = kind.starts_with("mixed") ? 3 : 0;
   } else if (kind.starts_with("qwen")) {
     shape.family = kind.substr(0, kind.find('-'));
     set_plain_rope(shape.rope, 10000, shape.head_dim);
@@ -138,8 +142,7 @@ struct TinyRuntime {
         weights(load_weights(device, model, {}, {})) {}
 
   KvCache make_kv(int32_t blocks, KvType type = KvType::kF32) {
-    return KvCache(
-        device, {model.spec.layer_count(), model.spec.kv_heads, model.spec.head_dim, type}, blocks);
+    return KvCache(device, kv_shapes(model.spec.states, type), blocks);
   }
   Decoder make_decoder(int max_tokens) { return Decoder(device, model.spec, weights, max_tokens); }
 

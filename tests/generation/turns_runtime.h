@@ -32,8 +32,7 @@ struct TurnsRuntime {
   }
   KvCache make_kv(int32_t blocks, int most_turning, int spare = kSpareBuffers,
                   KvType type = KvType::kF32, int32_t host_blocks = 0) {
-    return KvCache(*accelerator, host,
-                   {model.spec.layer_count(), model.spec.kv_heads, model.spec.head_dim, type},
+    return KvCache(*accelerator, host, kv_shapes(model.spec.states, type),
                    {.device_blocks = blocks,
                     .host_blocks = host_blocks,
                     .most_turning = most_turning,

@@ -103,8 +103,7 @@ struct PlacedModel {
     }
     const auto on_device = static_cast<int32_t>(kSequences * how.device_sequences + 0.5);
     const auto on_disk = static_cast<int32_t>((kSequences - on_device) * how.disk_sequences + 0.5);
-    kv.emplace(*device, host,
-               KvShape{model.spec.layer_count(), model.spec.kv_heads, model.spec.head_dim, kv_type},
+    kv.emplace(*device, host, kv_shapes(model.spec.states, kv_type),
                KvCache::Sizes{.device_blocks = on_device * kBlocks,
                               .host_blocks = (kSequences - on_device - on_disk) * kBlocks,
                               .disk_blocks = on_disk * kBlocks,

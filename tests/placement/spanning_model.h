@@ -43,8 +43,7 @@ struct SpanningModel {
     weights.emplace(load_weights(*device, model, {}, {}));
     device->ops().set_deterministic(deterministic);
     host.ops().set_deterministic(deterministic);
-    kv.emplace(*device, host,
-               KvShape{model.spec.layer_count(), model.spec.kv_heads, model.spec.head_dim, kv_type},
+    kv.emplace(*device, host, kv_shapes(model.spec.states, kv_type),
                KvCache::Sizes{.device_blocks = pools.device,
                               .host_blocks = pools.host,
                               .disk_blocks = pools.disk,

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shape of a KV cache: of one group of layers, and of all groups of a model.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "tensor/kv_format.h"
+#include "tensor/state_rule.h"
+
+namespace spillway {
+
+// One kind of rows that a group keeps of each token in each layer, its keys for example.
+struct KvPlaneShape {
+  int heads = 0;
+  int width = 0;  // elements of a head
+  KvType type = KvType::kF16;
+  bool operator==(const KvPlaneShape&) const = default;
+};
+
+// One group: layers with state of the same kind and shape (model/state_group.h).
+struct KvGroupShape {
+  int layers = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  KvType type = KvType::kF16;
+  StateRule rule = {};
+  // The plane of values, where it is not like that of keys; one without heads: there is none.
+  std::optional<KvPlaneShape> values = {};
+
+  constexpr KvPlaneShape plane(KvPart part) const {
+    if (part == KvPart::kValues && values) return *values;
+    return {kv_heads, head_dim, type};
+  }
+  constexpr bool has_values() const { return plane(KvPart::kValues).heads > 0; }
+  // In one layer: a block of one plane, and of all planes. A block of a recurrent group is a state,
+  // which is F32.
+  constexpr int64_t plane_block_bytes(KvPart part = KvPart::kKeys) const {
+    const KvPlaneShape of = plane(part);
+    if (rule.kind == StateKind::kRecurrent)
+      return int64_t{of.heads} * of.width * static_cast<int64_t>(sizeof(float));
+    return of.heads * kv_page_bytes(of.type, of.width);
+  }
+  constexpr int64_t layer_block_bytes() const {
+    return plane_block_bytes(KvPart::kKeys) + plane_block_bytes(KvPart::kValues);
+  }
+  // A block in all layers.
+  constexpr int64_t block_bytes() const { return layers * layer_block_bytes(); }
+  bool operator==(const KvGroupShape&) const = default;
+};
+
+// Where the KV of a layer is: among the layers of a group.
+struct KvLayerPlace {
+  int group = -1;  // -1: the layer has none
+  int index = 0;
+  bool operator==(const KvLayerPlace&) const = default;
+};
+
+// All groups of a model, and where each layer's KV is. Layers may share one place: some read what
+// an earlier one wrote.
+class KvShapes {
+ public:
+  KvShapes() = default;
+  // All layers are one group.
+  KvShapes(const KvGroupShape& only) : groups_{only} {  // NOLINT: one group is a model's, too
+    for (int layer = 0; layer < only.layers; ++layer) layers_.push_back({0, layer});
+  }
+  KvShapes(std::vector<KvGroupShape> groups, std::vector<KvLayerPlace> layers)
+      : groups_(std::move(groups)), layers_(std::move(layers)) {}
+
+  int groups() const { return static_cast<int>(groups_.size()); }
+  const KvGroupShape& group(int number) const { return groups_.at(static_cast<size_t>(number)); }
+  int layers() const { return static_cast<int>(layers_.size()); }
+  const KvLayerPlace& place(int layer) const { return layers_.at(static_cast<size_t>(layer)); }
+  const KvGroupShape& of_layer(int layer) const { return group(place(layer).group); }
+  // The bytes of a block of tokens in all layers, while no group has given it back.
+  int64_t block_bytes() const {
+    int64_t bytes = 0;
+    for (const KvGroupShape& group : groups_) bytes += group.block_bytes();
+    return bytes;
+  }
+  // In one layer: the bytes of a block of the group whose blocks are largest there.
+  int64_t most_layer_block_bytes() const {
+    int64_t most = 0;
+    for (const KvGroupShape& group : groups_) most = std::max(most, group.layer_block_bytes());
+    return most;
+  }
+  // The bytes that a layer reads for each of the last `keys` tokens, on average over the layers:
+  // behind a window there is nothing to read.
+  double mean_token_bytes(double keys) const {
+    double bytes = 0;
+    for (const KvGroupShape& group : groups_) {
+      const double seen =
+          group.rule.keeps_all() ? keys : std::min(keys, static_cast<double>(group.rule.window));
+      const double share = seen < keys ? seen / keys : 1;
+      bytes += static_cast<double>(group.block_bytes()) / kKvBlockTokens * share;
+    }
+    return bytes / static_cast<double>(std::max(1, layers()));
+  }
+  // The group whose layers may be swapped: of those that keep all tokens, the one with the most
+  // bytes a token; where there is none, the first.
+  int swapped_group() const {
+    int found = 0;
+    for (int i = 0; i < groups(); ++i) {
+      const KvGroupShape &of = group(i), &before = group(found);
+      const bool is_full = of.rule.kind == StateKind::kFull;
+      const bool was_full = before.rule.kind == StateKind::kFull;
+      if (is_full && (!was_full || of.block_bytes() > before.block_bytes())) found = i;
+    }
+    return found;
+  }
+  bool operator==(const KvShapes&) const = default;
+
+ private:
+  std::vector<KvGroupShape> groups_;
+  std::vector<KvLayerPlace> layers_;  // [layer of the model]
+};
+
+}  // namespace spillway
