@@ -42,9 +42,9 @@ class OnePrompt : public PrefixSource {
     for (const BlockKey& key : keys_) {
       const auto block = allocator_.try_peek(key);
       if (!block) break;
-      found.blocks.push_back(*block);
+      found.blocks[0].push_back(*block);
     }
-    found.tokens = static_cast<int32_t>(found.blocks.size()) * kKvBlockTokens;
+    found.tokens = static_cast<int32_t>(found.blocks[0].size()) * kKvBlockTokens;
     found.is_coming = is_coming_;
     if (found.is_coming) return found;
     for (size_t n = kKvBlockTokens; n > 0; --n) {

@@ -63,9 +63,8 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
                   .max_logit_rows = std::max(kLeastLogitRows, options.admission.max_sequences),
                   .admission = options.admission},
                  options.reuse_prefixes ? this : nullptr, policies_of(options, kv)),
-      max_sequence_tokens_(
-          at_most(std::min(decoder.spec().max_context, allocator_.longest() * kKvBlockTokens),
-                  options.max_sequence_tokens)),
+      max_sequence_tokens_(at_most(std::min(decoder.spec().max_context, allocator_.longest()),
+                                   options.max_sequence_tokens)),
       clock_(options.clock) {
   if (options.adapts_turns && kv.layers().sizes().most > 0)
     expansion_.emplace(kv.layers().sizes(), kv.swapped().shape().layer_block_bytes());
@@ -369,6 +368,7 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   for (const RequestId id : std::exchange(cancelled_, {}))
     end_without_token(id, FinishReason::kCancelled, events);
   const Stopwatch scheduling;
+  scheduler_.release_behind();
   StepPlan plan = scheduler_.prepare();
   if (reuses_) keep_preempted(plan);
   scheduler_.apply(plan);

@@ -43,10 +43,10 @@ FoundPrefix Engine::find(RequestId id, std::span<const RequestId> beginning) con
   const bool spans = scheduler_.spans(id);
   for (const BlockKey& key : keys) {
     const auto block = allocator_.try_peek(key);
-    if (!block || !allocator_.can_follow(found.blocks, *block, spans)) break;
-    found.blocks.push_back(*block);
+    if (!block || !allocator_.can_follow(found.blocks[0], *block, spans)) break;
+    found.blocks[0].push_back(*block);
   }
-  found.tokens = static_cast<int32_t>(found.blocks.size()) * kKvBlockTokens;
+  found.tokens = static_cast<int32_t>(found.blocks[0].size()) * kKvBlockTokens;
   const auto comes = [&](size_t block) {
     const auto owner = coming_.find(keys[block]);
     if (owner != coming_.end() && owner->second != id) return true;
@@ -56,7 +56,7 @@ FoundPrefix Engine::find(RequestId id, std::span<const RequestId> beginning) con
              computing.keys[block] == keys[block];
     });
   };
-  const size_t next = found.blocks.size();
+  const size_t next = found.blocks[0].size();
   if (next + kWorthWaiting <= keys.size() && comes(next + kWorthWaiting - 1) && comes(next)) {
     found.is_coming = true;
     return found;
@@ -73,7 +73,7 @@ const BlockKey& Engine::key_before(const Request& request, size_t blocks) const 
 
 // Behind whole blocks one that others go on with, or may: its first tokens are copied.
 void Engine::find_tail(const Request& request, size_t most, FoundPrefix& found) const {
-  const BlockKey before = key_before(request, found.blocks.size() + found.loads.size());
+  const BlockKey before = key_before(request, found.blocks[0].size() + found.loads[0].size());
   const auto rest =
       std::span<const TokenId>(request.tokens).subspan(static_cast<size_t>(found.tokens));
   const size_t wanted = std::min<size_t>(rest.size(), kKvBlockTokens);
@@ -81,10 +81,10 @@ void Engine::find_tail(const Request& request, size_t most, FoundPrefix& found) 
     const auto block = allocator_.try_peek(next_key(before, rest.first(tokens)));
     // Elsewhere stores may still be on their way, and what a step moves hides a few tokens.
     if (!block || block->tier != Tier::kDevice) continue;
-    if (!found.blocks.empty() && block->tier != found.blocks.back().tier) break;
+    if (!found.blocks[0].empty() && block->tier != found.blocks[0].back().tier) break;
     const size_t used = std::min(tokens, most - static_cast<size_t>(found.tokens));
     if (used == 0) break;
-    found.partly = block;
+    found.partly[0] = block;
     found.tokens += static_cast<int32_t>(used);
     break;
   }
@@ -94,9 +94,9 @@ void Engine::find_tail(const Request& request, size_t most, FoundPrefix& found) 
 // wait.
 bool Engine::find_stored(const Request& request, std::span<const BlockKey> keys,
                          FoundPrefix& found) const {
-  const size_t begun = found.blocks.size();
+  const size_t begun = found.blocks[0].size();
   if (kv_.device_blocks() == 0) return true;
-  if (begun > 0 && found.blocks.back().tier != Tier::kDevice) return true;
+  if (begun > 0 && found.blocks[0].back().tier != Tier::kDevice) return true;
   std::span<const BlockKey> rest = keys.subspan(begun);
   rest = rest.first(store_->worth_loading(rest, found.tokens));
   std::vector<BlockKey> wanted(rest.begin(), rest.end());
@@ -122,7 +122,7 @@ bool Engine::find_stored(const Request& request, std::span<const BlockKey> keys,
   };
   if (are_in_host(wanted.size()) < wanted.size() && !request.has_fetched) {
     found.is_coming = true;
-    found.fetch = std::move(wanted);
+    found.fetch[0] = std::move(wanted);
     return false;
   }
   for (const BlockKey& key : wanted) {
@@ -134,7 +134,7 @@ bool Engine::find_stored(const Request& request, std::span<const BlockKey> keys,
   if (here < wanted.size()) tail = 0;
   whole = std::min(whole, here);
   wanted.resize(here);
-  found.loads = std::move(wanted);
+  found.loads[0] = std::move(wanted);
   found.tokens += static_cast<int32_t>(whole * kKvBlockTokens + tail);
   return true;
 }
@@ -234,16 +234,16 @@ void Engine::move_blocks(const StepPlan& plan) {
   for (const StepPlan::Beginning& beginning : plan.beginning) {
     Request& request = *requests_.at(plan.chunks[beginning.chunk].id);
     const FoundPrefix& found = beginning.found;
-    const size_t begun = found.blocks.size();
+    const size_t begun = found.blocks[0].size();
     const size_t whole = static_cast<size_t>(found.tokens) / kKvBlockTokens;
-    for (size_t i = begun; i < std::min(whole, begun + found.loads.size()); ++i) {
+    for (size_t i = begun; i < std::min(whole, begun + found.loads[0].size()); ++i) {
       allocator_.keep((*plan.chunks[beginning.chunk].block_table)[i], contents_of(request, i));
       coming_.erase(request.keys[i]);
     }
-    const auto loaded = static_cast<int64_t>(found.loads.size());
+    const auto loaded = static_cast<int64_t>(found.loads[0].size());
     // Not all that were asked for: some may have been damaged.
     const int64_t from_disk = std::ranges::count_if(
-        found.loads, [&](const BlockKey& key) { return request.from_disk.contains(key); });
+        found.loads[0], [&](const BlockKey& key) { return request.from_disk.contains(key); });
     const int64_t tokens = std::min<int64_t>(
         loaded * kKvBlockTokens, found.tokens - static_cast<int64_t>(begun) * kKvBlockTokens);
     const int64_t disk_tokens = std::min<int64_t>(tokens, from_disk * kKvBlockTokens);
@@ -257,11 +257,11 @@ void Engine::start_fetches(const StepPlan& plan) {
   for (const StepPlan::Fetch& fetch : plan.fetches) {
     Request& request = *requests_.at(fetch.id);
     request.has_fetched = true;
-    for (const BlockKey& key : fetch.keys) {
+    for (const BlockKey& key : fetch.keys[0]) {
       if (store_->place_of(key) == KvStore::Place::kDisk) request.from_disk.insert(key);
     }
-    const auto pinned = static_cast<std::ptrdiff_t>(store_->fetch(fetch.keys));
-    request.pinned.assign(fetch.keys.begin(), fetch.keys.begin() + pinned);
+    const auto pinned = static_cast<std::ptrdiff_t>(store_->fetch(fetch.keys[0]));
+    request.pinned.assign(fetch.keys[0].begin(), fetch.keys[0].begin() + pinned);
   }
 }
 
@@ -291,7 +291,7 @@ void Engine::announce(const StepPlan& plan) {
     Request& request = *requests_.at(plan.chunks[beginning.chunk].id);
     if (request.params.prompt_logprobs >= 0) continue;
     const std::span<const BlockKey> keys = keys_of(request, request.tokens.size() / kKvBlockTokens);
-    for (const BlockKey& key : keys.subspan(beginning.found.blocks.size()))
+    for (const BlockKey& key : keys.subspan(beginning.found.blocks[0].size()))
       coming_.emplace(key, request.id);
   }
 }

@@ -10,49 +10,81 @@
 #include "device/ops.h"
 
 namespace spillway {
+namespace {
 
-BlockAllocator::BlockAllocator(const std::vector<int32_t>& pools, int64_t span_blocks)
-    : span_blocks_(span_blocks) {
-  SPW_ASSERT(pools.size() <= kOrder.size() && span_blocks >= 0);
-  for (const int32_t blocks : pools) {
-    const Tier tier = kOrder[pools_.size()];
-    Pool& pool = pools_.emplace_back();
-    pool.blocks.resize(static_cast<size_t>(blocks));
-    pool.heap = block_range(0, blocks, tier);  // ascending is a min-heap
+// Tokens of a sequence that is longer than any.
+constexpr int64_t kEndless = int64_t{1} << 40;
+
+}  // namespace
+
+BlockAllocator::BlockAllocator(const std::vector<GroupPools>& groups, int64_t span_blocks,
+                               int64_t step_tokens)
+    : span_blocks_(span_blocks), step_tokens_(step_tokens) {
+  SPW_ASSERT(!groups.empty() && groups.size() <= kMostStateGroups && span_blocks >= 0);
+  for (const GroupPools& of : groups) {
+    SPW_ASSERT(of.pools.size() <= kOrder.size() && of.pools.size() == groups[0].pools.size());
+    Group& group = groups_.emplace_back(Group{.rule = of.rule, .pools = {}});
+    for (const int32_t blocks : of.pools) {
+      const Tier tier = kOrder[group.pools.size()];
+      Pool& pool = group.pools.emplace_back();
+      pool.blocks.resize(static_cast<size_t>(blocks));
+      // Ascending is a min-heap.
+      pool.heap = block_range(0, blocks, tier, this->groups() - 1);
+    }
   }
+  const auto full = std::ranges::find(groups_, StateKind::kFull,
+                                      [](const Group& group) { return group.rule.kind; });
+  if (full != groups_.end()) forecast_group_ = static_cast<int>(full - groups_.begin());
 }
 
 int32_t BlockAllocator::total() const {
   int32_t sum = 0;
-  for (const Tier pool : pools()) sum += total(pool);
+  for (int group = 0; group < groups(); ++group)
+    for (const Tier pool : pools()) sum += total(pool, group);
   return sum;
 }
 
 int32_t BlockAllocator::free() const {
   int32_t sum = 0;
-  for (const Tier pool : pools()) sum += free(pool);
+  for (int group = 0; group < groups(); ++group) sum += free_of(group);
   return sum;
 }
 
-int32_t BlockAllocator::most_free() const {
-  int32_t most = 0;
-  for (const Tier pool : pools()) most = std::max(most, free(pool));
+int32_t BlockAllocator::free_of(int group) const {
+  int32_t sum = 0;
+  for (const Tier pool : pools()) sum += free(pool, group);
+  return sum;
+}
+
+int64_t BlockAllocator::most_entries(Tier pool, int64_t step_tokens) const {
+  int64_t most = blocks_for_tokens(kEndless);
+  for (int group = 0; group < groups(); ++group) {
+    const int64_t blocks = total(pool, group);
+    // A window that has room for all it holds at once goes on for ever.
+    if (rule(group).most_blocks(kEndless, step_tokens) > blocks) most = std::min(most, blocks);
+  }
   return most;
 }
 
-int32_t BlockAllocator::largest_pool() const {
-  int32_t most = 0;
-  for (const Tier pool : pools()) most = std::max(most, total(pool));
+int64_t BlockAllocator::longest_in(Tier pool) const {
+  return most_entries(pool, step_tokens_) * kKvBlockTokens;
+}
+
+int64_t BlockAllocator::longest_in_one_pool() const {
+  int64_t most = 0;
+  for (const Tier pool : pools()) most = std::max(most, longest_in(pool));
   return most;
 }
 
 int64_t BlockAllocator::longest() const {
-  if (span_blocks_ == 0) return largest_pool();
+  if (span_blocks_ == 0) return longest_in_one_pool();
+  // It grows by whole runs.
+  const int64_t step_tokens = step_tokens_ + span_blocks_ * kKvBlockTokens;
   const Tier last = pools().back();
-  int64_t blocks = total(last);
+  int64_t entries = most_entries(last, step_tokens);
   for (const Tier pool : pools())
-    if (pool != last) blocks += total(pool) / span_blocks_ * span_blocks_;
-  return std::max<int64_t>(largest_pool(), blocks);
+    if (pool != last) entries += most_entries(pool, step_tokens) / span_blocks_ * span_blocks_;
+  return std::max(longest_in_one_pool(), entries * kKvBlockTokens);
 }
 
 bool BlockAllocator::can_follow(std::span<const BlockId> blocks, BlockId next, bool spans) const {
@@ -62,14 +94,16 @@ bool BlockAllocator::can_follow(std::span<const BlockId> blocks, BlockId next, b
   return now == before || (spans && now > before && ends_run);
 }
 
-std::vector<PoolRoom> BlockAllocator::rooms() const {
-  std::vector<PoolRoom> rooms;
-  for (const Tier pool : pools()) rooms.push_back({free(pool), at(pool).promised});
+PoolRooms BlockAllocator::rooms() const {
+  PoolRooms rooms = {};
+  for (int group = 0; group < groups(); ++group)
+    for (const Tier pool : pools())
+      rooms[index_of(group)][index_of(pool)] = {free(pool, group), at(pool, group).promised};
   return rooms;
 }
 
-std::optional<BlockId> BlockAllocator::try_allocate(Tier pool) {
-  Pool& from = at(pool);
+std::optional<BlockId> BlockAllocator::try_allocate(Tier pool, int group) {
+  Pool& from = at(pool, group);
   if (from.heap.empty()) {
     if (from.kept.empty()) return std::nullopt;
     evict(from.kept.front());
@@ -81,22 +115,22 @@ std::optional<BlockId> BlockAllocator::try_allocate(Tier pool) {
   return id;
 }
 
-void BlockAllocator::make_room(Tier pool, int64_t blocks) {
-  Pool& of = at(pool);
+void BlockAllocator::make_room(Tier pool, int64_t blocks, int group) {
+  Pool& of = at(pool, group);
   while (static_cast<int64_t>(of.heap.size()) < blocks && !of.kept.empty()) evict(of.kept.front());
 }
 
-std::vector<BlockAllocator::Move> BlockAllocator::resize(Tier pool, int32_t blocks) {
-  Pool& of = at(pool);
-  const int32_t before = total(pool);
-  SPW_ASSERT(blocks >= 0 && before - free(pool) <= blocks);
+std::vector<BlockAllocator::Move> BlockAllocator::resize(Tier pool, int32_t blocks, int group) {
+  Pool& of = at(pool, group);
+  const int32_t before = total(pool, group);
+  SPW_ASSERT(blocks >= 0 && before - free(pool, group) <= blocks);
   if (blocks >= before) {
     of.blocks.resize(static_cast<size_t>(blocks));
-    for (const BlockId id : block_range(before, blocks - before, pool)) add_free(id);
+    for (const BlockId id : block_range(before, blocks - before, pool, group)) add_free(id);
     return {};
   }
   std::vector<BlockId> held;
-  for (const BlockId id : block_range(blocks, before - blocks, pool)) {
+  for (const BlockId id : block_range(blocks, before - blocks, pool, group)) {
     if (block(id).holders > 0) {
       held.push_back(id);
     } else if (!block(id).contents.empty()) {
@@ -108,7 +142,7 @@ std::vector<BlockAllocator::Move> BlockAllocator::resize(Tier pool, int32_t bloc
   std::vector<Move> moves;
   moves.reserve(held.size());
   for (const BlockId from : held) {
-    const BlockId to = try_allocate(pool).value();
+    const BlockId to = try_allocate(pool, group).value();
     block(to) = std::exchange(block(from), {});
     for (const BlockContents& has : block(to).contents) by_key_.at(has.key) = to;
     moves.push_back({from, to});
@@ -118,7 +152,7 @@ std::vector<BlockAllocator::Move> BlockAllocator::resize(Tier pool, int32_t bloc
 }
 
 void BlockAllocator::add_free(BlockId id) {
-  std::vector<BlockId>& heap = at(id.tier).heap;
+  std::vector<BlockId>& heap = at(id.tier, id.group).heap;
   heap.push_back(id);
   std::push_heap(heap.begin(), heap.end(), std::greater<>());
 }
@@ -128,7 +162,7 @@ void BlockAllocator::release(BlockId id) {
   SPW_ASSERT(left.holders > 0);
   if (--left.holders > 0) return;
   if (left.contents.empty()) return add_free(id);
-  Pool& pool = at(id.tier);
+  Pool& pool = at(id.tier, id.group);
   left.kept = pool.kept.insert(pool.kept.end(), id);
 }
 
@@ -147,7 +181,7 @@ std::optional<BlockId> BlockAllocator::try_peek(const BlockKey& key) const {
 void BlockAllocator::hold(BlockId id) {
   Block& held = block(id);
   SPW_ASSERT(held.holders > 0 || !held.contents.empty());
-  if (held.holders++ == 0) at(id.tier).kept.erase(held.kept);
+  if (held.holders++ == 0) at(id.tier, id.group).kept.erase(held.kept);
 }
 
 std::optional<BlockId> BlockAllocator::try_find(const BlockKey& key) {
@@ -163,7 +197,7 @@ void BlockAllocator::drop_keys(BlockId id) {
   for (const BlockContents& has : of.contents) by_key_.erase(has.key);
   of.contents.clear();
   if (of.holders > 0) return;
-  at(id.tier).kept.erase(of.kept);
+  at(id.tier, id.group).kept.erase(of.kept);
   add_free(id);
 }
 
@@ -173,9 +207,10 @@ void BlockAllocator::evict(BlockId id) {
 }
 
 std::vector<std::pair<BlockId, BlockContents>> BlockAllocator::next_evictions(Tier pool,
-                                                                              int64_t most) const {
+                                                                              int64_t most,
+                                                                              int group) const {
   std::vector<std::pair<BlockId, BlockContents>> next;
-  for (const BlockId id : at(pool).kept) {
+  for (const BlockId id : at(pool, group).kept) {
     if (static_cast<int64_t>(next.size()) >= most) break;
     next.emplace_back(id, block(id).contents.back());
   }
@@ -191,8 +226,9 @@ BlockTable::BlockTable(BlockTable&& other) noexcept
       expected_(other.expected_),
       pool_(std::exchange(other.pool_, std::nullopt)),
       spans_(std::exchange(other.spans_, false)),
-      promised_(std::exchange(other.promised_, 0)),
-      blocks_(std::exchange(other.blocks_, {})) {}
+      promised_(std::exchange(other.promised_, {})),
+      blocks_(std::exchange(other.blocks_, {})),
+      released_(std::exchange(other.released_, {})) {}
 
 BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   std::swap(allocator_, other.allocator_);
@@ -201,114 +237,186 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   std::swap(spans_, other.spans_);
   std::swap(promised_, other.promised_);
   std::swap(blocks_, other.blocks_);
+  std::swap(released_, other.released_);
   return *this;
 }
 
-void BlockTable::begin_in(Tier pool, std::vector<BlockId> blocks) {
-  SPW_ASSERT(blocks_.empty() && !pool_);
+void BlockTable::begin_in(Tier pool, GroupBlocks blocks) {
+  SPW_ASSERT(!pool_);
   spans_ = spans(0);
-  SPW_ASSERT(blocks.empty() || pool == blocks.back().tier || (spans_ && pool > blocks.back().tier));
   pool_ = pool;
   blocks_ = std::move(blocks);
-  const auto have = static_cast<int64_t>(blocks_.size());
-  if (!spans_) promise(std::max<int64_t>(0, blocks_for_tokens(expected_) - have));
+  PerGroup<int64_t> to_come = {};
+  for (int group = 0; group < allocator_->groups(); ++group) {
+    const std::vector<BlockId>& of_group = blocks_[index_of(group)];
+    SPW_ASSERT(of_group.empty() || pool == of_group.back().tier ||
+               (spans_ && pool > of_group.back().tier));
+    const auto first = std::ranges::find_if_not(of_group, &BlockId::is_released);
+    released_[index_of(group)] = static_cast<size_t>(first - of_group.begin());
+    const auto have = static_cast<int64_t>(held(group).size());
+    to_come[index_of(group)] =
+        std::max<int64_t>(0, allocator_->most_blocks(expected_, group) - have);
+  }
+  if (!spans_) promise(to_come);
 }
 
 bool BlockTable::spans(int64_t tokens) const {
   if (spans_ || pool_) return spans_;
   return allocator_->span_blocks() > 0 &&
-         blocks_for_tokens(std::max(tokens, expected_)) > allocator_->largest_pool();
+         std::max(tokens, expected_) > allocator_->longest_in_one_pool();
 }
 
 bool BlockTable::uses(Tier pool) const {
-  if (!spans_ || blocks_.empty()) return pool_ == pool;
-  return blocks_.front().tier <= pool && pool <= blocks_.back().tier;
+  if (pool_ == pool) return true;
+  for (int group = 0; spans_ && group < allocator_->groups(); ++group) {
+    const std::span<const BlockId> blocks = held(group);
+    if (!blocks.empty() && blocks.front().tier <= pool && pool <= blocks.back().tier) return true;
+  }
+  return false;
 }
 
-// As far as each pool goes in whole runs; of the last one whatever there is.
-std::optional<Reservation> BlockTable::try_plan_spanning(int64_t tokens,
-                                                         std::span<const PoolRoom> rooms,
-                                                         std::span<const BlockId> begun) const {
+// As far as each pool goes in whole runs; of the last one whatever there is. A recurrent state is
+// where the sequence grows when it gets it.
+std::optional<Reservation> BlockTable::try_plan_spanning(int64_t tokens, const PoolRooms& rooms,
+                                                         const GroupBlocks& begun) const {
   const int64_t run = allocator_->span_blocks();
   const auto up = [&](int64_t blocks) { return (blocks + run - 1) / run * run; };
-  auto have = static_cast<int64_t>(blocks_.size() + begun.size());
-  const int64_t now = blocks_for_tokens(tokens);
-  const std::span<const Tier> pools = allocator_->pools();
-  const Tier first = !begun.empty() ? begun.back().tier : pool_.value_or(pools.front());
-  Reservation plan{.pool = first};
-  if (now <= have) return plan;
-  for (const Tier pool : pools.subspan(index_of(first))) {
-    if (have >= now) break;
-    const bool last = pool == pools.back();
-    const int64_t free = rooms[index_of(pool)].free;
-    int64_t blocks = std::min(up(now) - have, free);
-    if (have + blocks < up(now) && !last) blocks = (have + blocks) / run * run - have;
-    if (blocks < 0) return std::nullopt;  // it cannot go on elsewhere from here
-    if (blocks == 0) continue;
-    if (plan.blocks == 0) {
-      plan.pool = pool;
-      plan.blocks = blocks;
-    } else {
-      plan.beyond[index_of(pool)] = blocks;
-    }
-    have += blocks;
+  PerGroup<int64_t> have = {};
+  PerGroup<bool> is_paged = {};
+  Tier first = pool_.value_or(allocator_->pools().front());
+  for (int group = 0; group < allocator_->groups(); ++group) {
+    const std::vector<BlockId>& found = begun[index_of(group)];
+    have[index_of(group)] = entries(group) + static_cast<int64_t>(found.size());
+    is_paged[index_of(group)] = allocator_->rule(group).is_paged();
+    if (!found.empty()) first = std::max(first, found.back().tier);
   }
-  if (have < now) return std::nullopt;
+  const int64_t now = blocks_for_tokens(tokens);
+  const auto groups = static_cast<size_t>(allocator_->groups());
+  const auto is_missing = [&](size_t group) { return have[group] < (is_paged[group] ? now : 1); };
+  const auto is_short = [&] {
+    for (size_t group = 0; group < groups; ++group)
+      if (is_missing(group)) return true;
+    return false;
+  };
+  Reservation plan{.pool = first};
+  bool takes = false;  // of a pool before
+  for (const Tier pool : allocator_->pools().subspan(index_of(first))) {
+    if (!is_short()) break;
+    const auto free = [&](size_t group) { return rooms[group][index_of(pool)].free; };
+    int64_t end = up(now), most = 0;  // entries of paged groups: there will be, and are
+    for (size_t group = 0; group < groups; ++group) {
+      if (is_paged[group]) {
+        end = std::min(end, have[group] + free(group));
+        most = std::max(most, have[group]);
+      } else if (is_missing(group) && free(group) < 1) {
+        end = 0;
+      }
+    }
+    if (end < up(now) && pool != allocator_->pools().back()) end = end / run * run;
+    if (end < most) return std::nullopt;  // it cannot go on elsewhere from here
+    PerGroup<int64_t> blocks = {};
+    for (size_t group = 0; group < groups; ++group) {
+      blocks[group] = is_paged[group] ? end - have[group] : is_missing(group) ? 1 : 0;
+      have[group] += blocks[group];
+    }
+    if (std::ranges::all_of(blocks, [](int64_t count) { return count == 0; })) continue;
+    if (!takes) plan.pool = pool;
+    for (size_t group = 0; group < groups; ++group)
+      (takes ? plan.beyond[group][index_of(pool)] : plan.blocks[group]) = blocks[group];
+    takes = true;
+  }
+  if (is_short()) return std::nullopt;
   return plan;
 }
 
-std::optional<Reservation> BlockTable::try_plan(int64_t tokens, std::span<const PoolRoom> rooms,
-                                                std::span<const BlockId> begun) const {
+std::optional<Reservation> BlockTable::try_plan(int64_t tokens, const PoolRooms& rooms,
+                                                const GroupBlocks& begun) const {
   if (spans(tokens)) return try_plan_spanning(tokens, rooms, begun);
-  const int64_t now = blocks_for_tokens(tokens),
-                in_the_end = std::max(now, blocks_for_tokens(expected_));
-  const auto free = [&](Tier pool) { return rooms[index_of(pool)].free; };
   const std::span<const Tier> pools = allocator_->pools();
-  Reservation plan{.pool = pool_.value_or(pools.front()), .promised = promised_};
-  if (!begun.empty()) {
-    plan.pool = begun.front().tier;
-  } else if (!pool_) {
+  const auto groups = static_cast<size_t>(allocator_->groups());
+  std::optional<Tier> begins_in;
+  PerGroup<int64_t> missing = {}, to_come = {};  // blocks: now, and in the end
+  for (int group = 0; group < allocator_->groups(); ++group) {
+    const std::vector<BlockId>& found = begun[index_of(group)];
+    if (!found.empty()) begins_in = found.front().tier;
+    const auto have = entries(group) + static_cast<int64_t>(found.size());
+    const int64_t held = have - static_cast<int64_t>(released_[index_of(group)]) -
+                         std::ranges::count_if(found, &BlockId::is_released);
+    int64_t& now = missing[index_of(group)];
+    now = std::max<int64_t>(0, allocator_->rule(group).entries(tokens) - have);
+    to_come[index_of(group)] =
+        std::max(now, allocator_->most_blocks(std::max(tokens, expected_), group) - held);
+  }
+  const auto room = [&](size_t group, Tier pool) { return rooms[group][index_of(pool)]; };
+  const auto has_room = [&](Tier pool) {
+    for (size_t group = 0; group < groups; ++group)
+      if (missing[group] > room(group, pool).free) return false;
+    return true;
+  };
+  Reservation plan{.pool = begins_in.value_or(pool_.value_or(pools.front())),
+                   .promised = promised_};
+  if (!begins_in && !pool_) {
     // The first with room for all that is expected; where none has it, the one with most free.
+    const auto has_room_in_the_end = [&](Tier pool) {
+      for (size_t group = 0; group < groups; ++group)
+        if (room(group, pool).free - room(group, pool).promised < to_come[group]) return false;
+      return true;
+    };
+    const auto most = [&](Tier pool) {
+      return std::pair(has_room(pool), room(index_of(allocator_->forecast_group()), pool).free);
+    };
     for (const Tier pool : pools) {
-      if (free(pool) - rooms[index_of(pool)].promised >= in_the_end) {
+      if (has_room_in_the_end(pool)) {
         plan.pool = pool;
         break;
       }
-      if (free(pool) > free(plan.pool)) plan.pool = pool;
+      if (most(pool) > most(plan.pool)) plan.pool = pool;
     }
   }
-  const auto have = static_cast<int64_t>(blocks_.size() + begun.size());
-  const int64_t missing = now - have;
-  if (missing <= 0 && !begun.empty()) plan.promised = std::max<int64_t>(0, in_the_end - have);
-  if (missing <= 0) return plan;
-  if (missing > free(plan.pool)) return std::nullopt;
-  plan.blocks =
-      plan.pool != pools.front() ? std::min<int64_t>(in_the_end - have, free(plan.pool)) : missing;
-  plan.promised = in_the_end - have - plan.blocks;
+  const bool is_short = std::ranges::any_of(missing, [](int64_t blocks) { return blocks > 0; });
+  if (!is_short && begins_in) plan.promised = to_come;
+  if (!is_short) return plan;
+  if (!has_room(plan.pool)) return std::nullopt;
+  for (size_t group = 0; group < groups; ++group) {
+    // Together, where they are all to stay: behind a window room is for others.
+    const bool takes_all =
+        plan.pool != pools.front() && allocator_->rule(static_cast<int>(group)).keeps_all();
+    plan.blocks[group] =
+        takes_all ? std::min(to_come[group], room(group, plan.pool).free) : missing[group];
+    plan.promised[group] = to_come[group] - plan.blocks[group];
+  }
   return plan;
 }
 
 void BlockTable::take(const Reservation& reservation) {
-  if (reservation.blocks == 0) return;
   // As it was planned: only one that no pool can hold is planned so, be it for more than was
   // expected of it.
-  const int64_t beyond =
-      std::accumulate(reservation.beyond.begin(), reservation.beyond.end(), int64_t{0});
+  const auto sum = [](const auto& of) { return std::accumulate(of.begin(), of.end(), int64_t{0}); };
+  int64_t all = 0, beyond = 0;  // of the group that takes most
+  for (size_t group = 0; group < kMostStateGroups; ++group) {
+    beyond = std::max(beyond, sum(reservation.beyond[group]));
+    all = std::max(all, reservation.blocks[group] + sum(reservation.beyond[group]));
+  }
+  if (all == 0) return;
   if (!pool_) {
-    spans_ = spans((reservation.blocks + beyond) * kKvBlockTokens);
+    spans_ = spans(all * kKvBlockTokens);
   } else if (beyond > 0 && !spans_) {
-    promise(0);
+    promise({});
     spans_ = true;
   }
   SPW_ASSERT(!pool_ || pool_ == reservation.pool || (spans_ && pool_ < reservation.pool));
   for (const Tier pool : allocator_->pools().subspan(index_of(reservation.pool))) {
-    const int64_t blocks =
-        pool == reservation.pool ? reservation.blocks : reservation.beyond[index_of(pool)];
-    if (blocks == 0) continue;
-    SPW_ASSERT(blocks <= allocator_->free(pool));
-    pool_ = pool;
-    allocator_->make_room(pool, blocks);
-    for (int64_t i = 0; i < blocks; ++i) blocks_.push_back(allocator_->try_allocate(pool).value());
+    for (int group = 0; group < allocator_->groups(); ++group) {
+      const int64_t blocks = pool == reservation.pool
+                                 ? reservation.blocks[index_of(group)]
+                                 : reservation.beyond[index_of(group)][index_of(pool)];
+      if (blocks == 0) continue;
+      SPW_ASSERT(blocks <= allocator_->free(pool, group));
+      pool_ = pool;
+      allocator_->make_room(pool, blocks, group);
+      for (int64_t i = 0; i < blocks; ++i)
+        blocks_[index_of(group)].push_back(allocator_->try_allocate(pool, group).value());
+    }
   }
   if (!spans_) promise(reservation.promised);
 }
@@ -319,23 +427,41 @@ bool BlockTable::try_reserve(int64_t tokens) {
   return plan.has_value();
 }
 
-void BlockTable::promise(int64_t blocks) {
-  allocator_->promise(pool_.value(), blocks - promised_);
+void BlockTable::promise(const PerGroup<int64_t>& blocks) {
+  for (int group = 0; group < allocator_->groups(); ++group)
+    allocator_->promise(pool_.value(), blocks[index_of(group)] - promised(group), group);
   promised_ = blocks;
 }
 
 void BlockTable::rename(std::span<const BlockAllocator::Move> moves) {
-  for (BlockId& block : blocks_) {
-    const auto moved = std::ranges::lower_bound(moves, block, {}, &BlockAllocator::Move::from);
-    if (moved != moves.end() && moved->from == block) block = moved->to;
+  for (std::vector<BlockId>& of_group : blocks_) {
+    for (BlockId& block : of_group) {
+      const auto moved = std::ranges::lower_bound(moves, block, {}, &BlockAllocator::Move::from);
+      if (moved != moves.end() && moved->from == block) block = moved->to;
+    }
+  }
+}
+
+void BlockTable::release_behind(int64_t computed) {
+  for (int group = 0; group < allocator_->groups(); ++group) {
+    std::vector<BlockId>& blocks = blocks_[index_of(group)];
+    size_t& released = released_[index_of(group)];
+    const auto all = static_cast<size_t>(allocator_->rule(group).releasable(computed));
+    for (; released < std::min(all, blocks.size()); ++released)
+      allocator_->release(
+          std::exchange(blocks[released], BlockId::released(blocks[released].tier, group)));
   }
 }
 
 void BlockTable::clear() {
-  if (pool_) promise(0);
+  if (pool_) promise({});
   // The last ones are left first: they are of no use without those before them.
-  for (auto id = blocks_.rbegin(); id != blocks_.rend(); ++id) allocator_->release(*id);
-  blocks_.clear();
+  for (int group = 0; group < allocator_->groups(); ++group) {
+    const std::span<const BlockId> blocks = held(group);
+    for (auto id = blocks.rbegin(); id != blocks.rend(); ++id) allocator_->release(*id);
+  }
+  blocks_ = {};
+  released_ = {};
   pool_.reset();
   spans_ = false;
 }

@@ -185,7 +185,7 @@ std::vector<int> pools_of(const BlockAllocator& blocks, const BlockTable& table)
 
 TEST(BlockTableTest, ASequenceThatNoPoolHoldsGoesOnInTheNext) {
   BlockAllocator blocks({40, 64, 33}, /*span_blocks=*/16);
-  EXPECT_EQ(blocks.longest(), 32 + 64 + 33);
+  EXPECT_EQ(blocks.longest(), (32 + 64 + 33) * kKvBlockTokens);
   BlockTable table(blocks, 100 * kKvBlockTokens);
   ASSERT_TRUE(table.try_reserve(3 * kKvBlockTokens));
   EXPECT_EQ(pools_of(blocks, table), (std::vector{16, 0, 0}));
@@ -218,7 +218,7 @@ TEST(BlockTableTest, OneThatAPoolHoldsStaysWhole) {
 
 TEST(BlockTableTest, WithoutSpanningItIsRefused) {
   BlockAllocator blocks({40, 64});
-  EXPECT_EQ(blocks.longest(), 64);
+  EXPECT_EQ(blocks.longest(), 64 * kKvBlockTokens);
   BlockTable table(blocks, 100 * kKvBlockTokens);
   EXPECT_FALSE(table.try_reserve(100 * kKvBlockTokens));
 }
@@ -244,12 +244,12 @@ TEST(BlockTableTest, SpansBehindWhatItShares) {
   std::vector<BlockId> shared;
   for (int i = 0; i < 5; ++i) shared.push_back(blocks.try_allocate(Tier::kDevice).value());
   BlockTable table(blocks, 90 * kKvBlockTokens);
-  const auto plan = table.try_plan(50 * kKvBlockTokens, blocks.rooms(), shared);
+  const auto plan = table.try_plan(50 * kKvBlockTokens, blocks.rooms(), {shared});
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->pool, Tier::kDevice);
-  EXPECT_EQ(plan->blocks, 27) << "up to a whole run";
-  EXPECT_EQ(plan->beyond[index_of(Tier::kHost)], 32);
-  table.begin_in(plan->pool, shared);
+  EXPECT_EQ(plan->blocks[0], 27) << "up to a whole run";
+  EXPECT_EQ(plan->beyond[0][index_of(Tier::kHost)], 32);
+  table.begin_in(plan->pool, {shared});
   table.take(*plan);
   EXPECT_EQ(pools_of(blocks, table), (std::vector{32, 32}));
 }
@@ -268,7 +268,7 @@ TEST(BlockTableTest, SharesBlocksOfSeveralPoolsWhereItSpans) {
   EXPECT_FALSE(blocks.can_follow(all.first(6), shared[0], /*spans=*/true)) << "never back";
   for (const BlockId id : shared) blocks.hold(id);
   BlockTable second(blocks, 11 * kKvBlockTokens);
-  second.begin_in(Tier::kHost, shared);
+  second.begin_in(Tier::kHost, {shared});
   ASSERT_TRUE(second.try_reserve(9 * kKvBlockTokens));
   EXPECT_EQ(second.blocks().back().tier, Tier::kHost);
   EXPECT_TRUE(second.uses(Tier::kDevice) && second.uses(Tier::kHost));

@@ -28,6 +28,12 @@ BlockKey salted_key(const BlockKey& first, std::string_view salt) {
   return key_of(XXH3_128bits_withSeed(bytes.data(), bytes.size(), kSeed));
 }
 
+BlockKey group_key(const BlockKey& chain, int group) {
+  if (group == 0) return chain;
+  constexpr uint64_t kSeed = 0x47726f75704b5600;
+  return key_of(XXH3_128bits_withSeed(&chain, sizeof(chain), kSeed + static_cast<uint64_t>(group)));
+}
+
 BlockKey next_key(const BlockKey& before, std::span<const int32_t> tokens) {
   // The chain goes in as bytes before the tokens, not as a seed of 64 bits.
   std::array<std::byte, sizeof(BlockKey) + kKvBlockTokens * sizeof(int32_t)> bytes;

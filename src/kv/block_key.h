@@ -31,6 +31,9 @@ BlockKey first_key(std::string_view salt);
 // Where the chains of one group of sequences begin, apart from those of all other groups: `salt`,
 // which is not empty, names the group.
 BlockKey salted_key(const BlockKey& first, std::string_view salt);
+// The key under which a group of layers (model/state_group.h) keeps what it has for the tokens of a
+// chain's key: in the first group that key itself.
+BlockKey group_key(const BlockKey& chain, int group);
 // Of the block with these tokens, kKvBlockTokens at most, behind the one with key `before`.
 BlockKey next_key(const BlockKey& before, std::span<const int32_t> tokens);
 

@@ -26,5 +26,13 @@ TEST(BlockKeyTest, SaltsPartChains) {
   EXPECT_NE(next_key(salted_key(first, "a"), tokens), next_key(first, tokens));
 }
 
+TEST(BlockKeyTest, GroupsPartKeysButForTheFirst) {
+  const BlockKey first = first_key("salt");
+  EXPECT_EQ(group_key(first, 0), first) << "folders of models with one group stay readable";
+  EXPECT_EQ(group_key(first, 1), (BlockKey{0x78ddab44a1508527, 0x439672e34a1e7a2c}));
+  EXPECT_NE(group_key(first, 1), group_key(first, 2));
+  EXPECT_NE(group_key(first, 1), group_key(salted_key(first, "a"), 1));
+}
+
 }  // namespace
 }  // namespace spillway

@@ -69,6 +69,9 @@ StateGroups group_states(const std::vector<std::shared_ptr<const LayerSpec>>& la
     place.index = static_cast<int>(group->layers.size());
     group->layers.push_back(static_cast<int>(i));
   }
+  SPW_CHECK(found.groups.size() <= kMostStateGroups, kInternal,
+            "internal error: layers keep state in {} ways; at most {} are possible",
+            found.groups.size(), kMostStateGroups);
   return found;
 }
 

@@ -52,7 +52,7 @@ struct StateGroups {
   std::vector<LayerStatePlace> layers = {};  // [layer]
 };
 // Throws kInternal where a layer reads the state of one that has none of its own, or whose state
-// has another kind or shape, and for windows below 1.
+// has another kind or shape, for windows below 1, and for more than kMostStateGroups groups.
 StateGroups group_states(const std::vector<std::shared_ptr<const LayerSpec>>& layers);
 
 // What a KV cache for these groups is made of, with elements of this type.

@@ -55,6 +55,15 @@ TEST(StateGroupTest, RefusesStateThatIsNotThere) {
   EXPECT_THROW(group_states({layer_with(heads(2, 0, true))}), Error);
 }
 
+TEST(StateGroupTest, RefusesMoreGroupsThanTablesHave) {
+  std::vector<std::shared_ptr<const LayerSpec>> layers;
+  for (int heads_of = 1; heads_of <= kMostStateGroups; ++heads_of)
+    layers.push_back(layer_with(heads(heads_of)));
+  EXPECT_EQ(group_states(layers).groups.size(), size_t{kMostStateGroups});
+  layers.push_back(layer_with(heads(kMostStateGroups + 1)));
+  EXPECT_THROW(group_states(layers), Error);
+}
+
 TEST(StateGroupTest, ALayerWithoutAttentionHasNoState) {
   const StateGroups found = group_states({std::make_shared<LayerSpec>(), layer_with(heads(2))});
   EXPECT_EQ(found.layers[0].group, -1);

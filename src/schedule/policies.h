@@ -28,7 +28,7 @@ struct SequenceView {
   // it went beyond. Not more than expected; 0 where nobody predicts.
   int64_t reserved = 0;
   int outgrown = 0;               // how often it went beyond
-  int64_t blocks = 0;             // that it holds
+  int64_t blocks = 0;             // that it holds of BlockAllocator::forecast_group()
   std::optional<Tier> pool = {};  // where; nothing: it has none
 };
 

@@ -47,7 +47,7 @@ SequenceView Scheduler::view_of(const Sequence& sequence) const {
           .mean_answer = mean_answer(),
           .reserved = sequence.reserved,
           .outgrown = sequence.outgrown,
-          .blocks = static_cast<int64_t>(sequence.blocks.blocks().size()),
+          .blocks = static_cast<int64_t>(sequence.blocks.held(allocator_.forecast_group()).size()),
           .pool = sequence.blocks.pool()};
 }
 
@@ -185,12 +185,12 @@ void Scheduler::preempt_all() {
   while (!running_.empty()) preempt(running_.back());
 }
 
-std::vector<RequestId> Scheduler::choose_to_give_way(Tier pool, int64_t blocks) const {
+std::vector<RequestId> Scheduler::choose_to_give_way(Tier pool, int64_t blocks, int group) const {
   std::vector<const Sequence*> holding;
   std::unordered_map<BlockId, int> holders;
   for (const Sequence& sequence : running_) {
     if (sequence.blocks.uses(pool)) holding.push_back(&sequence);
-    for (const BlockId block : sequence.blocks.blocks())
+    for (const BlockId block : sequence.blocks.held(group))
       if (block.tier == pool) ++holders[block];
   }
   std::vector<RequestId> chosen;
@@ -199,7 +199,7 @@ std::vector<RequestId> Scheduler::choose_to_give_way(Tier pool, int64_t blocks) 
     for (const Sequence* const sequence : holding) views.push_back(view_of(*sequence));
     const auto victim =
         holding.begin() + static_cast<std::ptrdiff_t>(policies_.victim->choose(views));
-    for (const BlockId block : (*victim)->blocks.blocks()) {
+    for (const BlockId block : (*victim)->blocks.held(group)) {
       const auto held = holders.find(block);
       if (held != holders.end() && --held->second == 0) holders.erase(held);
     }
@@ -272,16 +272,30 @@ class Scheduler::Planner {
   }
 
  private:
-  PoolRoom& room(Tier pool) { return rooms_[index_of(pool)]; }
-  int64_t most_free() const {
-    int64_t most = 0;
-    for (const PoolRoom& pool : rooms_) most = std::max(most, pool.free);
-    return most;
+  PoolRoom& room(Tier pool, int group) { return rooms_[index_of(group)][index_of(pool)]; }
+  PoolRoom& room_of(BlockId block) { return room(block.tier, block.group); }
+  // Whether what a sequence of so many tokens holds of each group at once fits, beside the blocks
+  // that it begins with, into what is free in a pool.
+  bool has_room(Tier pool, int64_t tokens, const GroupBlocks& begun) const {
+    return fits(tokens, begun, [&](size_t group) { return rooms_[group][index_of(pool)].free; });
   }
-  int64_t all_free() const {
-    int64_t all = 0;
-    for (const PoolRoom& pool : rooms_) all += pool.free;
-    return all;
+  // The same for one that may be in several pools.
+  bool has_room_in_all(int64_t tokens, const GroupBlocks& begun) const {
+    return fits(tokens, begun, [&](size_t group) {
+      int64_t all = 0;
+      for (const PoolRoom& pool : rooms_[group]) all += pool.free;
+      return all;
+    });
+  }
+  template <class FreeOf>
+  bool fits(int64_t tokens, const GroupBlocks& begun, const FreeOf& free_of) const {
+    for (int group = 0; group < of_.allocator_.groups(); ++group) {
+      const auto have = static_cast<int64_t>(begun[index_of(group)].size());
+      const int64_t rest = std::min(of_.allocator_.rule(group).entries(tokens) - have,
+                                    of_.allocator_.most_blocks(tokens, group));
+      if (rest > free_of(index_of(group))) return false;
+    }
+    return true;
   }
   int running() const { return of_.running() - static_cast<int>(plan_.preempted.size()); }
 
@@ -309,19 +323,24 @@ class Scheduler::Planner {
   }
 
   void take(const Sequence& sequence, const Reservation& reservation) {
-    PoolRoom& of = room(reservation.pool);
-    of.free -= reservation.blocks;
-    of.promised += reservation.promised - sequence.blocks.promised();
-    for (size_t pool = 0; pool < rooms_.size(); ++pool)
-      rooms_[pool].free -= reservation.beyond[pool];
+    for (int group = 0; group < of_.allocator_.groups(); ++group) {
+      PoolRoom& of = room(reservation.pool, group);
+      of.free -= reservation.blocks[index_of(group)];
+      of.promised += reservation.promised[index_of(group)] - sequence.blocks.promised(group);
+      for (const Tier pool : of_.allocator_.pools())
+        room(pool, group).free -= reservation.beyond[index_of(group)][index_of(pool)];
+    }
   }
 
   // What a victim gives back: blocks that nobody else holds.
   void give_back(const Sequence& victim) {
-    for (const BlockId block : victim.blocks.blocks()) {
-      if (++given_back_[block] == of_.allocator_.holders(block)) ++room(block.tier).free;
+    for (int group = 0; group < of_.allocator_.groups(); ++group) {
+      for (const BlockId block : victim.blocks.held(group)) {
+        if (++given_back_[block] == of_.allocator_.holders(block)) ++room_of(block).free;
+      }
+      if (const auto pool = victim.blocks.pool())
+        room(*pool, group).promised -= victim.blocks.promised(group);
     }
-    if (const auto pool = victim.blocks.pool()) room(*pool).promised -= victim.blocks.promised();
     plan_.preempted.push_back(victim.given.id);
     preempted_.insert(victim.given.id);
   }
@@ -349,12 +368,12 @@ class Scheduler::Planner {
         take(sequence, *reservation);
         return reservation;
       }
-      const int64_t needed = blocks_for_tokens(sequence.known);
       const bool spans = sequence.blocks.spans(0);
       const Tier pool = sequence.blocks.pool().value();
-      if (needed > (spans ? of_.allocator_.longest() : of_.allocator_.total(pool))) {
+      const BlockAllocator& allocator = of_.allocator_;
+      if (sequence.known > (spans ? allocator.longest() : allocator.longest_in(pool))) {
         // No pool has room for it, or another, or all together: there it begins again.
-        if (needed > of_.allocator_.longest()) {
+        if (sequence.known > allocator.longest()) {
           plan_.exhausted.push_back(sequence.given.id);
         } else {
           give_back(sequence);
@@ -391,16 +410,24 @@ class Scheduler::Planner {
   FoundPrefix find_prefix(const Sequence& sequence) {
     if (of_.prefixes_ == nullptr || sequence.given.scored) return {};
     FoundPrefix found = of_.prefixes_->find(sequence.given.id, beginning_);
-    if (found.tokens == 0 || found.is_coming || rooms_.size() == 1) return found;
+    if (found.tokens == 0 || found.is_coming || of_.allocator_.pools().size() == 1) return found;
     if (sequence.blocks.spans(sequence.known + 1)) return found;  // it goes on elsewhere
-    const Tier pool = !found.blocks.empty()  ? found.blocks.front().tier
-                      : !found.loads.empty() ? Tier::kDevice
-                                             : found.partly->tier;
     const int64_t end = sequence.reserved > 0 ? sequence.reserved : sequence.given.expected;
-    const int64_t rest = blocks_for_tokens(std::max<int64_t>(sequence.known + 1, end)) -
-                         static_cast<int64_t>(found.blocks.size());
-    const int64_t free = room(pool).free - static_cast<int64_t>(newly_held(found).size());
-    return rest <= free ? found : FoundPrefix{};
+    const std::vector<BlockId> held = newly_held(found);
+    for (const BlockId block : held) --room_of(block).free;
+    const bool has =
+        has_room(pool_of(found), std::max<int64_t>(sequence.known + 1, end), found.blocks);
+    for (const BlockId block : held) ++room_of(block).free;
+    return has ? found : FoundPrefix{};
+  }
+
+  // Where the first of what was found is, or comes to.
+  static Tier pool_of(const FoundPrefix& found) {
+    for (const std::vector<BlockId>& blocks : found.blocks)
+      if (!blocks.empty()) return blocks.front().tier;
+    for (const std::optional<BlockId>& partly : found.partly)
+      if (partly) return partly->tier;
+    return Tier::kDevice;
   }
 
   // Blocks that are kept for nobody are counted as free, until somebody begins with them.
@@ -409,8 +436,11 @@ class Scheduler::Planner {
     const auto look_at = [&](BlockId block) {
       if (of_.allocator_.holders(block) == 0 && !held_.contains(block)) blocks.push_back(block);
     };
-    for (const BlockId block : found.blocks) look_at(block);
-    if (found.partly) look_at(*found.partly);
+    for (size_t group = 0; group < found.blocks.size(); ++group) {
+      for (const BlockId block : found.blocks[group])
+        if (!block.is_released()) look_at(block);
+      if (found.partly[group]) look_at(*found.partly[group]);
+    }
     return blocks;
   }
 
@@ -446,7 +476,8 @@ class Scheduler::Planner {
       FoundPrefix found = find_prefix(next);
       if (found.is_coming && passed < kMostPassed) {
         ++passed;
-        if (!found.fetch.empty()) plan_.fetches.push_back({place.id, std::move(found.fetch)});
+        if (std::ranges::any_of(found.fetch, [](const auto& keys) { return !keys.empty(); }))
+          plan_.fetches.push_back({place.id, std::move(found.fetch)});
         continue;
       }
       if (!try_begin(next, std::move(found))) return;
@@ -467,15 +498,17 @@ class Scheduler::Planner {
       views.push_back(of_.view_of(sequence));
       blocks += views.back().blocks;
     }
-    return of_.policies_.admission->forecast(views, blocks + of_.allocator_.free());
+    const BlockAllocator& allocator = of_.allocator_;
+    return of_.policies_.admission->forecast(
+        views, blocks + allocator.free_of(allocator.forecast_group()));
   }
 
   bool try_begin(const Sequence& next, FoundPrefix found) {
     const std::vector<BlockId> held = newly_held(found);
     bool is_spoken_for = false;  // what it would begin with is others' room by now
-    for (const BlockId block : held) is_spoken_for |= --room(block.tier).free < 0;
+    for (const BlockId block : held) is_spoken_for |= --room_of(block).free < 0;
     const auto give_up = [&] {
-      for (const BlockId block : held) ++room(block.tier).free;
+      for (const BlockId block : held) ++room_of(block).free;
       return false;
     };
     const auto begin_without_prefix = [&] {
@@ -483,9 +516,11 @@ class Scheduler::Planner {
       return try_begin(next, {});
     };
     if (is_spoken_for) return begin_without_prefix();
-    const auto have = static_cast<int64_t>(found.blocks.size());
-    const int64_t free = next.blocks.spans(next.known + 1) ? all_free() : most_free();
-    if (!is_alone() && blocks_for_tokens(next.known + 1) - have > free) {
+    const auto is_in_room = [&](Tier pool) { return has_room(pool, next.known + 1, found.blocks); };
+    const bool fits = next.blocks.spans(next.known + 1)
+                          ? has_room_in_all(next.known + 1, found.blocks)
+                          : std::ranges::any_of(of_.allocator_.pools(), is_in_room);
+    if (!is_alone() && !fits) {
       plan_.is_full = true;  // it is what there was room for
       return give_up();
     }
@@ -493,12 +528,8 @@ class Scheduler::Planner {
     if (tokens <= 0 || (next.given.scored && logit_rows_ <= 0)) return give_up();
     const auto reservation = next.blocks.try_plan(found.tokens + tokens, rooms_, found.blocks);
     // What is kept for others would do where it is alone; and a copy stays where it is.
-    const bool is_elsewhere =
-        reservation && ((found.partly && found.partly->tier != reservation->pool) ||
-                        (!found.loads.empty() &&
-                         (reservation->pool != Tier::kDevice ||
-                          reservation->blocks < static_cast<int64_t>(found.loads.size()))));
-    if (found.tokens > 0 && (!reservation || is_elsewhere)) return begin_without_prefix();
+    if (found.tokens > 0 && (!reservation || is_elsewhere(found, *reservation)))
+      return begin_without_prefix();
     if (!reservation) {
       if (is_alone()) plan_.exhausted.push_back(next.given.id);  // nobody will ever make room
       plan_.is_full = true;
@@ -507,6 +538,18 @@ class Scheduler::Planner {
     held_.insert(held.begin(), held.end());
     begin(next, std::move(found), tokens, *reservation);
     return true;
+  }
+
+  // Whether what is to be copied or loaded does not come to where the sequence takes its blocks.
+  static bool is_elsewhere(const FoundPrefix& found, const Reservation& reservation) {
+    for (size_t group = 0; group < found.blocks.size(); ++group) {
+      const std::optional<BlockId>& partly = found.partly[group];
+      if (partly && partly->tier != reservation.pool) return true;
+      const auto loads = static_cast<int64_t>(found.loads[group].size());
+      if (loads > 0 && (reservation.pool != Tier::kDevice || reservation.blocks[group] < loads))
+        return true;
+    }
+    return false;
   }
 
   void begin(const Sequence& next, FoundPrefix found, int32_t tokens,
@@ -520,7 +563,7 @@ class Scheduler::Planner {
   }
 
   const Scheduler& of_;
-  std::vector<PoolRoom> rooms_;
+  PoolRooms rooms_;
   int32_t tokens_, prompt_tokens_, logit_rows_;  // what the step still has room for
   bool is_short_of_room_ = false;                // one that runs waits
   StepPlan plan_;
@@ -535,11 +578,18 @@ bool Scheduler::spans(RequestId id) const {
   return of.blocks.spans(of.known + 1);
 }
 
+void Scheduler::release_behind() {
+  for (Sequence& sequence : running_) sequence.blocks.release_behind(sequence.computed);
+}
+
 StepPlan Scheduler::prepare() const { return Planner(*this).make(); }
 
 void Scheduler::begin(Sequence& sequence, const StepPlan::Beginning& beginning) {
-  for (const BlockId block : beginning.found.blocks) allocator_.hold(block);
-  if (beginning.found.partly) allocator_.hold(*beginning.found.partly);  // until it is copied
+  for (const std::vector<BlockId>& blocks : beginning.found.blocks)
+    for (const BlockId block : blocks)
+      if (!block.is_released()) allocator_.hold(block);
+  for (const std::optional<BlockId>& partly : beginning.found.partly)
+    if (partly) allocator_.hold(*partly);  // until it is copied
   sequence.blocks.begin_in(beginning.pool, beginning.found.blocks);
   sequence.computed = beginning.found.tokens;
   queue_.erase(sequence.place);
@@ -579,15 +629,20 @@ void Scheduler::apply(StepPlan& plan) {
     sequence.computed += chunk.tokens;
     recomputed_tokens_ += std::clamp(sequence.farthest - chunk.start, 0, chunk.tokens);
     sequence.farthest = std::max(sequence.farthest, sequence.computed);
+    chunk.table = &sequence.blocks;
     chunk.block_table = &sequence.blocks.blocks();
   }
   for (size_t i = 0; i < plan.beginning.size(); ++i) {
     const FoundPrefix& found = plan.beginning[i].found;
-    const std::vector<BlockId>& blocks = *plan.chunks[plan.beginning[i].chunk].block_table;
-    size_t next = found.blocks.size();
-    for (const BlockKey& key : found.loads)
-      plan.loads.push_back({key, blocks[next++].in<Tier::kDevice>(), i});
-    if (found.partly) plan.copies.push_back({*found.partly, blocks[next]});
+    const BlockTable& table = *plan.chunks[plan.beginning[i].chunk].table;
+    for (int group = 0; group < allocator_.groups(); ++group) {
+      const std::vector<BlockId>& blocks = table.blocks(group);
+      size_t next = found.blocks[index_of(group)].size();
+      for (const BlockKey& key : found.loads[index_of(group)])
+        plan.loads.push_back({key, blocks[next++].in<Tier::kDevice>(), i});
+      if (const auto& partly = found.partly[index_of(group)])
+        plan.copies.push_back({*partly, blocks[next]});
+    }
   }
   policies_.admission->began(newcomers, plan.is_full, begun_before);
 }

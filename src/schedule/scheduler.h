@@ -34,8 +34,8 @@ class PrefixSource {
  public:
   virtual ~PrefixSource() = default;
   // All of one pool, the device's where something is to be loaded, for at least one token fewer
-  // than it has. Asked again in each step as long as the request has not begun. `beginning`: in the
-  // same step; what these compute is coming.
+  // than it has; of all groups up to the same token. Asked again in each step as long as the
+  // request has not begun. `beginning`: in the same step; what these compute is coming.
   virtual FoundPrefix find(RequestId id, std::span<const RequestId> beginning) const = 0;
 };
 
@@ -75,11 +75,14 @@ class Scheduler {
   void preempt_all();
 
   // Who gives way, one after the other, until those that run hold at most `blocks` of a pool.
-  std::vector<RequestId> choose_to_give_way(Tier pool, int64_t blocks) const;
+  std::vector<RequestId> choose_to_give_way(Tier pool, int64_t blocks, int group = 0) const;
   void preempt(std::span<const RequestId> ids);
   // Blocks of those that run have other ids.
   void rename(std::span<const BlockAllocator::Move> moves);
 
+  // Gives back the blocks that no token of their sequences reaches any more, as behind a window.
+  // Once before each step.
+  void release_behind();
   // The next step; changes nothing. Empty chunks: nothing to do.
   StepPlan prepare() const;
   // Takes and gives back blocks as the plan says, which was prepared since the last change, and
@@ -87,13 +90,16 @@ class Scheduler {
   void apply(StepPlan& plan);
   void release_copies(const StepPlan& plan);
   StepPlan next_step() {
+    release_behind();
     StepPlan plan = prepare();
     apply(plan);
     return plan;
   }
 
   // Of one that runs, until the next change.
-  const std::vector<BlockId>& blocks_of(RequestId id) { return at(id).blocks.blocks(); }
+  const std::vector<BlockId>& blocks_of(RequestId id, int group = 0) {
+    return at(id).blocks.blocks(group);
+  }
   int32_t computed_of(RequestId id) { return at(id).computed; }
   // Whether one that is here is, or with one more token would be, in several pools.
   bool spans(RequestId id) const;

@@ -141,7 +141,7 @@ struct OneBlockPrefix : PrefixSource {
   FoundPrefix find(RequestId of, std::span<const RequestId>) const override {
     const auto found = of == id(2) ? blocks.try_peek(key) : std::nullopt;
     if (!found) return {};
-    return {.blocks = {*found}, .tokens = kKvBlockTokens};
+    return {.blocks = {{{*found}}}, .tokens = kKvBlockTokens};
   }
   BlockAllocator& blocks;
   BlockKey key = first_key("a");

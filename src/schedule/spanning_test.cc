@@ -89,7 +89,7 @@ TEST(SpanningScheduleTest, RandomOnesEnd) {
     BlockAllocator allocator(pools, kRun);
     std::vector<Wanted> wanted;
     for (int request = 0; request < pick(1, 8); ++request) {
-      const auto most = static_cast<int>(allocator.longest() * kKvBlockTokens);
+      const auto most = static_cast<int>(allocator.longest());
       const int prompt = pick(1, pick(0, 1) == 0 ? most - 1 : 60);
       wanted.push_back({prompt, pick(1, std::min(200, most - prompt))});
     }

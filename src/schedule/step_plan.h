@@ -20,20 +20,23 @@ struct ScheduledChunk {
   int32_t reused = 0;  // before these, of a sequence that begins: found in blocks of others
   bool last = false;   // reaches the newest known token: the next one can be sampled
   Reservation reservation = {};  // the blocks that it takes for that
-  // Valid from apply() until the next change of the scheduler.
+  // Valid from apply() until the next change of the scheduler: of the first group, and of all.
   const std::vector<BlockId>* block_table = nullptr;
+  const BlockTable* table = nullptr;
 };
 
-// What a request begins with, and others have computed.
+// What a request begins with, and others have computed: of each group of layers.
 struct FoundPrefix {
-  std::vector<BlockId> blocks;  // whole ones, to be shared
+  GroupBlocks blocks = {};  // whole ones, to be shared, behind placeholders for what is not needed
   // Behind them: what comes from elsewhere (kv/kv_store.h) into blocks of its own, on the device.
   // All whole, but for the last where `tokens` ends in it.
-  std::vector<BlockKey> loads = {};
-  std::optional<BlockId> partly = {};  // behind all: its first tokens are the same, to be copied
-  int32_t tokens = 0;                  // all of these
+  PerGroup<std::vector<BlockKey>> loads = {};
+  // Behind all: its first tokens are the same, to be copied. A recurrent state is always copied.
+  PerGroup<std::optional<BlockId>> partly = {};
+  int32_t tokens = 0;      // all of these
   bool is_coming = false;  // much of the rest is being computed or read: it pays to wait for it
-  std::vector<BlockKey> fetch = {};  // it will be coming, once these are asked for
+  // It will be coming, once these are asked for.
+  PerGroup<std::vector<BlockKey>> fetch = {};
 };
 
 struct StepPlan {
@@ -55,7 +58,7 @@ struct StepPlan {
   // What is to be brought to host memory for those that wait for it.
   struct Fetch {
     RequestId id;
-    std::vector<BlockKey> keys;
+    PerGroup<std::vector<BlockKey>> keys;
   };
   std::vector<Fetch> fetches;
   // Blocks whose contents are copied before the step: set by apply().

@@ -120,7 +120,7 @@ class SimulatedEngine : private PrefixSource {
       if (chunk.last) accept(chunk.id);
     }
     for (const RequestId id : plan.exhausted) {
-      EXPECT_GT(blocks_for_tokens(known(sequences_.at(id))), allocator_.largest_pool())
+      EXPECT_GT(known(sequences_.at(id)), allocator_.longest())
           << "it ended although there is room for it";
       end(id);
       ++exhausted_;
@@ -191,8 +191,9 @@ class SimulatedEngine : private PrefixSource {
 
   Books books() const {
     Books all;
-    for (const PoolRoom& room : allocator_.rooms())
-      all.numbers.insert(all.numbers.end(), {room.free, room.promised});
+    for (const auto& of_group : allocator_.rooms())
+      for (const PoolRoom& room : of_group)
+        all.numbers.insert(all.numbers.end(), {room.free, room.promised});
     for (const BlockId block : all_blocks_) all.numbers.push_back(allocator_.holders(block));
     all.numbers.insert(all.numbers.end(),
                        {scheduler_.running(), scheduler_.waiting(), scheduler_.preemptions()});
@@ -211,10 +212,10 @@ class SimulatedEngine : private PrefixSource {
     }
     for (const StepPlan::Beginning& beginning : plan.beginning) {
       add(-2, beginning.chunk, beginning.pool, beginning.found.tokens,
-          beginning.found.partly.has_value());
-      if (beginning.found.partly) add_block(*beginning.found.partly);
-      for (const BlockId block : beginning.found.blocks) add_block(block);
-      for (const BlockKey& key : beginning.found.loads) add(key.low, key.high);
+          beginning.found.partly[0].has_value());
+      if (beginning.found.partly[0]) add_block(*beginning.found.partly[0]);
+      for (const BlockId block : beginning.found.blocks[0]) add_block(block);
+      for (const BlockKey& key : beginning.found.loads[0]) add(key.low, key.high);
     }
     add(plan.is_full, plan.copies.size());
     for (const RequestId id : plan.passed_over) add(id);
@@ -415,17 +416,17 @@ class SimulatedEngine : private PrefixSource {
   // Behind what the pool has, where that is the device's: whole blocks, and a tail.
   void find_stored(std::span<const int32_t> tokens, std::span<const BlockKey> keys,
                    FoundPrefix& found) const {
-    if (!found.blocks.empty() && found.blocks.front().tier != Tier::kDevice) return;
-    size_t next = found.blocks.size();
+    if (!found.blocks[0].empty() && found.blocks[0].front().tier != Tier::kDevice) return;
+    size_t next = found.blocks[0].size();
     for (; next < keys.size() && stored_.contains(keys[next]); ++next)
-      found.loads.push_back(keys[next]);
-    found.tokens += static_cast<int32_t>(found.loads.size()) * kKvBlockTokens;
+      found.loads[0].push_back(keys[next]);
+    found.tokens += static_cast<int32_t>(found.loads[0].size()) * kKvBlockTokens;
     if (next < keys.size()) return;
     const auto rest = tokens.subspan(next * kKvBlockTokens);
     for (size_t n = rest.size(); n > 0; --n) {
       const BlockKey key = next_key(next == 0 ? first_key_ : keys[next - 1], rest.first(n));
       if (!stored_.contains(key)) continue;
-      found.loads.push_back(key);
+      found.loads[0].push_back(key);
       found.tokens += static_cast<int32_t>(n);
       return;
     }
@@ -440,15 +441,15 @@ class SimulatedEngine : private PrefixSource {
     const auto peek = [&](const BlockKey& key) {
       const auto block = allocator_.try_peek(key);
       const bool is_elsewhere =
-          block && !found.blocks.empty() && block->tier != found.blocks.front().tier;
+          block && !found.blocks[0].empty() && block->tier != found.blocks[0].front().tier;
       return is_elsewhere ? std::nullopt : block;
     };
-    while (found.blocks.size() < keys.size()) {
-      const auto block = peek(keys[found.blocks.size()]);
+    while (found.blocks[0].size() < keys.size()) {
+      const auto block = peek(keys[found.blocks[0].size()]);
       if (!block) break;
-      found.blocks.push_back(*block);
+      found.blocks[0].push_back(*block);
     }
-    const size_t whole = found.blocks.size() * kKvBlockTokens;
+    const size_t whole = found.blocks[0].size() * kKvBlockTokens;
     found.tokens = static_cast<int32_t>(whole);
     const size_t worth = whole + kWorthWaiting * kKvBlockTokens;
     if (worth <= tokens.size()) {
@@ -463,18 +464,18 @@ class SimulatedEngine : private PrefixSource {
     }
     if (found.is_coming) return found;
     if (options_.stores) find_stored(tokens, keys, found);
-    if (!found.loads.empty() && sequence.steps_to_fetch > 0) {
+    if (!found.loads[0].empty() && sequence.steps_to_fetch > 0) {
       found.is_coming = true;
       return found;
     }
     if (found.tokens % kKvBlockTokens != 0) return found;
-    const size_t begun = found.blocks.size() + found.loads.size();
+    const size_t begun = found.blocks[0].size() + found.loads[0].size();
     const auto rest = tokens.subspan(begun * kKvBlockTokens);
     for (size_t n = std::min<size_t>(rest.size(), kKvBlockTokens - 1); n > 0; --n) {
       const auto block = peek(next_key(begun == 0 ? first_key_ : keys[begun - 1], rest.first(n)));
       // What is loaded comes to the device, and so must the copy.
-      if (!block || (!found.loads.empty() && block->tier != Tier::kDevice)) continue;
-      found.partly = block;
+      if (!block || (!found.loads[0].empty() && block->tier != Tier::kDevice)) continue;
+      found.partly[0] = block;
       found.tokens += static_cast<int32_t>(n);
       break;
     }

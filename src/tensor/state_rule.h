@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "tensor/kv_format.h"
@@ -21,8 +22,11 @@ enum class StateKind : uint8_t {
 // whatever these could reach is kept.
 inline constexpr int kMostCutBack = 16;
 
-// Groups of layers that a model may have.
+// A model has at most so many groups of layers that keep the same state (model/state_group.h).
 inline constexpr int kMostStateGroups = 4;
+// One of something for each group; those that a model does not have stay as they are made.
+template <class T>
+using PerGroup = std::array<T, kMostStateGroups>;
 
 struct StateRule {
   StateKind kind = StateKind::kFull;
@@ -44,11 +48,14 @@ struct StateRule {
   int64_t entries(int64_t tokens) const {
     return is_paged() ? blocks_for_tokens(tokens) : std::min<int64_t>(tokens, 1);
   }
+  // Of these, how many of the first no token at `position` or behind it reaches.
+  int64_t unreachable(int64_t position) const {
+    return keeps_all() ? 0 : first_reachable(position) / kKvBlockTokens;
+  }
   // Of these, how many of the first no token needs any more once `computed` tokens are there, be it
   // that the sequence is cut back.
   int64_t releasable(int64_t computed) const {
-    if (keeps_all()) return 0;
-    return first_reachable(std::max<int64_t>(computed - kMostCutBack, 0)) / kKvBlockTokens;
+    return unreachable(std::max<int64_t>(computed - kMostCutBack, 0));
   }
   // Blocks that a sequence of `tokens` tokens holds at most at once, whose steps bring up to
   // `step_tokens` of them.

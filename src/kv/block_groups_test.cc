@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pools and tables of several groups of layers, against a plain model of who holds what.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "kv/block_allocator.h"
+
+namespace spillway {
+namespace {
+
+constexpr StateRule kFull{}, kRecurrent{StateKind::kRecurrent};
+constexpr StateRule window(int64_t tokens) { return {StateKind::kWindow, tokens}; }
+constexpr StateRule chunk(int64_t tokens) { return {StateKind::kChunk, tokens}; }
+
+using Groups = std::vector<GroupPools>;
+
+TEST(BlockGroupsTest, AllGroupsGrowOrNone) {
+  BlockAllocator blocks(Groups{{kFull, {8}}, {window(32), {3}}}, 0, 16);
+  BlockTable table(blocks);
+  ASSERT_TRUE(table.try_reserve(3 * kKvBlockTokens));
+  EXPECT_FALSE(table.try_reserve(4 * kKvBlockTokens)) << "the window's pool has three";
+  EXPECT_EQ(blocks.free(Tier::kDevice, 0), 5);
+  EXPECT_EQ(table.blocks(0).size(), 3u);
+  EXPECT_EQ(table.blocks(1), block_range(0, 3, Tier::kDevice, 1));
+}
+
+TEST(BlockGroupsTest, AWindowGivesBackWhatIsBehindIt) {
+  BlockAllocator blocks(Groups{{kFull, {8}}, {window(32), {4}}}, 0, 16);
+  BlockTable table(blocks);
+  ASSERT_TRUE(table.try_reserve(4 * kKvBlockTokens));
+  table.release_behind(4 * kKvBlockTokens - 2);
+  EXPECT_EQ(blocks.free(Tier::kDevice, 1), 0) << "drafts may be cut back to where it is reached";
+  table.release_behind(4 * kKvBlockTokens - 1);
+  EXPECT_EQ(blocks.free(Tier::kDevice, 1), 1);
+  EXPECT_TRUE(table.blocks(1)[0].is_released());
+  EXPECT_EQ(table.blocks(1).size(), 4u) << "entries stay where they are";
+  EXPECT_EQ(table.held(1).size(), 3u);
+  EXPECT_EQ(table.held(0).size(), 4u);
+  ASSERT_TRUE(table.try_reserve(5 * kKvBlockTokens));
+  EXPECT_EQ(table.blocks(1).back(), (BlockId{Tier::kDevice, 0, 1})) << "another use of it";
+  table.clear();
+  EXPECT_EQ(blocks.free(), blocks.total());
+}
+
+TEST(BlockGroupsTest, ARecurrentStateIsTakenOnce) {
+  BlockAllocator blocks(Groups{{kFull, {8}}, {kRecurrent, {2}}}, 0, 16);
+  EXPECT_EQ(blocks.forecast_group(), 0);
+  BlockTable first(blocks), second(blocks), third(blocks);
+  ASSERT_TRUE(first.try_reserve(1));
+  ASSERT_TRUE(first.try_reserve(100));
+  EXPECT_EQ(first.blocks(1).size(), 1u);
+  ASSERT_TRUE(second.try_reserve(1));
+  EXPECT_FALSE(third.try_reserve(1)) << "a sequence has one state, and there are two";
+  first.clear();
+  EXPECT_TRUE(third.try_reserve(1));
+}
+
+// The pool must have room for what is expected in every group.
+TEST(BlockGroupsTest, APoolIsChosenByTheGroupThatHasLeast) {
+  BlockAllocator blocks(Groups{{kFull, {100, 100}}, {window(64), {2, 20}}}, 0, 32);
+  BlockTable table(blocks, 50 * kKvBlockTokens);
+  ASSERT_TRUE(table.try_reserve(1));
+  EXPECT_EQ(table.pool(), Tier::kHost);
+  EXPECT_EQ(table.blocks(0).size(), 50u) << "what stays is taken at once";
+  EXPECT_EQ(table.blocks(1).size(), 1u);
+}
+
+TEST(BlockGroupsTest, TheLongestSequenceDoesNotDependOnWindowsThatHaveRoom) {
+  const int32_t most = static_cast<int32_t>(window(64).most_blocks(1 << 20, 32));
+  EXPECT_EQ(BlockAllocator(Groups{{kFull, {100}}, {window(64), {most}}}, 0, 32).longest(), 1600);
+  EXPECT_EQ(BlockAllocator(Groups{{kFull, {100}}, {window(64), {most - 1}}}, 0, 32).longest(),
+            (most - 1) * kKvBlockTokens);
+  EXPECT_GT(BlockAllocator(Groups{{window(64), {most}}}, 0, 32).longest(), 1 << 30);
+  EXPECT_EQ(BlockAllocator(Groups{{kFull, {100}}, {kRecurrent, {0}}}, 0, 32).longest(), 0);
+  // Window pools that have room for whole runs besides.
+  EXPECT_EQ(BlockAllocator(Groups{{kFull, {40, 64}}, {window(64), {60, 60}}}, 16, 32).longest(),
+            (32 + 64) * kKvBlockTokens);
+}
+
+// A table as it should be: of each entry the number of the use that its block was taken for.
+constexpr int64_t kReleased = -1;
+struct PlainTable {
+  BlockTable table;
+  int64_t tokens = 0;
+  PerGroup<std::vector<int64_t>> uses = {};
+};
+
+class RandomGroups {
+ public:
+  explicit RandomGroups(uint32_t seed) : random_(seed), blocks_(make_groups(), span_, kStep) {}
+
+  void run(int steps) {
+    for (int step = 0; step < steps && !testing::Test::HasFailure(); ++step) {
+      SCOPED_TRACE(step);
+      const int what = below(12);
+      if (what < 2) tables_.push_back(make_table());
+      if (what == 2) share();
+      if (what >= 3 && what < 9) grow();
+      if (what == 9 && !tables_.empty()) tables_.erase(tables_.begin() + below(size()));
+      if (what == 10) resize();
+      if (what == 11 && !tables_.empty()) keep(*tables_[pick()]);
+      check();
+    }
+    tables_.clear();
+    blocks_.forget_all();
+    EXPECT_EQ(blocks_.free(), blocks_.total());
+    for (int group = 0; group < blocks_.groups(); ++group)
+      for (const Tier pool : blocks_.pools())
+        EXPECT_EQ(blocks_.unpromised(pool, group), blocks_.total(pool, group));
+  }
+
+  int64_t refused = 0, shared = 0, released = 0, moved = 0;
+
+ private:
+  static constexpr int64_t kStep = 40;
+  int below(int n) { return static_cast<int>(random_() % static_cast<uint32_t>(n)); }
+  int size() const { return static_cast<int>(tables_.size()); }
+  size_t pick() { return static_cast<size_t>(below(size())); }
+
+  Groups make_groups() {
+    const int pools = 1 + below(3);
+    span_ = below(2) == 0 ? 0 : 4;
+    Groups groups;
+    for (int n = 1 + below(kMostStateGroups); n > 0; --n) {
+      GroupPools group;
+      const int kind = below(4);
+      if (kind == 1) group.rule = window(1 + below(100));
+      if (kind == 2) group.rule = chunk(1 + below(100));
+      if (kind == 3) group.rule = kRecurrent;
+      for (int i = 0; i < pools; ++i) group.pools.push_back(1 + below(24));
+      groups.push_back(std::move(group));
+    }
+    return groups;
+  }
+
+  std::unique_ptr<PlainTable> make_table() {
+    return std::make_unique<PlainTable>(
+        PlainTable{.table = BlockTable(blocks_, below(3) == 0 ? 0 : below(400))});
+  }
+
+  // All groups together, and only what the plan said.
+  void grow() {
+    if (tables_.empty()) return;
+    PlainTable& plain = *tables_[pick()];
+    if (below(3) == 0) release_behind(plain);
+    const int64_t tokens = plain.tokens + 1 + below(kStep);
+    const PoolRooms before = blocks_.rooms();
+    if (!plain.table.try_reserve(tokens)) {
+      ++refused;
+      EXPECT_TRUE(same(before, blocks_.rooms())) << "all or nothing";
+      if (plain.table.pool() && !plain.table.spans(tokens))
+        EXPECT_TRUE(is_short(plain, tokens, *plain.table.pool())) << "there is room";
+      return;
+    }
+    plain.tokens = tokens;
+    add_uses(plain);
+  }
+
+  bool is_short(const PlainTable& plain, int64_t tokens, Tier pool) const {
+    for (int group = 0; group < blocks_.groups(); ++group) {
+      const auto have = static_cast<int64_t>(plain.table.blocks(group).size());
+      if (blocks_.rule(group).entries(tokens) - have > blocks_.free(pool, group)) return true;
+    }
+    return false;
+  }
+  static bool same(const PoolRooms& one, const PoolRooms& other) {
+    for (size_t group = 0; group < one.size(); ++group)
+      for (size_t pool = 0; pool < one[group].size(); ++pool)
+        if (one[group][pool].free != other[group][pool].free ||
+            one[group][pool].promised != other[group][pool].promised)
+          return false;
+    return true;
+  }
+
+  // A block that was taken had no holder, and so no use that counts.
+  void add_uses(PlainTable& plain) {
+    for (int group = 0; group < blocks_.groups(); ++group) {
+      std::vector<int64_t>& uses = plain.uses[index_of(group)];
+      const std::vector<BlockId>& blocks = plain.table.blocks(group);
+      while (uses.size() < blocks.size()) {
+        EXPECT_EQ(blocks_.holders(blocks[uses.size()]), 1);
+        use_of_[blocks[uses.size()]] = next_use_;
+        uses.push_back(next_use_++);
+      }
+    }
+  }
+
+  void release_behind(PlainTable& plain) {
+    plain.table.release_behind(plain.tokens);
+    for (int group = 0; group < blocks_.groups(); ++group) {
+      std::vector<int64_t>& uses = plain.uses[index_of(group)];
+      const auto all = static_cast<size_t>(blocks_.rule(group).releasable(plain.tokens));
+      for (size_t i = 0; i < std::min(all, uses.size()); ++i) {
+        released += uses[i] != kReleased ? 1 : 0;
+        uses[i] = kReleased;
+      }
+      // The first pool gives out blocks one by one.
+      if (plain.table.spans(0) || plain.table.pool() != Tier::kDevice) continue;
+      const int64_t cut_back = kMostCutBack / kKvBlockTokens + 1;
+      EXPECT_LE(static_cast<int64_t>(plain.table.held(group).size()),
+                blocks_.most_blocks(plain.tokens, group) + cut_back);
+    }
+  }
+
+  // Begins with the first blocks of another, as a prefix that is found.
+  void share() {
+    if (tables_.empty()) return;
+    const PlainTable& from = *tables_[pick()];
+    const int64_t whole = below(1 + static_cast<int>(from.tokens / kKvBlockTokens));
+    if (whole == 0) return;
+    GroupBlocks begun;
+    PerGroup<std::vector<int64_t>> uses;
+    for (int group = 0; group < blocks_.groups(); ++group) {
+      const StateRule& rule = blocks_.rule(group);
+      for (int64_t i = 0; rule.is_paged() && i < whole; ++i) {
+        const BlockId block = from.table.blocks(group)[static_cast<size_t>(i)];
+        const bool is_needed = i >= rule.unreachable(whole * kKvBlockTokens);
+        if (is_needed && block.is_released()) return;
+        begun[index_of(group)].push_back(is_needed ? block : BlockId::released(block.tier, group));
+        uses[index_of(group)].push_back(is_needed ? use_of_.at(block) : kReleased);
+      }
+    }
+    auto plain = make_table();
+    if (!begun[0].empty() && begun[0].front().tier != begun[0].back().tier &&
+        !plain->table.spans(0))
+      return;
+    const int64_t tokens = whole * kKvBlockTokens + 1 + below(kStep);
+    const auto plan = plain->table.try_plan(tokens, blocks_.rooms(), begun);
+    if (!plan) return;
+    if (plain->table.spans(tokens) != plain->table.spans(0)) return;
+    for (const std::vector<BlockId>& of_group : begun)
+      for (const BlockId block : of_group)
+        if (!block.is_released()) blocks_.hold(block);
+    plain->table.begin_in(plan->pool, begun);
+    plain->table.take(*plan);
+    plain->tokens = tokens;
+    plain->uses = std::move(uses);
+    add_uses(*plain);
+    tables_.push_back(std::move(plain));
+    ++shared;
+  }
+
+  void keep(const PlainTable& plain) {
+    const int group = below(blocks_.groups());
+    const std::span<const BlockId> held = plain.table.held(group);
+    if (held.empty()) return;
+    const BlockId block = held[static_cast<size_t>(below(static_cast<int>(held.size())))];
+    blocks_.keep(block, group_key(BlockKey{static_cast<uint64_t>(next_use_++), 1}, group));
+  }
+
+  // What is held behind the new end goes on under other ids.
+  void resize() {
+    const int group = below(blocks_.groups());
+    const Tier pool =
+        blocks_.pools()[static_cast<size_t>(below(static_cast<int>(blocks_.pools().size())))];
+    const int32_t held = blocks_.total(pool, group) - blocks_.free(pool, group);
+    const auto moves = blocks_.resize(pool, held + below(12), group);
+    std::map<BlockId, int64_t> changed;
+    for (const auto& [from, to] : moves) changed[to] = use_of_.at(from);
+    for (const auto& [block, use] : changed) use_of_[block] = use;
+    for (const auto& plain : tables_) plain->table.rename(moves);
+    moved += static_cast<int64_t>(moves.size());
+  }
+
+  void check() const {
+    std::map<BlockId, int32_t> holders;
+    for (const auto& plain : tables_) {
+      const std::vector<BlockId>* first = nullptr;
+      for (int group = 0; group < blocks_.groups(); ++group) {
+        const std::vector<BlockId>& blocks = plain->table.blocks(group);
+        const std::vector<int64_t>& uses = plain->uses[index_of(group)];
+        ASSERT_EQ(blocks.size(), uses.size());
+        EXPECT_GE(static_cast<int64_t>(blocks.size()), blocks_.rule(group).entries(plain->tokens));
+        for (size_t i = 0; i < blocks.size(); ++i) {
+          EXPECT_EQ(blocks[i].group, group);
+          ASSERT_EQ(blocks[i].is_released(), uses[i] == kReleased);
+          if (uses[i] == kReleased) continue;
+          EXPECT_EQ(use_of_.at(blocks[i]), uses[i]) << "another sequence's block";
+          ++holders[blocks[i]];
+        }
+        if (!blocks_.rule(group).is_paged()) continue;
+        for (size_t i = 0; first != nullptr && i < std::min(blocks.size(), first->size()); ++i)
+          EXPECT_EQ(blocks[i].tier, (*first)[i].tier) << "entry " << i;
+        first = first != nullptr ? first : &blocks;
+      }
+    }
+    for (int group = 0; group < blocks_.groups(); ++group) {
+      for (const Tier pool : blocks_.pools()) {
+        int32_t free = 0;
+        for (const BlockId id : block_range(0, blocks_.total(pool, group), pool, group)) {
+          const auto held = holders.find(id);
+          const int32_t count = held == holders.end() ? 0 : held->second;
+          EXPECT_EQ(blocks_.holders(id), count);
+          free += count == 0 ? 1 : 0;
+        }
+        EXPECT_EQ(blocks_.free(pool, group), free);
+      }
+    }
+  }
+
+  std::mt19937 random_;
+  int64_t span_ = 0;
+  BlockAllocator blocks_;
+  std::vector<std::unique_ptr<PlainTable>> tables_;
+  std::map<BlockId, int64_t> use_of_;
+  int64_t next_use_ = 0;
+};
+
+TEST(BlockGroupsTest, NoBlockIsTakenTwiceAndNoneIsLost) {
+  int64_t refused = 0, shared = 0, released = 0, moved = 0;
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(seed);
+    RandomGroups groups(seed);
+    groups.run(300);
+    if (testing::Test::HasFailure()) return;
+    refused += groups.refused;
+    shared += groups.shared;
+    released += groups.released;
+    moved += groups.moved;
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_GT(shared, 500);
+  EXPECT_GT(released, 1000);
+  EXPECT_GT(moved, 300);
+}
+
+}  // namespace
+}  // namespace spillway
