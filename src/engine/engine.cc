@@ -50,7 +50,8 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
     : decoder_(decoder),
       kv_(kv),
       tokenizer_(tokenizer),
-      allocator_(kv.pools(), decoder.span_blocks()),
+      allocator_(kv.group_pools(), decoder.span_blocks(),
+                 at_most(decoder.max_tokens(), options.max_step_tokens)),
       reuses_(options.reuse_prefixes),
       store_(options.reuse_prefixes ? options.store : nullptr),
       first_key_(first_key(fmt::format("{} {} {}", decoder.spec().name,
@@ -214,7 +215,8 @@ std::optional<KvStoreStats> Engine::store_stats() const {
 EngineState Engine::state() const {
   EngineState state{.running = scheduler_.running(), .waiting = scheduler_.waiting()};
   for (const Tier pool : allocator_.pools())
-    state.kv.push_back({allocator_.total(pool), allocator_.free(pool)});
+    state.kv.push_back({allocator_.total(pool, allocator_.forecast_group()),
+                        allocator_.free(pool, allocator_.forecast_group())});
   state.store = store_stats();
   const LayerTable& layers = kv_.layers();
   state.turning = layers.turning();
@@ -240,21 +242,22 @@ int32_t Engine::blocks_for_another() const {
     others_blocks += of.blocks;
   }
   if (others == 0) return 0;
-  const int64_t spoken_for = allocator_.total(Tier::kDevice) - allocator_.unpromised(Tier::kDevice);
+  const int64_t spoken_for =
+      device_blocks() - allocator_.unpromised(Tier::kDevice, swapped_group());
   const int64_t blocks = spoken_for + (others_blocks + others - 1) / others;
   return blocks <= kv_.layers().sizes().most_blocks() ? static_cast<int32_t>(blocks) : 0;
 }
 
 bool Engine::device_is_short(const StepPlan& plan, int32_t enough_blocks) const {
   if (plan.is_full || !plan.preempted.empty()) return true;
-  if (enough_blocks > allocator_.total(Tier::kDevice)) return true;
+  if (enough_blocks > device_blocks()) return true;
   if (lengths_ == nullptr) return false;
   // Before anybody has to wait.
   std::vector<SequenceView> there = scheduler_.at_work_and_next(max_sequences_);
   std::erase_if(there, [](const SequenceView& of) {
     return of.pool.value_or(Tier::kDevice) != Tier::kDevice;
   });
-  return peak_blocks(there) > allocator_.total(Tier::kDevice);
+  return peak_blocks(there) > device_blocks();
 }
 
 void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
@@ -273,7 +276,7 @@ void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
        .has_prompts = has_prompt_chunks(plan),
        .wants_room = device_is_short(plan, enough_blocks),
        .link_is_busy = weights_s > kBusyLink * seconds,
-       .used_blocks = allocator_.total(Tier::kDevice) - allocator_.free(Tier::kDevice),
+       .used_blocks = device_blocks() - allocator_.free(Tier::kDevice, swapped_group()),
        .enough_blocks = enough_blocks,
        .changed_s = std::exchange(turns_changed_s_, 0)});
   if (turning == kv_.layers().turning()) return;
@@ -286,13 +289,15 @@ void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
 // As many as must give way, as in a step that has too little room; the others' blocks go where the
 // pool still is.
 std::vector<KvCache::BlockCopy> Engine::shrink_pool(int32_t blocks) {
-  const std::vector<RequestId> losing = scheduler_.choose_to_give_way(Tier::kDevice, blocks);
+  const std::vector<RequestId> losing =
+      scheduler_.choose_to_give_way(Tier::kDevice, blocks, swapped_group());
   for (const RequestId id : losing) {
     no_longer_coming(id);
     if (reuses_) keep_tail(*requests_.at(id), scheduler_.computed_of(id));
   }
   scheduler_.preempt(losing);
-  const std::vector<BlockAllocator::Move> moves = allocator_.resize(Tier::kDevice, blocks);
+  const std::vector<BlockAllocator::Move> moves =
+      allocator_.resize(Tier::kDevice, blocks, swapped_group());
   scheduler_.rename(moves);
   std::vector<KvCache::BlockCopy> copies;
   for (const auto& [from, to] : moves)
@@ -319,16 +324,16 @@ void Engine::change_turns(int turning) {
   if (turning == kv_.layers().turning()) return;
   const int32_t blocks = kv_.layers().sizes().blocks_with(turning);
   std::vector<KvCache::BlockCopy> moves;
-  if (blocks < allocator_.total(Tier::kDevice)) moves = shrink_pool(blocks);
+  if (blocks < device_blocks()) moves = shrink_pool(blocks);
   try {
     if (store_ != nullptr) store_all_evicted();
     decoder_.change_turns(kv_, turning, moves);
   } catch (...) {
     lose_all();
-    allocator_.resize(Tier::kDevice, kv_.device_blocks());
+    allocator_.resize(Tier::kDevice, kv_.swapped().device_blocks(), swapped_group());
     throw;
   }
-  allocator_.resize(Tier::kDevice, kv_.device_blocks());
+  allocator_.resize(Tier::kDevice, kv_.swapped().device_blocks(), swapped_group());
   ++stats_.turn_changes;
 }
 
@@ -402,6 +407,8 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
         std::span<const TokenId>(request.tokens)
             .subspan(static_cast<size_t>(chunk.start), static_cast<size_t>(chunk.tokens));
     sequences.push_back({tokens, chunk.start, *chunk.block_table, logit_rows(request, chunk)});
+    for (int group = 1; group < kv_.groups(); ++group)
+      sequences.back().other_tables[static_cast<size_t>(group - 1)] = chunk.table->blocks(group);
     const bool in_prompt = chunk.start < static_cast<int32_t>(request.params.prompt.size());
     if (in_prompt) prompt_tokens += chunk.tokens;
     has_prompts = has_prompts || in_prompt || chunk.tokens > 1;

@@ -159,6 +159,9 @@ class Engine : private PrefixSource {
   void unpin(Request& request);
   void distrust(Request& request);
   void store_all_evicted();
+  // The group whose layers may be swapped, and its blocks on the device.
+  int swapped_group() const { return kv_.swapped_group(); }
+  int32_t device_blocks() const { return allocator_.total(Tier::kDevice, swapped_group()); }
   // Of the device, to so many blocks; what is to be copied within it before it is smaller.
   std::vector<KvCache::BlockCopy> shrink_pool(int32_t blocks);
   // After a step of so many seconds, which drew so many tokens.

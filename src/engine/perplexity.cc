@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "engine/sampler.h"
 #include "engine/unusable_logits.h"
-#include "kv/block_allocator.h"
+#include "runtime/lone_sequence.h"
 
 namespace spillway {
 
@@ -19,21 +19,16 @@ using LogitSink = std::function<void(int64_t first, const Activations& logits)>;
 void forward_on_device(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
                        int64_t first_wanted, const LogitSink& sink) {
   const auto total = static_cast<int64_t>(tokens.size());
-  const int64_t blocks = blocks_for_tokens(total);
-  SPW_CHECK(blocks <= kv.blocks(), kInvalidArgument,
-            "{} tokens do not fit into a KV cache of {} tokens", total,
-            int64_t{kv.blocks()} * kKvBlockTokens);
-  const std::vector<BlockId> table = kv.blocks_in_order(0, blocks);
+  LoneSequence sequence(kv, decoder, total);
   for (int64_t start = 0, count = 0; start < total; start += count) {
     count = std::min<int64_t>(decoder.max_tokens(), total - start);
     // Sparse attention is for tokens that are generated, one at a time: so are those scored.
     if (decoder.attention_topk() > 0)
       count = start < first_wanted ? std::min(count, first_wanted - start) : 1;
     const int64_t wanted = std::clamp<int64_t>(start + count - first_wanted, 0, count);
-    const StepSequence sequence{
-        tokens.subspan(static_cast<size_t>(start), static_cast<size_t>(count)),
-        static_cast<int32_t>(start), table, static_cast<int32_t>(wanted)};
-    const Activations logits = decoder.step(kv, {&sequence, 1});
+    const StepSequence part = sequence.part(
+        tokens.subspan(static_cast<size_t>(start), static_cast<size_t>(count)), start, wanted);
+    const Activations logits = decoder.step(kv, {&part, 1});
     if (wanted > 0) sink(start + count - wanted, logits);
   }
 }

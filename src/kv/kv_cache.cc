@@ -38,6 +38,13 @@ std::vector<int32_t> KvCache::pools(int group) const {
   return sizes;
 }
 
+std::vector<GroupPools> KvCache::group_pools() const {
+  std::vector<GroupPools> all;
+  for (int group = 0; group < groups(); ++group)
+    all.push_back({.rule = shape(group).rule, .pools = pools(group)});
+  return all;
+}
+
 std::vector<BlockId> KvCache::blocks_in_order(int64_t first, int64_t count, int group) const {
   SPW_ASSERT(first >= 0 && count >= 0 && first + count <= blocks(group));
   std::vector<BlockId> all = block_range(0, device_blocks(group), Tier::kDevice, group);

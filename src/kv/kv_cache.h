@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "kv/block_allocator.h"
 #include "kv/block_id.h"
 #include "kv/kv_group_cache.h"
 #include "kv/layer_table.h"
@@ -62,6 +63,7 @@ class KvCache {
   bool has(BlockId block) const { return block.group < groups() && of(block.group).has(block); }
   // The blocks of a group in each memory as they are now, for a BlockAllocator.
   std::vector<int32_t> pools(int group = 0) const;
+  std::vector<GroupPools> group_pools() const;
   // For who has the cache to itself: so many of all of a group's blocks, those on the device before
   // those in host memory and on disk.
   std::vector<BlockId> blocks_in_order(int64_t first, int64_t count, int group = 0) const;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kv/block_allocator.h"
+#include "runtime/lone_sequence.h"
 #include "tensor/half.h"
 #include "tensor/kv_format.h"
 
@@ -117,19 +117,15 @@ class ScoreCollector {
 
 ScoreRange measure_scores(Decoder& decoder, KvCache& kv, std::span<const int32_t> tokens) {
   const auto total = static_cast<int64_t>(tokens.size());
-  const int64_t blocks = blocks_for_tokens(total);
-  SPW_CHECK(total > 1 && blocks <= kv.blocks(), kInvalidArgument,
-            "{} tokens to look at scores of; give 2 to {}", total,
-            int64_t{kv.blocks()} * kKvBlockTokens);
-  const std::vector<BlockId> table = kv.blocks_in_order(0, blocks);
+  SPW_CHECK(total > 1, kInvalidArgument, "{} tokens to look at scores of; give 2 or more", total);
+  LoneSequence sequence(kv, decoder, total);
   ScoreCollector collector(decoder.device());
   decoder.observe_attention([&](const auto&... args) { collector.look_at(args...); });
   for (int64_t start = 0; start < total;) {
     const int64_t count = std::min<int64_t>(decoder.max_tokens(), total - start);
-    const StepSequence sequence{
-        tokens.subspan(static_cast<size_t>(start), static_cast<size_t>(count)),
-        static_cast<int32_t>(start), table, 0};
-    decoder.step(kv, {&sequence, 1});
+    const StepSequence part = sequence.part(
+        tokens.subspan(static_cast<size_t>(start), static_cast<size_t>(count)), start, 0);
+    decoder.step(kv, {&part, 1});
     start += count;
   }
   decoder.observe_attention(nullptr);

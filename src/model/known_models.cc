@@ -17,6 +17,7 @@ enum class Kind {
   kLlama32,
   kSmolLm2,
   kMistral,
+  kMistral01,
   kGptJ,
   kChatGlm2,
   kBloom
@@ -55,6 +56,7 @@ constexpr Sizes kSizes[] = {
     {"llama-3.2-1b", Kind::kLlama32, 16, 2048, 32, 8, 8192, 128256, 131072},
     {"llama-3.2-3b", Kind::kLlama32, 28, 3072, 24, 8, 8192, 128256, 131072},
     {"tinyllama-1.1b", Kind::kLlama2, 22, 2048, 32, 4, 5632, 32000, 2048},
+    {"mistral-7b-v0.1", Kind::kMistral01, 32, 4096, 32, 8, 14336, 32000, 32768},
     {"mistral-7b", Kind::kMistral, 32, 4096, 32, 8, 14336, 32000, 32768},
     {"smollm2-135m", Kind::kSmolLm2, 30, 576, 9, 3, 1536, 49152, 8192},
     {"gpt-j-6b", Kind::kGptJ, 28, 4096, 16, 16, 16384, 50400, 2048},
@@ -126,6 +128,9 @@ void set_kind(TransformerShape& shape, Kind kind) {
       return;
     case Kind::kLlama1:
       shape.norm_eps = 1e-6F;
+      [[fallthrough]];
+    case Kind::kMistral01:
+      shape.sliding_window = 4096;
       [[fallthrough]];
     case Kind::kLlama2:
     case Kind::kMistral:

@@ -24,6 +24,7 @@ TEST(KnownModelsTest, CountsThePublishedParameters) {
   EXPECT_NEAR(billions("llama-3.2-1b"), 1.236, 0.001);
   EXPECT_NEAR(billions("smollm2-135m"), 0.1345, 0.0001);
   EXPECT_NEAR(billions("mistral-7b"), 7.242, 0.001);
+  EXPECT_NEAR(billions("mistral-7b-v0.1"), 7.242, 0.001);
   EXPECT_NEAR(billions("qwen2-0.5b"), 0.494, 0.001);
   EXPECT_NEAR(billions("qwen2.5-7b"), 7.616, 0.001);
   EXPECT_NEAR(billions("qwen2.5-32b"), 32.76, 0.01);

@@ -19,6 +19,9 @@ StateSpec state_of(const OpSpec& op, size_t layer) {
   SPW_CHECK(of.window >= 0 && (of.window > 0 || !of.chunked), kInternal,
             "internal error: layer {}: op '{}' has a window of {} tokens", layer, op.name,
             of.window);
+  SPW_CHECK(!of.chunked || of.window % kKvBlockTokens == 0, kUnsupported,
+            "layer {}: op '{}' attends to chunks of {} tokens; multiples of {} are supported",
+            layer, op.name, of.window, kKvBlockTokens);
   StateSpec state;
   if (of.window > 0) state.kind = of.chunked ? StateKind::kChunk : StateKind::kWindow;
   state.window = of.window;

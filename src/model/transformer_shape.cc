@@ -90,6 +90,7 @@ class ListBuilder {
                        .head_dim = shape_.head_dim,
                        .scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim)),
                        .window = shape_.sliding_window,
+                       .chunked = shape_.chunked_window && shape_.sliding_window > 0,
                        .alibi = shape_.position == PositionKind::kAlibi}});
     return attended;
   }

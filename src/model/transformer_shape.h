@@ -41,7 +41,8 @@ struct TransformerShape {
   int head_dim = 0;
   int64_t ffn = 0;
   int64_t max_context = 0;
-  int sliding_window = 0;  // 0 = none
+  int sliding_window = 0;       // 0 = none
+  bool chunked_window = false;  // tokens since the last multiple of the window are seen instead
   // With a window: every so many-th layer attends to all tokens; 0: none does.
   int full_attention_every = 0;
 

@@ -53,6 +53,22 @@ TEST_F(FootprintTest, SequencesThatShareKvTakeRowsOfLogitsAndNothingElse) {
   EXPECT_EQ(shared.device.total() - whole.device.total(), 6u * (4 * (768 + 50272) + 2 * 768));
 }
 
+// A sequence of 32K tokens keeps a window of 4,096 of them, what a step brings, what it may be cut
+// back by, and one block: the window begins anywhere in one.
+TEST(WindowFootprintTest, AWindowTakesItsTokensTheLargestStepAndABlock) {
+  const Model model = describe_dummy_model("mistral-7b-v0.1");
+  const RunSize size{.tokens = 32'768, .sequences = 3, .micro_tokens = 512};
+  const Footprint needs = footprint(model, {}, size, gpu_traits());
+  constexpr uint64_t kTokens = 4096 + 512 + kMostCutBack + kKvBlockTokens;
+  // K and V of 32 layers, 8 heads of 128 halves.
+  EXPECT_EQ(needs.device.of(MemoryTag::kKv), 3u * kTokens * 32 * 2 * 8 * 128 * 2);
+  EXPECT_EQ(needs.layout.device_blocks, 3 * 2048) << "room for all tokens";
+  // Shorter sequences take what they have.
+  const RunSize few{.tokens = 1024, .sequences = 3, .micro_tokens = 512};
+  EXPECT_EQ(footprint(model, {}, few, gpu_traits()).device.of(MemoryTag::kKv),
+            3u * 1024 * 32 * 2 * 8 * 128 * 2);
+}
+
 // Where weights stream, a step has a row for each of them, and layers wait for several
 // micro-batches.
 TEST_F(FootprintTest, SequencesThatShareKvHaveRowsInEachStep) {

@@ -31,6 +31,12 @@ bool is_beside_linear(const StepEvent& event) {
          is_load(event);
 }
 
+std::vector<StateRule> rules_of(const ModelSpec& spec) {
+  std::vector<StateRule> rules;
+  for (const StateGroup& group : spec.states.groups) rules.push_back(group.state.rule());
+  return rules;
+}
+
 bool has_rows_on_device(const MicroBatch& batch) {
   return batch.resident.rows > 0 || !batch.parted.resident.empty();
 }
@@ -46,6 +52,7 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
       ops_(device.ops()),
       spec_(spec),
       model_(spec.lowered),
+      rules_(rules_of(spec)),
       weights_(weights),
       options_(options),
       facts_(options.facts ? *options.facts : weights.facts()),
@@ -234,7 +241,8 @@ void Decoder::attach(const KvCache& kv) {
 
 AttentionParams Decoder::attention_params(int layer) const {
   const AttentionSpec& of = attention_of(layer);
-  return {of.heads, of.scale, of.window, attention_topk_};
+  // What a chunk hides, tables do not have (micro_batch.h).
+  return {of.heads, of.scale, of.chunked ? 0 : of.window, attention_topk_};
 }
 
 // Swapped rows that attend to a share of their positions read V over the bus where that is fewer
@@ -250,7 +258,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   check_step(kv, sequences);
   if (sequences.empty()) return {};
   step_ = cut_step(sequences, {.tokens = options_.micro_tokens,
-                               .groups = kv.groups(),
+                               .rules = rules_,
                                .sequences = options_.micro_sequences,
                                .staging_blocks = options_.staging_blocks,
                                .fixed_blocks = options_.fixed_blocks,

@@ -217,6 +217,7 @@ class Decoder {
   Ops& ops_;
   const ModelSpec& spec_;
   std::shared_ptr<const LoweredModel> model_;
+  std::vector<StateRule> rules_;  // by group of layers
   const ModelWeights& weights_;
   DecoderOptions options_;
   ModelFacts facts_;

@@ -40,6 +40,7 @@ struct MicroBatchCutter {
   std::vector<std::vector<int32_t>> logit_rows;  // by sequence
   std::vector<int64_t> written_from;             // by sequence: by its rows that were added last
 
+  int groups() const { return static_cast<int>(limits.rules.size()); }
   PartLimits part_limits() const { return {limits.staging_blocks, limits.fixed_blocks}; }
   static Tier tier_at(const StepSequence& sequence, int64_t position) {
     return sequence.block_table[static_cast<size_t>(position / kKvBlockTokens)].tier;
@@ -65,7 +66,7 @@ struct MicroBatchCutter {
     const Tier first = tier_at(sequence, 0), last = tier_at(sequence, end - 1);
     const int64_t blocks = blocks_for_tokens(end);
     int64_t held_blocks = 0;  // at most, in a group of layers
-    for (int group = 0; group < limits.groups; ++group) {
+    for (int group = 0; group < groups(); ++group) {
       const auto table = sequence.table(group).first(static_cast<size_t>(blocks));
       held_blocks = std::max(held_blocks, held(table));
     }
@@ -167,7 +168,7 @@ struct MicroBatchCutter {
         step.batches.empty() ? 0 : step.batches.back().first_row + step.batches.back().tokens;
     MicroBatch& batch = step.batches.emplace_back();
     batch.first_row = first_row;
-    batch.other_groups.resize(static_cast<size_t>(limits.groups - 1));
+    batch.other_groups.resize(static_cast<size_t>(groups() - 1));
     for (const Part& part : parts) {
       if (has_parts(part.path)) {
         add_parted(batch, part);
@@ -175,7 +176,7 @@ struct MicroBatchCutter {
         add_part(batch, part);
       }
     }
-    for (int group = 0; group < limits.groups; ++group) list_other_spans(batch, group);
+    for (int group = 0; group < groups(); ++group) list_other_spans(batch, group);
   }
 
   // Spans that ops on the device take, beside those of the first group's resident rows.
@@ -200,7 +201,7 @@ struct MicroBatchCutter {
 
   // One in each group of layers.
   void add_swap_group(MicroBatch& batch, Tier tier, bool parts, bool continues) const {
-    for (int group = 0; group < limits.groups; ++group) {
+    for (int group = 0; group < groups(); ++group) {
       SwapGroup& made = batch.of(group).swaps.emplace_back();
       made.tier = tier;
       made.parts = parts;
@@ -218,12 +219,12 @@ struct MicroBatchCutter {
   void find_swap_group(MicroBatch& batch, const Part& part, int64_t blocks) const {
     const Tier tier = sequences[part.sequence].block_table.front().tier;
     bool is_new = batch.swaps.empty() || batch.swaps.back().tier != tier;
-    for (int group = 0; group < limits.groups && !is_new; ++group) {
+    for (int group = 0; group < groups() && !is_new; ++group) {
       const int64_t more = held(table_of(part, group, blocks));
       is_new = batch.of(group).swaps.back().staging_blocks + more > limits.staging_blocks;
     }
     if (is_new) add_swap_group(batch, tier, /*parts=*/false, /*continues=*/false);
-    for (int group = 0; group < limits.groups && part.first > 0; ++group)
+    for (int group = 0; group < groups() && part.first > 0; ++group)
       batch.of(group).swaps.back().continues = true;
   }
 
@@ -248,19 +249,20 @@ struct MicroBatchCutter {
     const StepSequence& sequence = sequences[part.sequence];
     const int64_t blocks = blocks_after(sequence, part);
     if (part.path == KvPath::kSwapped) find_swap_group(batch, part, blocks);
-    for (int group = 0; group < limits.groups; ++group) {
+    for (int group = 0; group < groups(); ++group) {
       KvRows& of = batch.of(group);
       PathRows& path = rows_for(of, part.path);
       if (path.rows == 0) path.first_row = batch.tokens;
       const std::span<const BlockId> table = table_of(part, group, blocks);
       const std::span<const int32_t> home = home_of(batch, part, table);
       const int32_t start = sequence.start + part.first;
-      path.spans.push_back({path.rows, part.count, start,
-                            part.path == KvPath::kSwapped
-                                ? stage_table(batch, of.swaps.back(), table, start, home.size())
-                                : numbers_in(tier_of(part.path), batch, table),
-                            home});
-      if (part.path == KvPath::kHost) of.on_host.written.push_back(path.spans.back());
+      const SequenceSpan span{path.rows, part.count, start,
+                              part.path == KvPath::kSwapped
+                                  ? stage_table(batch, of.swaps.back(), table, start, home.size())
+                                  : numbers_in(tier_of(part.path), batch, table),
+                              home};
+      add_visible(group, span, /*begin=*/0, path.spans);
+      if (part.path == KvPath::kHost) add_visible(group, span, /*begin=*/0, of.on_host.written);
       path.rows += part.count;
     }
     add_tokens(batch, part);
@@ -276,7 +278,7 @@ struct MicroBatchCutter {
     const bool shared = part.path == KvPath::kSharedParts;
     const int64_t blocks = blocks_after(sequence, part);
     const int32_t start = sequence.start + part.first;
-    for (int group = 0; group < limits.groups; ++group) {
+    for (int group = 0; group < groups(); ++group) {
       KvRows& of = batch.of(group);
       if (of.parted.rows == 0) of.parted.first_row = batch.tokens;
       if (shared && of.on_host.rows == 0) of.on_host.first_row = batch.tokens;
@@ -295,10 +297,9 @@ struct MicroBatchCutter {
                                piece.begin * kKvBlockTokens < start;
         if (!find_parted_group(batch, part, piece, continues)) continue;
       }
-      for (int group = 0; group < limits.groups; ++group)
-        add_piece(batch, group, part, piece, resident);
+      for (int group = 0; group < groups(); ++group) add_piece(batch, group, part, piece, resident);
     }
-    for (int group = 0; group < limits.groups; ++group) {
+    for (int group = 0; group < groups(); ++group) {
       KvRows& of = batch.of(group);
       of.parted.rows += part.count;
       if (!shared) continue;
@@ -322,20 +323,20 @@ struct MicroBatchCutter {
     if (piece.tier == Tier::kDevice) {
       span.block_table = numbers_in(Tier::kDevice, batch, blocks);
       if (of.parted.resident.size() < resident) of.parted.resident.resize(resident);
-      of.parted.resident[resident - 1].push_back(span);
-      if (piece.holds_rows) of.parted.written.push_back(span);
+      add_visible(group, span, piece.begin, of.parted.resident[resident - 1]);
+      if (piece.holds_rows) add_visible(group, span, piece.begin, of.parted.written);
     } else if (piece.stays) {
       span.first_row = of.on_host.rows;
       span.block_table = numbers_in(Tier::kHost, batch, blocks);
-      of.on_host.shared.push_back(span);
-      if (piece.holds_rows) of.on_host.written.push_back(span);
+      add_visible(group, span, piece.begin, of.on_host.shared);
+      if (piece.holds_rows) add_visible(group, span, piece.begin, of.on_host.written);
     } else {
       SwapGroup& swap = of.swaps.back();
       span.block_table =
           stage_table(batch, swap, blocks,
                       start - static_cast<int32_t>(piece.begin) * kKvBlockTokens, /*at_home=*/0);
-      swap.spans.push_back(span);
-      if (piece.holds_rows) swap.written.push_back(span);
+      add_visible(group, span, piece.begin, swap.spans);
+      if (piece.holds_rows) add_visible(group, span, piece.begin, swap.written);
     }
   }
 
@@ -370,7 +371,7 @@ struct MicroBatchCutter {
   bool find_parted_group(MicroBatch& batch, const Part& part, const SequencePart& piece,
                          bool continues) const {
     bool is_new = batch.swaps.empty() || continues, is_held = false;
-    for (int group = 0; group < limits.groups; ++group) {
+    for (int group = 0; group < groups(); ++group) {
       const int64_t more = held(blocks_in(part, piece, group));
       is_held = is_held || more > 0;
       if (is_new) continue;
@@ -382,6 +383,32 @@ struct MicroBatchCutter {
     if (!is_held) return false;
     if (is_new) add_swap_group(batch, piece.tier, /*parts=*/true, continues);
     return true;
+  }
+
+  // Adds a span whose table begins with block `begin` of the sequence. In a group that attends to
+  // chunks, the rows of a chunk are a span of their own, whose table begins with the chunk: what
+  // came before it they do not see.
+  void add_visible(int group, const SequenceSpan& span, int64_t begin,
+                   std::vector<SequenceSpan>& spans) const {
+    const StateRule& rule = limits.rules[static_cast<size_t>(group)];
+    if (rule.kind != StateKind::kChunk) return spans.push_back(span);
+    const int64_t first = begin * kKvBlockTokens;
+    for (int32_t row = 0; row < span.rows;) {
+      const int64_t position = first + span.start + row;
+      const int64_t chunk = rule.first_reachable(position);
+      const auto rows =
+          static_cast<int32_t>(std::min<int64_t>(span.rows - row, chunk + rule.window - position));
+      const auto hidden = static_cast<size_t>(std::max<int64_t>(chunk - first, 0) / kKvBlockTokens);
+      if (hidden < span.block_table.size()) {
+        SequenceSpan& seen = spans.emplace_back(span);
+        seen.first_row += row;
+        seen.rows = rows;
+        seen.start += row - static_cast<int32_t>(hidden) * kKvBlockTokens;
+        seen.block_table = span.block_table.subspan(hidden);
+        seen.home = span.home.subspan(std::min(hidden, span.home.size()));
+      }
+      row += rows;
+    }
   }
 
   // Blocks with something in them come in; those that are written to go back. `at`: its place in

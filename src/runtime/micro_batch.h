@@ -124,9 +124,12 @@ struct MicroBatch : KvRows {
   std::vector<std::vector<int32_t>> tables_;  // of spans whose ids are not those of the cache
 };
 
+inline constexpr StateRule kOneFullGroup[] = {{}};
+
 struct MicroBatchLimits {
   int64_t tokens = 0;
-  int groups = 1;              // of layers: tables that each sequence has
+  // By group of layers: what they keep. Each sequence has a table for each.
+  std::span<const StateRule> rules = kOneFullGroup;
   int64_t sequences = 0;       // 0: any number
   int64_t staging_blocks = 0;  // of a swap group; a sequence that needs more comes in parts
   int64_t fixed_blocks = 0;    // PartLimits

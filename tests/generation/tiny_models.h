@@ -23,7 +23,8 @@ namespace spillway::testing_models {
 // quantized type: "llama-64-wide", "opt-64-wide", "llama-128-wide"; "llama-many-rows" has so many
 // that a GPU's blocks take several rounds; "llama-deep", "opt-deep" and "qwen3-deep" have nine
 // layers. In "mixed", "mixed-64" and "mixed-deep" every third layer attends to all tokens and the
-// others have a window, as in Gemma. "qwen2" has biases on q, k and v, "qwen3" norms their heads;
+// others have a window, as in Gemma; in "chunks" these attend to chunks, as in Llama 4, and in
+// "chunks-only" all layers do. "qwen2" has biases on q, k and v, "qwen3" norms their heads;
 // "neox" has parallel branches and rotates a quarter of each head; so does "stablelm", whose
 // branches share a norm.
 inline ModelSpec tiny_spec(const std::string& kind, int64_t context = 640) {
@@ -68,14 +69,16 @@ inline ModelSpec tiny_spec(const std::string& kind, int64_t context = 640) {
     shape.ffn = large ? 2560 : 1280;
     if (large) shape.rope.style = RopeStyle::kInterleaved;
   }
-  const bool has_window = kind.starts_with("window") || kind.starts_with("mixed");
+  const bool has_chunks = kind.starts_with("chunk");
+  const bool has_window = kind.starts_with("window") || kind.starts_with("mixed") || has_chunks;
   if (kind.starts_with("llama") || has_window) {
     shape.family = "llama";
     shape.rope.dims = shape.head_dim;
     for (const double f : base_inverse_frequencies(shape.rope))
       shape.rope.inverse_frequencies.push_back(static_cast<float>(f));
-    shape.sliding_window = has_window ? 37 : 0;
-    shape.full_attention_every = kind.starts_with("mixed") ? 3 : 0;
+    if (has_window) shape.sliding_window = kind.starts_with("window") ? 37 : has_chunks ? 32 : 20;
+    shape.chunked_window = has_chunks;
+    if (kind.starts_with("mixed") || kind == "chunks") shape.full_attention_every = 3;
   } else if (kind.starts_with("qwen")) {
     shape.family = kind.substr(0, kind.find('-'));
     set_plain_rope(shape.rope, 10000, shape.head_dim);

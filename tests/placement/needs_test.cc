@@ -26,22 +26,22 @@ constexpr RunSize kSize{
 void run_steps(Runner& runner) {
   constexpr auto kBlocks = static_cast<int32_t>(kTokens / kKvBlockTokens);
   std::vector<std::vector<int32_t>> tokens(kSequences);
-  std::vector<std::vector<BlockId>> tables(kSequences);
+  std::vector<testing_models::SequenceTables> tables;
   std::vector<StepSequence> together;
+  tables.reserve(kSequences);
   for (int i = 0; i < kSequences; ++i) {
     auto& mine = tokens[static_cast<size_t>(i)];
-    auto& table = tables[static_cast<size_t>(i)];
-    table = runner.kv.blocks_in_order(i * kBlocks, kBlocks);
+    auto& table = tables.emplace_back(runner.kv, runner.kv.blocks_in_order(i * kBlocks, kBlocks));
     mine = testing_models::tiny_prompt(6 + 9 * i, static_cast<uint32_t>(i + 1));
     const std::span<const int32_t> all(mine);
     const size_t last = mine.size() - 1;
     for (size_t start = 0; start < last;) {
       const size_t now = std::min(last - start, static_cast<size_t>(runner.decoder.max_tokens()));
-      const StepSequence part{all.subspan(start, now), static_cast<int32_t>(start), table, 0};
+      const StepSequence part = table.sequence(all.subspan(start, now), start, 0);
       runner.decoder.step(runner.kv, {&part, 1});
       start += now;
     }
-    together.push_back({all.last(1), static_cast<int32_t>(last), table, 1});
+    together.push_back(table.sequence(all.last(1), last, 1));
   }
   runner.decoder.step(runner.kv, together);
 }
@@ -86,8 +86,9 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     Device& device = with_accelerator ? static_cast<Device&>(accelerator) : host;
     IoQueue queue;
     LoadedModel loaded;
-    loaded.model = testing_models::tiny_model(i % 3 == 0 ? "opt-350m" : "llama",
-                                              i % 5 == 0 ? DType::kQ4_0 : DType::kF32);
+    constexpr const char* kKinds[] = {"opt-350m", "llama", "mixed"};
+    loaded.model =
+        testing_models::tiny_model(kKinds[i % 3], i % 5 == 0 ? DType::kQ4_0 : DType::kF32);
     const Footprint needs = footprint(loaded.model, plan, kSize, traits_of(device));
     EXPECT_EQ(device.usage().peak_bytes, 0u) << "asking takes nothing";
     loaded.weights = load_weights(device, loaded.model, {}, {},
@@ -110,21 +111,23 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
 TEST(NeedsTest, ALongSequenceTakesWhatItSaidItNeeds) {
   constexpr RunSize kLong{
       .tokens = 1600, .sequences = 1, .micro_tokens = 64, .kv_type = KvType::kF16};
-  for (const bool with_accelerator : {true, false}) {
+  for (const auto& [kind, with_accelerator] :
+       {std::pair("llama", true), {"llama", false}, {"mixed", true}, {"mixed", false}}) {
     for (const TierShares& kv :
          {TierShares{0.3, 0.7, 0}, {0.2, 0.4, 0.4}, {0, 1, 0}, {0.5, 0, 0.5}, {0, 0, 1}}) {
       for (const AttentionPlace place : {AttentionPlace::kGpu, AttentionPlace::kCpu}) {
         Plan plan;
         plan.kv = kv;
         plan.attention = place;
-        SCOPED_TRACE(fmt::format("accelerator {}, {}", with_accelerator, plan_to_json(plan)));
+        SCOPED_TRACE(
+            fmt::format("{}, accelerator {}, {}", kind, with_accelerator, plan_to_json(plan)));
         TempFolder folder;
         CpuDevice host(CpuDeviceOptions{.threads = 2});
         EmulatedAccelerator accelerator{EmulatedAcceleratorOptions{}};
         Device& device = with_accelerator ? static_cast<Device&>(accelerator) : host;
         IoQueue queue;
         LoadedModel loaded;
-        loaded.model = testing_models::tiny_model("llama");
+        loaded.model = testing_models::tiny_model(kind);
         loaded.model.spec.max_context = kLong.tokens;
         DeviceTraits traits = traits_of(device);
         // Room for half of what comes from elsewhere, and for sums.

@@ -19,6 +19,7 @@
 #include "runtime/decoder.h"
 #include "runtime/weight_mover.h"
 #include "storage/test_folder.h"
+#include "tests/generation/sequence_tables.h"
 #include "tests/generation/tiny_models.h"
 
 namespace spillway::placement {
@@ -141,10 +142,10 @@ struct PlacedModel {
   std::vector<float> run(int steps = 4, Decoding how = Decoding::kTogether,
                          std::span<PlacedModel* const> earlier = {}) {
     std::vector<std::vector<int32_t>> tokens;
-    std::vector<std::vector<BlockId>> tables;
+    std::vector<testing_models::SequenceTables> tables;
     for (int i = 0; i < kSequences; ++i) {
       tokens.push_back(testing_models::tiny_prompt(3 + 13 * i, static_cast<uint32_t>(i + 1)));
-      tables.push_back(kv->blocks_in_order(i * kBlocks, kBlocks));
+      tables.emplace_back(*kv, kv->blocks_in_order(i * kBlocks, kBlocks));
     }
     std::vector<float> all;
     const auto step = [&](const std::vector<StepSequence>& sequences) {
@@ -161,9 +162,9 @@ struct PlacedModel {
     for (size_t i = 0; i < kSequences; ++i) {
       const std::span<const int32_t> mine(tokens[i]);
       const size_t now = i == 3 ? 20 : mine.size();
-      first.push_back({mine.first(now), 0, tables[i], now == mine.size() ? 2 : 0});
+      first.push_back(tables[i].sequence(mine.first(now), 0, now == mine.size() ? 2 : 0));
       if (now < mine.size())
-        second.push_back({mine.subspan(now), static_cast<int32_t>(now), tables[i], 1});
+        second.push_back(tables[i].sequence(mine.subspan(now), static_cast<int32_t>(now), 1));
     }
     step(first);
     step(second);
@@ -172,8 +173,8 @@ struct PlacedModel {
       for (size_t i = 0; i < kSequences; ++i) {
         if (how == Decoding::kAlone) decoding.clear();
         tokens[i].push_back(static_cast<int32_t>((tokens[i].size() * 31 + i * 7) % 90 + 3));
-        decoding.push_back({std::span<const int32_t>(tokens[i]).last(1),
-                            static_cast<int32_t>(tokens[i].size() - 1), tables[i], 1});
+        decoding.push_back(tables[i].sequence(std::span<const int32_t>(tokens[i]).last(1),
+                                              static_cast<int32_t>(tokens[i].size() - 1), 1));
         if (how == Decoding::kAlone) step(decoding);
       }
       if (how == Decoding::kTogether) step(decoding);

@@ -15,6 +15,7 @@ namespace {
 
 using testing_models::make_request;
 using testing_models::run_all;
+using testing_models::SequenceTables;
 using testing_models::tiny_prompt;
 
 constexpr int32_t kAll = 160;  // blocks: more than the long sequence has
@@ -45,6 +46,7 @@ std::vector<float> run(SpanningModel& placed, const Pools& pools, int32_t on_dev
       table.push_back(DiskBlock{i - on_device - on_host});
     }
   }
+  SequenceTables tables(*placed.kv, table), other_tables(*placed.kv, other_table);
   std::vector<float> all;
   const auto step = [&](const std::vector<StepSequence>& sequences) {
     const std::vector<float> logits = placed.step(sequences);
@@ -53,25 +55,24 @@ std::vector<float> run(SpanningModel& placed, const Pools& pools, int32_t on_dev
   bool short_begun = false;
   for (int start = 0; start < kPrompt; start += chunk) {
     const auto count = static_cast<size_t>(std::min(chunk, kPrompt - start));
-    std::vector<StepSequence> sequences = {
-        {std::span<const int32_t>(tokens).subspan(static_cast<size_t>(start), count), start, table,
-         2}};
+    std::vector<StepSequence> sequences = {tables.sequence(
+        std::span<const int32_t>(tokens).subspan(static_cast<size_t>(start), count), start, 2)};
     if (!std::exchange(short_begun, true)) {
-      sequences.push_back({others, 0, other_table, 1});
+      sequences.push_back(other_tables.sequence(others, 0, 1));
     } else {
       others.push_back(7 + start % 80);
-      sequences.push_back({std::span<const int32_t>(others).last(1),
-                           static_cast<int32_t>(others.size() - 1), other_table, 1});
+      sequences.push_back(other_tables.sequence(std::span<const int32_t>(others).last(1),
+                                                static_cast<int32_t>(others.size() - 1), 1));
     }
     step(sequences);
   }
   for (int s = 0; s < kSteps; ++s) {
     tokens.push_back(5 + 11 * s);
     others.push_back(9 + 7 * s);
-    step({{std::span<const int32_t>(others).last(1), static_cast<int32_t>(others.size() - 1),
-           other_table, 1},
-          {std::span<const int32_t>(tokens).last(1), static_cast<int32_t>(tokens.size() - 1), table,
-           1}});
+    step({other_tables.sequence(std::span<const int32_t>(others).last(1),
+                                static_cast<int32_t>(others.size() - 1), 1),
+          tables.sequence(std::span<const int32_t>(tokens).last(1),
+                          static_cast<int32_t>(tokens.size() - 1), 1)});
   }
   return all;
 }
@@ -121,8 +122,9 @@ std::vector<Home> homes(double host_share) {
 
 // Streamed to the device, part after part: what it would have computed with all of it there.
 TEST_P(SpanningTest, PartsOnTheDeviceChangeNoBitOnACpu) {
-  for (const std::string& kind : {std::string("llama"), std::string("opt")}) {
+  for (const std::string& kind : {std::string("llama"), std::string("opt"), std::string("mixed")}) {
     for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kInt8}) {
+      if (kind == "mixed" && type != KvType::kF16) continue;  // groups and types are apart
       SpanningModel home(GetParam(), at_home(), kind, type, /*deterministic=*/true);
       const std::vector<float> expected = run(home, at_home(), kAll, 0);
       for (const Home& there : homes(/*host_share=*/0)) {
@@ -145,7 +147,7 @@ TEST_P(SpanningTest, PartsOnTheDeviceChangeNoBitOnACpu) {
 // The CPU attends to what is in host memory while the device attends to the rest.
 TEST_P(SpanningTest, SharedWithTheCpuLogitsAreClose) {
   for (const std::string& kind :
-       {std::string("llama"), std::string("opt"), std::string("window")}) {
+       {std::string("llama"), std::string("opt"), std::string("window"), std::string("mixed")}) {
     for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kInt8, KvType::kInt4}) {
       // Kinds of models and types of KV have nothing to do with each other.
       if (kind != "llama" && type != KvType::kF16) continue;

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models whose layers keep different state: some of them all tokens, others a window. Answers do
+// not depend on what is given back behind windows, on how prompts are cut, or on who else is there.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/perplexity.h"
+#include "tests/generation/engine_answers.h"
+#include "tests/generation/sequence_tables.h"
+#include "tests/generation/tiny_models.h"
+#include "tests/logits_error.h"
+
+namespace spillway::testing_models {
+namespace {
+
+// The most likely tokens behind a prompt, from a decoder whose tables keep all blocks.
+std::vector<TokenId> continue_with_all_blocks(TinyRuntime& runtime, std::vector<TokenId> tokens,
+                                              int count) {
+  KvCache kv = runtime.make_kv(60);
+  Decoder decoder = runtime.make_decoder(300);
+  std::vector<std::vector<BlockId>> tables;
+  for (int group = 0; group < kv.groups(); ++group)
+    tables.push_back(kv.blocks_in_order(0, 60, group));
+  std::vector<TokenId> answer;
+  for (size_t start = 0; static_cast<int>(answer.size()) < count;) {
+    StepSequence sequence{std::span<const TokenId>(tokens).subspan(start),
+                          static_cast<int32_t>(start), tables[0], 1};
+    for (size_t group = 1; group < tables.size(); ++group)
+      sequence.other_tables[group - 1] = tables[group];
+    start = tokens.size();
+    const Activations logits = decoder.step(kv, {&sequence, 1});
+    const std::span row(logits.f32(), static_cast<size_t>(logits.cols));
+    answer.push_back(static_cast<TokenId>(std::ranges::max_element(row) - row.begin()));
+    tokens.push_back(answer.back());
+  }
+  return answer;
+}
+
+class StateGroupsTest : public testing::TestWithParam<std::string> {
+ protected:
+  StateGroupsTest() : runtime_(GetParam()) { runtime_.device.ops().set_deterministic(true); }
+
+  const std::vector<TokenId>& expected(const GenerationRequest& request) {
+    std::vector<TokenId>& known = expected_[request.prompt];
+    if (known.empty())
+      known = continue_with_all_blocks(runtime_, request.prompt, request.max_tokens);
+    return known;
+  }
+  void check_answers(Engine& engine, const std::vector<GenerationRequest>& requests) {
+    std::map<RequestId, GenerationRequest> submitted;
+    for (const GenerationRequest& request : requests) submitted[engine.submit(request)] = request;
+    const auto answers = run_all(engine);
+    ASSERT_EQ(answers.size(), requests.size());
+    for (const auto& [id, answer] : answers) EXPECT_EQ(answer.ids, expected(submitted.at(id)));
+  }
+
+  TinyRuntime runtime_;
+  std::map<std::vector<TokenId>, std::vector<TokenId>> expected_;
+};
+
+std::vector<GenerationRequest> requests_of_many_lengths() {
+  std::vector<GenerationRequest> requests;
+  for (uint32_t n = 0; n < 7; ++n)
+    requests.push_back(make_request(3 + static_cast<int>(n) * 29, n, 90));
+  return requests;
+}
+
+TEST_P(StateGroupsTest, AnswersAreThoseWithAllBlocksWhateverTheChunksAndTheBatch) {
+  for (const int step_tokens : {5, 16, 64, 300}) {
+    SCOPED_TRACE(step_tokens);
+    KvCache kv = runtime_.make_kv(200);
+    Decoder decoder = runtime_.make_decoder(300);
+    Engine engine(decoder, kv, nullptr,
+                  {.max_step_tokens = step_tokens, .admission = {.max_sequences = 4}});
+    check_answers(engine, requests_of_many_lengths());
+  }
+}
+
+TEST_P(StateGroupsTest, AnswersAreTheSameWhenSequencesArePreempted) {
+  KvCache kv = runtime_.make_kv(GetParam() == "chunks-only" ? 9 : 20);
+  Decoder decoder = runtime_.make_decoder(64);
+  Engine engine(decoder, kv, nullptr, {.max_step_tokens = 64});
+  check_answers(engine, requests_of_many_lengths());
+  EXPECT_GT(engine.stats().preemptions, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, StateGroupsTest,
+                         testing::Values("window", "mixed", "mixed-deep", "chunks", "chunks-only"),
+                         [](const auto& kind) {
+                           std::string name = kind.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+// Where all layers attend to chunks, what came before one is nothing to its tokens: their logits
+// are those of a sequence that begins with the chunk, but for the rounding of other rope angles.
+TEST(ChunkTest, TokensSeeWhatIsInTheirChunk) {
+  TinyRuntime runtime("chunks-only");
+  const auto logits = [&](std::span<const TokenId> tokens) {
+    KvCache kv = runtime.make_kv(20);
+    Decoder decoder = runtime.make_decoder(7);
+    std::vector<float> all;
+    forward_all(decoder, kv, tokens, 0, [&](int64_t, const Activations& rows) {
+      all.insert(all.end(), rows.f32(), rows.f32() + rows.rows * rows.cols);
+    });
+    return all;
+  };
+  const std::vector<TokenId> tokens = tiny_prompt(90, 3);
+  const std::vector<float> whole = logits(tokens);
+  const size_t columns = whole.size() / tokens.size();
+  for (const size_t first : {0u, 32u, 64u}) {
+    const size_t count = std::min<size_t>(32, tokens.size() - first);
+    const std::vector<float> alone = logits(std::span(tokens).subspan(first, count));
+    const std::vector<float> there(
+        whole.begin() + static_cast<std::ptrdiff_t>(first * columns),
+        whole.begin() + static_cast<std::ptrdiff_t>((first + count) * columns));
+    EXPECT_LE(nmse(there, alone), 1e-9) << first;
+  }
+}
+
+}  // namespace
+}  // namespace spillway::testing_models
