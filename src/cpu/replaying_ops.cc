@@ -52,11 +52,17 @@ ReplayingOps::Array ReplayingOps::array_of(std::span<const int32_t> values) cons
   return nullptr;
 }
 
-void ReplayingOps::check_sequences(const KvLayerView& kv,
-                                   std::span<const SequenceSpan> spans) const {
-  SPW_ASSERT(spans.data() == batch_->spans.data() && spans.size() == batch_->spans.size());
+size_t ReplayingOps::sequences_of(const KvLayerView& kv,
+                                  std::span<const SequenceSpan> spans) const {
+  size_t list = 0;
+  while (spans_of(*batch_, list).data() != spans.data()) {
+    SPW_ASSERT(list < batch_->other_spans.size());
+    ++list;
+  }
+  SPW_ASSERT(spans_of(*batch_, list).size() == spans.size());
   const KvPlanes& said = batch_->kv[static_cast<size_t>(kv.layer)];
   SPW_ASSERT(said.k == kv.k && said.v == kv.v);
+  return list;
 }
 
 // Replayed ops are called through the virtual functions: what derived classes add is there again.
@@ -110,8 +116,9 @@ void ReplayingOps::rope(const Activations& x, int head_dim, const Activations& a
 void ReplayingOps::kv_append(const Activations& k, const Activations& v, const KvLayerView& kv,
                              std::span<const SequenceSpan> spans) {
   if (tape_ != nullptr) {
-    check_sequences(kv, spans);
-    note([=, this](const StepBatch& b) { kv_append(k, v, moved(kv, b), b.spans); });
+    note([=, this, list = sequences_of(kv, spans)](const StepBatch& b) {
+      kv_append(k, v, moved(kv, b), spans_of(b, list));
+    });
   }
   CpuOps::kv_append(k, v, kv, spans);
 }
@@ -120,8 +127,9 @@ void ReplayingOps::attention(const Activations& q, const KvLayerView& kv,
                              std::span<const SequenceSpan> spans, const AttentionParams& params,
                              const Activations& out) {
   if (tape_ != nullptr) {
-    check_sequences(kv, spans);
-    note([=, this](const StepBatch& b) { attention(q, moved(kv, b), b.spans, params, out); });
+    note([=, this, list = sequences_of(kv, spans)](const StepBatch& b) {
+      attention(q, moved(kv, b), spans_of(b, list), params, out);
+    });
   }
   CpuOps::attention(q, kv, spans, params, out);
 }

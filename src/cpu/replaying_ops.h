@@ -67,7 +67,11 @@ class ReplayingOps : public CpuOps {
   // Which array of the batch an op was given: the same one of another batch.
   using Array = std::span<const int32_t> StepBatch::*;
   Array array_of(std::span<const int32_t> values) const;
-  void check_sequences(const KvLayerView& kv, std::span<const SequenceSpan> spans) const;
+  // Which list of the batch's spans an op was given, with the planes that the batch says.
+  size_t sequences_of(const KvLayerView& kv, std::span<const SequenceSpan> spans) const;
+  static std::span<const SequenceSpan> spans_of(const StepBatch& batch, size_t list) {
+    return list == 0 ? batch.spans : batch.other_spans[list - 1];
+  }
 
   RecordedSteps<Key, Tape> steps_;
   const StepBatch* batch_ = nullptr;  // of the step that is recorded

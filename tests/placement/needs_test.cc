@@ -9,6 +9,7 @@
 #include "engine/runner.h"
 #include "runtime/device_traits.h"
 #include "tests/generation/engine_answers.h"
+#include "tests/generation/sequence_tables.h"
 #include "tests/placement/placed_model.h"
 
 namespace spillway::placement {

@@ -7,6 +7,7 @@
 
 #include "engine/engine.h"
 #include "tests/generation/engine_answers.h"
+#include "tests/generation/sequence_tables.h"
 #include "tests/logits_error.h"
 #include "tests/placement/spanning_model.h"
 
@@ -162,7 +163,10 @@ TEST_P(SpanningTest, SharedWithTheCpuLogitsAreClose) {
         ASSERT_EQ(logits.size(), expected.size());
         EXPECT_LE(nmse(logits, expected), type == KvType::kF32 ? 1e-8 : 1e-5);
         const DecoderStats stats = placed.decoder->take_stats();
-        EXPECT_EQ(stats.host_attention.kv_bytes > 0, there.on_host > 0 && !there.pools.on_cpu);
+        // Tokens that are generated see no more of host memory than a window leaves of it.
+        const bool sees_host =
+            there.on_host > 0 && (kind != "window" || there.on_device + there.on_host >= 100);
+        EXPECT_EQ(stats.host_attention.kv_bytes > 0, sees_host && !there.pools.on_cpu);
       }
     }
   }

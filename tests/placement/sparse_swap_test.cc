@@ -83,7 +83,9 @@ Expected expected_of(double share, int window) {
     for (int s = 0; s < kSteps; ++s) {
       const int start = 3 + 13 * i + s;
       const int seen = window > 0 ? std::min(window, start + 1) : start + 1;
-      sum.pages += static_cast<uint64_t>((start + 15) / 16);
+      // What is behind a window was given back.
+      const StateRule rule{window > 0 ? StateKind::kWindow : StateKind::kFull, window};
+      sum.pages += static_cast<uint64_t>((start + 15) / 16 - rule.releasable(start));
       sum.last_pages += start % 16 == 0 ? 0 : 1;
       sum.written += 1;
       if (start >= 16) sum.v_rows += static_cast<uint64_t>(std::ceil(share * seen - 1e-9));
