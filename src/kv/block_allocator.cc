@@ -167,6 +167,13 @@ void BlockAllocator::drop_keys(BlockId id) {
   add_free(id);
 }
 
+void BlockAllocator::forget_beyond(BlockId id, int32_t tokens) {
+  SPW_ASSERT(holders(id) > 0);
+  std::erase_if(block(id).contents, [&](const BlockContents& has) {
+    return has.tokens > tokens && by_key_.erase(has.key) > 0;
+  });
+}
+
 void BlockAllocator::evict(BlockId id) {
   if (observer_) observer_(id, block(id).contents.back());
   drop_keys(id);
@@ -324,11 +331,49 @@ void BlockTable::promise(int64_t blocks) {
   promised_ = blocks;
 }
 
+void rename_block(BlockId& block, std::span<const BlockAllocator::Move> moves) {
+  const auto moved = std::ranges::lower_bound(moves, block, {}, &BlockAllocator::Move::from);
+  if (moved != moves.end() && moved->from == block) block = moved->to;
+}
+
 void BlockTable::rename(std::span<const BlockAllocator::Move> moves) {
-  for (BlockId& block : blocks_) {
-    const auto moved = std::ranges::lower_bound(moves, block, {}, &BlockAllocator::Move::from);
-    if (moved != moves.end() && moved->from == block) block = moved->to;
+  for (BlockId& block : blocks_) rename_block(block, moves);
+}
+
+std::optional<BlockId> BlockTable::cut_back(int64_t tokens) {
+  const auto whole = static_cast<size_t>(tokens / kKvBlockTokens);
+  const auto rest = static_cast<int32_t>(tokens % kKvBlockTokens);
+  SPW_ASSERT(pool_ && blocks_.size() * kKvBlockTokens >= static_cast<size_t>(tokens));
+  const bool grows_by_blocks = !spans_ && pool_ == allocator_->pools().front();
+  // Elsewhere blocks were taken together for what is expected, and stay; but not those of others.
+  size_t left = whole + (rest > 0 ? 1 : 0);
+  if (!grows_by_blocks) {
+    const auto shared =
+        std::find_if(blocks_.begin() + static_cast<std::ptrdiff_t>(left), blocks_.end(),
+                     [&](BlockId id) { return allocator_->holders(id) > 1; });
+    for (auto own = blocks_.begin() + static_cast<std::ptrdiff_t>(left); own != shared; ++own)
+      allocator_->forget_beyond(*own, 0);
+    left = static_cast<size_t>(shared - blocks_.begin());
   }
+  std::optional<BlockId> cut_into;
+  if (rest > 0 && allocator_->holders(blocks_[whole]) > 1) {
+    cut_into = blocks_[whole];
+    left = whole;
+  } else if (rest > 0) {
+    allocator_->forget_beyond(blocks_[whole], rest);
+  }
+  const auto dropped = static_cast<int64_t>(blocks_.size() - left);
+  while (blocks_.size() > left) {
+    if (blocks_.back() != cut_into) allocator_->release(blocks_.back());
+    blocks_.pop_back();
+  }
+  if (dropped == 0) return cut_into;
+  if (!spans_) {
+    promise(std::max<int64_t>(0, blocks_for_tokens(expected_) - static_cast<int64_t>(left)));
+  } else if (!blocks_.empty()) {
+    pool_ = blocks_.back().tier;
+  }
+  return cut_into;
 }
 
 void BlockTable::clear() {

@@ -17,6 +17,7 @@
 #include "base/tier.h"
 #include "kv/block_id.h"
 #include "kv/block_key.h"
+#include "tensor/cut_back.h"
 #include "tensor/kv_format.h"
 
 namespace spillway {
@@ -104,6 +105,8 @@ class BlockAllocator {
   void hold(BlockId id);
   // Nothing that is kept is wanted again.
   void forget_all();
+  // Of what a block has, what says more than its first `tokens`: they will be written to.
+  void forget_beyond(BlockId id, int32_t tokens);
 
   // Called when a block that is kept is given out for something else, with the most that it has:
   // its bytes are still there. Not by forget_all().
@@ -146,6 +149,9 @@ class BlockAllocator {
   EvictionObserver observer_;
 };
 
+// A block that the allocator gave another id has that; `moves` are in order.
+void rename_block(BlockId& block, std::span<const BlockAllocator::Move> moves);
+
 // The blocks of one sequence in order of position; gives them back when destroyed. Move-only. The
 // allocator must outlive it.
 //
@@ -179,6 +185,10 @@ class BlockTable {
   void take(const Reservation& reservation);
   // Grows to hold `tokens` tokens: all the blocks needed, or none (false).
   [[nodiscard]] bool try_reserve(int64_t tokens);
+  // Holds so many tokens, fewer than before; blocks behind go back where it grows block by block. A
+  // block that is cut into and that others hold goes, too: it is returned, still held, for the
+  // caller to copy its first tokens to the next block that is taken, and then to release.
+  [[nodiscard]] std::optional<BlockId> cut_back(int64_t tokens);
   void clear();
   // Those of its blocks that the allocator gave other ids.
   void rename(std::span<const BlockAllocator::Move> moves);

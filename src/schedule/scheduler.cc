@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <unordered_set>
 #include <utility>
 
@@ -82,10 +83,44 @@ void Scheduler::add(const NewSequence& given) {
   by_id_.emplace(given.id, std::prev(waiting_.end()));
 }
 
-void Scheduler::append(RequestId id) {
+void Scheduler::append(RequestId id, int32_t tokens) {
   Sequence& sequence = at(id);
-  ++sequence.known;
+  SPW_ASSERT(tokens > 0);
+  sequence.known += tokens;
+  sequence.fresh += tokens;
+  sequence.drafted = 0;
   extend_outgrown(sequence);
+}
+
+void Scheduler::propose(RequestId id, int32_t drafts) {
+  SPW_ASSERT(drafts >= 0 && drafts <= kMostCutBack);
+  at(id).proposed = drafts;
+}
+
+void Scheduler::cut_back(RequestId id, int32_t tokens) {
+  Sequence& sequence = at(id);
+  SPW_ASSERT(tokens >= 0 && tokens <= kMostCutBack);
+  sequence.known -= tokens;
+  SPW_ASSERT(sequence.known >= sequence.given.tokens);
+  sequence.fresh = std::max(0, sequence.fresh - tokens);
+  sequence.proposed = sequence.drafted = 0;
+  if (sequence.computed <= sequence.known) return;
+  sequence.computed = sequence.known;
+  sequence.farthest = std::min(sequence.farthest, sequence.computed);
+  if (sequence.cut_into) {  // it is cut again before the copy was made
+    const auto whole = static_cast<int32_t>(sequence.blocks.blocks().size()) * kKvBlockTokens;
+    if (sequence.computed > whole) return;
+    release_cut_into(sequence);
+  }
+  sequence.cut_into = sequence.blocks.cut_back(sequence.computed);
+  if (!sequence.cut_into || sequence.cut_into->tier == Tier::kDevice) return;
+  // Copies are made on the device; elsewhere its tokens are computed again.
+  release_cut_into(sequence);
+  sequence.computed = sequence.computed / kKvBlockTokens * kKvBlockTokens;
+}
+
+void Scheduler::release_cut_into(Sequence& sequence) {
+  if (sequence.cut_into) allocator_.release(*std::exchange(sequence.cut_into, std::nullopt));
 }
 
 void Scheduler::remove(RequestId id, std::optional<int64_t> answer) {
@@ -106,6 +141,7 @@ void Scheduler::remove(RequestId id, std::optional<int64_t> answer) {
     if (ending->admitted) --preempted_waiting_;
     if (!ending->admitted) leave_queue(*ending);
   }
+  release_cut_into(*ending);
   (ending->runs ? running_ : waiting_).erase(ending);
   by_id_.erase(found);
 }
@@ -157,6 +193,9 @@ void Scheduler::leave_queue(const Sequence& leaving) {
 // Gives its blocks back and will be computed again, before those that have not begun.
 void Scheduler::preempt(Sequence& sequence) {
   SPW_ASSERT(sequence.runs);
+  sequence.known -= std::exchange(sequence.drafted, 0);
+  sequence.proposed = 0;
+  release_cut_into(sequence);
   sequence.blocks.clear();
   sequence.blocks.expect(std::max<int64_t>(sequence.known + 1, sequence.reserved));
   sequence.computed = 0;
@@ -219,7 +258,10 @@ void Scheduler::preempt(std::span<const RequestId> ids) {
 
 void Scheduler::rename(std::span<const BlockAllocator::Move> moves) {
   if (moves.empty()) return;
-  for (Sequence& sequence : running_) sequence.blocks.rename(moves);
+  for (Sequence& sequence : running_) {
+    sequence.blocks.rename(moves);
+    if (sequence.cut_into) rename_block(*sequence.cut_into, moves);
+  }
 }
 
 std::vector<SequenceView> Scheduler::at_work_and_next(int most) const {
@@ -243,7 +285,8 @@ std::vector<RequestId> Scheduler::begun() const {
 }
 
 bool Scheduler::is_in_prefill(const Sequence& sequence) {
-  return sequence.known - sequence.computed > 1 || sequence.computed < sequence.given.tokens;
+  return sequence.known - sequence.computed > sequence.fresh ||
+         sequence.computed < sequence.given.tokens;
 }
 
 // Makes a plan out of what there is, keeping in numbers what the plan would change.
@@ -268,6 +311,7 @@ class Scheduler::Planner {
     if (plan_.preempted.empty() && plan_.exhausted.empty() && !is_short_of_room_) admit();
     if (prompts_first && plan_.chunks.empty() && plan_.exhausted.empty())
       schedule_running(/*in_prefill=*/false);
+    add_drafts();
     return std::move(plan_);
   }
 
@@ -297,11 +341,13 @@ class Scheduler::Planner {
   void schedule(const Sequence& sequence, int32_t start, int32_t tokens, bool in_prefill,
                 const Reservation& reservation) {
     const bool last = start + tokens == sequence.known;
-    plan_.chunks.push_back({.id = sequence.given.id,
-                            .start = start,
-                            .tokens = tokens,
-                            .last = last,
-                            .reservation = reservation});
+    plan_.chunks.push_back(
+        {.id = sequence.given.id,
+         .start = start,
+         .tokens = tokens,
+         .last = last,
+         .generates = start >= sequence.given.tokens && sequence.known - start <= sequence.fresh,
+         .reservation = reservation});
     scheduled_.insert(sequence.given.id);
     tokens_ -= tokens;
     if (in_prefill) prompt_tokens_ -= tokens;
@@ -384,6 +430,39 @@ class Scheduler::Planner {
       if (const auto reservation = try_reserve(sequence, tokens))
         schedule(sequence, sequence.computed, tokens, in_prefill, *reservation);
       if (!plan_.exhausted.empty()) return;
+    }
+  }
+
+  // They take what nothing else of this step wants: tokens, rows of logits and free blocks.
+  void add_drafts() {
+    for (ScheduledChunk& chunk : plan_.chunks) {
+      const Sequence& sequence = *of_.by_id_.at(chunk.id);
+      if (!chunk.last || !chunk.generates || sequence.proposed == 0) continue;
+      const int32_t end = chunk.start + chunk.tokens;
+      Reservation& reservation = chunk.reservation;
+      const bool grows_by_blocks =
+          reservation.pool == of_.allocator_.pools().front() && !sequence.blocks.spans(0);
+      int64_t blocks =
+          static_cast<int64_t>(sequence.blocks.blocks().size()) + reservation.blocks +
+          std::accumulate(reservation.beyond.begin(), reservation.beyond.end(), int64_t{0});
+      int32_t drafts = std::min({sequence.proposed, tokens_, logit_rows_});
+      PoolRoom& of = room(reservation.pool);
+      if (grows_by_blocks && blocks_for_tokens(end + drafts) > blocks && of.free > 0) {
+        static_assert(kMostCutBack <= kKvBlockTokens, "drafts take one more block at most");
+        ++blocks;
+        ++reservation.blocks;
+        --of.free;
+        if (reservation.promised > 0) {
+          --reservation.promised;
+          --of.promised;
+        }
+      }
+      drafts = static_cast<int32_t>(std::min<int64_t>(drafts, blocks * kKvBlockTokens - end));
+      if (drafts <= 0) continue;
+      chunk.drafted = drafts;
+      chunk.tokens += drafts;
+      tokens_ -= drafts;
+      logit_rows_ -= drafts;
     }
   }
 
@@ -576,10 +655,19 @@ void Scheduler::apply(StepPlan& plan) {
     SPW_ASSERT(sequence.computed == chunk.start);
     // Exactly this: what victims left behind is more than those before them had counted on.
     sequence.blocks.take(chunk.reservation);
+    const int32_t known = chunk.tokens - chunk.drafted;
     sequence.computed += chunk.tokens;
-    recomputed_tokens_ += std::clamp(sequence.farthest - chunk.start, 0, chunk.tokens);
-    sequence.farthest = std::max(sequence.farthest, sequence.computed);
+    recomputed_tokens_ += std::clamp(sequence.farthest - chunk.start, 0, known);
+    sequence.farthest = std::max(sequence.farthest, chunk.start + known);
+    sequence.known += chunk.drafted;
+    sequence.drafted = chunk.drafted;
+    sequence.proposed = 0;
+    if (chunk.last) sequence.fresh = 0;
     chunk.block_table = &sequence.blocks.blocks();
+    if (!sequence.cut_into) continue;
+    const auto cut = static_cast<size_t>(chunk.start / kKvBlockTokens);
+    plan.copies.push_back({*sequence.cut_into, sequence.blocks.blocks()[cut]});
+    sequence.cut_into.reset();  // release_copies() releases it
   }
   for (size_t i = 0; i < plan.beginning.size(); ++i) {
     const FoundPrefix& found = plan.beginning[i].found;
