@@ -40,7 +40,7 @@ SchedulingPolicies policies_of(const EngineOptions& options, const KvCache& kv) 
 }
 
 bool has_prompt_chunks(const StepPlan& plan) {
-  return std::ranges::any_of(plan.chunks, [](const ScheduledChunk& of) { return of.tokens > 1; });
+  return std::ranges::any_of(plan.chunks, [](const ScheduledChunk& of) { return !of.generates; });
 }
 
 }  // namespace
@@ -401,10 +401,11 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
     const auto tokens =
         std::span<const TokenId>(request.tokens)
             .subspan(static_cast<size_t>(chunk.start), static_cast<size_t>(chunk.tokens));
-    sequences.push_back({tokens, chunk.start, *chunk.block_table, logit_rows(request, chunk)});
+    sequences.push_back({tokens, chunk.start, *chunk.block_table, logit_rows(request, chunk),
+                         chunk.generates});
     const bool in_prompt = chunk.start < static_cast<int32_t>(request.params.prompt.size());
     if (in_prompt) prompt_tokens += chunk.tokens;
-    has_prompts = has_prompts || in_prompt || chunk.tokens > 1;
+    has_prompts = has_prompts || !chunk.generates;
   }
   tell_observer(has_prompts);
   try {

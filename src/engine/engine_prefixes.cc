@@ -34,10 +34,7 @@ std::span<const BlockKey> Engine::keys_of(Request& request, size_t blocks) const
 
 FoundPrefix Engine::find(RequestId id, std::span<const RequestId> beginning) const {
   Request& request = *requests_.at(id);
-  // Something is left to compute: logits come of it. A single row would count as one that
-  // generates, which attends to a part of its context where that is asked for.
-  const size_t least = decoder_.attention_topk() > 0 ? 2 : 1;
-  const size_t most = request.tokens.size() - std::min(least, request.tokens.size());
+  const size_t most = request.tokens.size() - 1;  // something is left to compute: logits come of it
   FoundPrefix found;
   const std::span<const BlockKey> keys = keys_of(request, most / kKvBlockTokens);
   const bool spans = scheduler_.spans(id);
@@ -164,7 +161,7 @@ void Engine::keep_tail(Request& request, int64_t computed) {
 void Engine::keep_full_blocks(const StepPlan& plan) {
   std::vector<KvStore::Copy> kept;
   for (const ScheduledChunk& chunk : plan.chunks) {
-    if (decoder_.attention_topk() > 0 && chunk.tokens == 1) continue;
+    if (decoder_.attention_topk() > 0 && chunk.generates) continue;
     const auto end = static_cast<size_t>(chunk.start + chunk.tokens) / kKvBlockTokens;
     Request& request = *requests_.at(chunk.id);
     const std::span<const BlockKey> keys = keys_of(request, end);
@@ -175,7 +172,7 @@ void Engine::keep_full_blocks(const StepPlan& plan) {
         kept.push_back({contents, block.in<Tier::kDevice>()});
       coming_.erase(keys[i]);
     }
-    const bool ends_prompt = chunk.last && chunk.tokens > 1;
+    const bool ends_prompt = chunk.last && !chunk.generates;
     if (ends_prompt) keep_tail(request, chunk.start + chunk.tokens);
   }
   if (store_ != nullptr) store_ahead(std::move(kept));

@@ -32,7 +32,8 @@ void forward_on_device(Decoder& decoder, KvCache& kv, std::span<const TokenId> t
     const int64_t wanted = std::clamp<int64_t>(start + count - first_wanted, 0, count);
     const StepSequence sequence{
         tokens.subspan(static_cast<size_t>(start), static_cast<size_t>(count)),
-        static_cast<int32_t>(start), table, static_cast<int32_t>(wanted)};
+        static_cast<int32_t>(start), table, static_cast<int32_t>(wanted),
+        /*generates=*/decoder.attention_topk() > 0 && wanted > 0};
     const Activations logits = decoder.step(kv, {&sequence, 1});
     if (wanted > 0) sink(start + count - wanted, logits);
   }

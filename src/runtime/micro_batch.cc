@@ -58,7 +58,7 @@ struct MicroBatchCutter {
   KvPath path_of(const StepSequence& sequence, int64_t end, double& turn) const {
     const Tier first = tier_at(sequence, 0), last = tier_at(sequence, end - 1);
     const int64_t blocks = blocks_for_tokens(end);
-    const bool generates = sequence.tokens.size() == 1;
+    const bool generates = sequence.generates;
     const bool one_part =
         first == last && (limits.fixed_blocks == 0 || blocks <= limits.fixed_blocks);
     if (one_part && last == Tier::kDevice) return KvPath::kResident;
@@ -212,12 +212,32 @@ struct MicroBatchCutter {
     if (path.rows == 0) path.first_row = batch.tokens;
     add_tokens(batch, part);
     const int64_t blocks = blocks_after(sequence, part);
-    const std::span<const int32_t> home = home_of(batch, part, blocks);
-    path.spans.push_back({path.rows, part.count, sequence.start + part.first,
-                          table_of(batch, part, blocks, home.size()), home});
-    if (part.path == KvPath::kHost) batch.on_host.written.push_back(path.spans.back());
+    const std::span<const int32_t> home = home_of(batch, part);
+    const SequenceSpan all{path.rows,
+                           part.count,
+                           sequence.start + part.first,
+                           table_of(batch, part, blocks, home.size()),
+                           home,
+                           sequence.generates};
+    for (const SequenceSpan& span : attended_together(all)) {
+      path.spans.push_back(span);
+      if (part.path == KvPath::kHost) batch.on_host.written.push_back(span);
+    }
     path.rows += part.count;
     written_from[part.sequence] = sequence.start + part.first;
+  }
+
+  // Rows that attend to few of their positions choose them one by one.
+  std::vector<SequenceSpan> attended_together(const SequenceSpan& all) const {
+    if (!limits.sparse || !all.generates) return {all};
+    std::vector<SequenceSpan> spans;
+    for (int32_t row = 0; row < all.rows; ++row) {
+      SequenceSpan& span = spans.emplace_back(all);
+      span.first_row += row;
+      span.start += row;
+      span.rows = 1;
+    }
+    return spans;
   }
 
   // Rows whose sequence is attended to in parts.
@@ -229,6 +249,7 @@ struct MicroBatchCutter {
     if (shared && batch.on_host.rows == 0) batch.on_host.first_row = batch.tokens;
     const int32_t start = sequence.start + part.first;
     SequenceSpan span{parted.rows, part.count, start, {}};
+    span.generates = sequence.generates;
     const auto table =
         sequence.block_table.first(static_cast<size_t>(blocks_after(sequence, part)));
     size_t resident = 0;
@@ -318,14 +339,14 @@ struct MicroBatchCutter {
   }
 
   // The blocks whose V stays where it is: full ones, of earlier steps.
-  std::span<const int32_t> home_of(MicroBatch& batch, const Part& part, int64_t blocks) {
+  std::span<const int32_t> home_of(MicroBatch& batch, const Part& part) {
     const StepSequence& sequence = sequences[part.sequence];
-    if (!limits.values_stay || part.path != KvPath::kSwapped || part.count > 1 || blocks < 2 ||
+    if (!limits.values_stay || part.path != KvPath::kSwapped || !sequence.generates ||
         sequence.block_table.front().tier != Tier::kHost) {
       return {};
     }
-    return numbers_in(Tier::kHost, batch,
-                      sequence.block_table.first(static_cast<size_t>(blocks - 1)));
+    const int64_t full = (int64_t{sequence.start} + part.first) / kKvBlockTokens;
+    return numbers_in(Tier::kHost, batch, sequence.block_table.first(static_cast<size_t>(full)));
   }
 
   // `at_home`: of this many first blocks only K moves.

@@ -41,7 +41,7 @@ void run_steps(Runner& runner) {
       runner.decoder.step(runner.kv, {&part, 1});
       start += now;
     }
-    together.push_back({all.last(1), static_cast<int32_t>(last), table, 1});
+    together.push_back({all.last(1), static_cast<int32_t>(last), table, 1, /*generates=*/true});
   }
   runner.decoder.step(runner.kv, together);
 }
