@@ -79,7 +79,9 @@ void run_attention(benchmark::State& state, KvType type, Shape shape, int32_t se
     spans.push_back({s * rows,
                      rows,
                      old_tokens,
-                     {table.data() + s * blocks_each, static_cast<size_t>(blocks_each)}});
+                     {table.data() + s * blocks_each, static_cast<size_t>(blocks_each)},
+                     {},
+                     /*generates=*/rows == 1});
   }
   const auto bytes = static_cast<size_t>(all_rows * q_width) * 4;
   const auto q = device.allocate(bytes, MemoryTag::kActivations);

@@ -170,7 +170,8 @@ class Bench {
       for (int i = 0; i < options_.sequences; ++i)
         batch.push_back({.tokens = kToken,
                          .start = start_of(i) + step,
-                         .block_table = tables[static_cast<size_t>(i)]});
+                         .block_table = tables[static_cast<size_t>(i)],
+                         .generates = true});
       const double begin_s = now_s();
       decoder.step(kv, batch);
       accelerator.synchronize();

@@ -20,6 +20,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/concurrency_flags.h"
+#include "cli/draft_flags.h"
 #include "cli/encoder_option.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
@@ -29,6 +30,7 @@
 #include "cli/template_option.h"
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
+#include "engine/draft_estimate.h"
 #include "engine/engine.h"
 #include "engine/engine_client.h"
 #include "engine/model_catalog.h"
@@ -205,6 +207,8 @@ void print_summary(const BatchOptions& options, const BatchSummary& summary) {
          {"finished_before", summary.finished_before},
          {"prompt_tokens", summary.stats.prompt_tokens},
          {"generated_tokens", summary.stats.generated_tokens},
+         {"draft_proposed", summary.stats.draft_proposed},
+         {"draft_accepted", summary.stats.draft_accepted},
          {"preemptions", summary.stats.preemptions},
          {"recomputed_tokens", summary.stats.recomputed_tokens},
          {"outgrown", summary.stats.outgrown},
@@ -291,6 +295,8 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
                  .reuse_prefixes = store != nullptr || keeps_lost,
                  .kv_salt = store ? session.kv_salt() : "",
                  .store = store.get(),
+                 .drafts = options.session.drafts,
+                 .draft_costs = estimate_draft_costs(session, options.session.drafts, sequences),
                  .adapts_turns = may_lose_blocks && session.adapts_turns()});
   EngineClient client(engine);
   std::optional<ChatTemplate> chat;
@@ -432,6 +438,7 @@ void add_batch_command(Command& app) {
   auto options = std::make_shared<BatchOptions>();
   add_session_flags(*command, options->session);
   add_kv_store_flags(*command, options->session.kv_store);
+  add_draft_flag(*command, options->session.drafts);
   command->add_option("INPUT", options->input,
                       "requests, one a line: {\"custom_id\", \"method\", \"url\", \"body\"}");
   command->add_option("-o,--output", options->output, "results, in the order of the requests");

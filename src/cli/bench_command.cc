@@ -17,12 +17,14 @@
 #include "cli/bench_run.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
+#include "cli/draft_flags.h"
 #include "cli/json_output.h"
 #include "cli/predicted_json.h"
 #include "cli/session_flags.h"
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
 #include "cli/value_check.h"
+#include "engine/draft_estimate.h"
 #include "engine/session.h"
 #include "storage/file_writer.h"
 
@@ -84,6 +86,8 @@ json report(const BenchOptions& options, Session& session, const BenchRun& run) 
               {"prefill_tokens_per_s", batch * prompt / prefill_s},
               {"generated_tokens_per_s", batch * generated / (prefill_s + decode_s)},
               {"total_tokens_per_s", batch * (prompt + generated) / (prefill_s + decode_s)},
+              {"draft_proposed", run.engine.draft_proposed},
+              {"draft_accepted", run.engine.draft_accepted},
               {"predicted", nullptr},
               {"prefill", phase_json(run.prefill)}});
   if (steps > 0) {
@@ -116,6 +120,9 @@ void print_report(const json& out) {
   }
   print_now(fmt::format("generated {:8.1f} tokens/s over prefill and decode\n",
                         out["generated_tokens_per_s"].get<double>()));
+  if (const auto proposed = out["draft_proposed"].get<int64_t>(); proposed > 0)
+    print_now(fmt::format("drafts    {} proposed, {} accepted\n", proposed,
+                          out["draft_accepted"].get<int64_t>()));
   const json& predicted = out["predicted"];
   print_now(fmt::format(
       "predicted {:8.1f} tokens/s, prompts {:.3f} s, decode {:.3f} s; bound by {}\n",
@@ -138,7 +145,9 @@ json bench_plan(const BenchOptions& options, Session& session) {
   const std::vector<RequestLengths> requests(
       static_cast<size_t>(size.batch),
       {.prompt = size.prompt_len, .answer = size.decode_steps() + 1});
-  const EngineOptions engine = whole_blocks(session.plan, size.batch);
+  EngineOptions engine = whole_blocks(session.plan, size.batch);
+  engine.drafts = options.session.drafts;
+  engine.draft_costs = estimate_draft_costs(session, engine.drafts, engine.admission.max_sequences);
   // Whether it can be written shows before the long work.
   std::optional<FileWriter> drawing;
   if (!options.timeline.empty()) drawing.emplace(options.timeline);
@@ -179,6 +188,11 @@ int bench(BenchOptions options) {
   const bool auto_batch = options.batch == kAutoBatch;
   if (!auto_batch && !options.batch.empty()) options.size.batch = parse_batch(options.batch);
   const PlacementOptions& placement = options.session.placement;
+  SPW_CHECK(
+      options.session.drafts.kind != DraftKind::kDrawn || try_dummy_name(options.session.model),
+      kInvalidArgument,
+      "--draft-acceptance makes up which drafts are right, and is for dummy models; give "
+      "dummy:NAME, or --draft lookup");
   SPW_CHECK(!auto_batch || !placement.try_explicit_plan(), kInvalidArgument,
             "--batch auto is for the planner to find; with a plan, give a number");
   SPW_CHECK(options.timeline.empty() || placement.plans.size() <= 1, kInvalidArgument,
@@ -250,6 +264,7 @@ void add_bench_command(Command& app) {
   auto options = std::make_shared<BenchOptions>();
   add_session_flags(*command, options->session, /*several_plans=*/true);
   add_swapped_layers_flag(*command, options->session.placement);
+  add_drawn_draft_flags(*command, options->session.drafts);
   const auto positive = in_range(1, 1 << 24);
   auto* const prompt_len =
       command->add_option("--prompt-len", options->size.prompt_len, "tokens in each prompt")

@@ -15,6 +15,7 @@
 #include "cli/bench_run.h"
 #include "cli/predicted_json.h"
 #include "cli/terminal.h"
+#include "engine/draft_estimate.h"
 
 namespace spillway {
 namespace {
@@ -62,7 +63,10 @@ json bench_lengths(const SessionOptions& options, Session& session,
             spec.max_context);
   const double mean_answer =
       static_cast<double>(count_tokens(requests).answer) / static_cast<double>(requests.size());
-  const EngineOptions engine{.admission = admission_policy(session.plan, batch, mean_answer)};
+  EngineOptions engine{.admission = admission_policy(session.plan, batch, mean_answer),
+                       .drafts = options.drafts};
+  engine.draft_costs =
+      estimate_draft_costs(session, options.drafts, engine.admission.max_sequences);
   Runner runner = session.make_runner(longest_of(requests), engine.admission.max_sequences);
 
   const BenchRun run = run_median(runner, {.engine = engine,
@@ -87,6 +91,8 @@ json bench_lengths(const SessionOptions& options, Session& session,
               {"seconds", run.seconds()},
               {"steps", stats.steps},
               {"preemptions", stats.preemptions},
+              {"draft_proposed", stats.draft_proposed},
+              {"draft_accepted", stats.draft_accepted},
               {"mean_sequences", at_work},
               {"occupancy", at_work / batch},
               {"latency_s", mean_and_max(run.end_s)},

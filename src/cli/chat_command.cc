@@ -12,6 +12,7 @@
 #include "cli/chat_encoder.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
+#include "cli/draft_flags.h"
 #include "cli/engine_source.h"
 #include "cli/interrupt.h"
 #include "cli/prompt_input.h"
@@ -21,6 +22,7 @@
 #include "cli/template_option.h"
 #include "cli/terminal_services.h"
 #include "cli/value_check.h"
+#include "engine/draft_estimate.h"
 #include "engine/engine.h"
 #include "engine/engine_client.h"
 #include "engine/model_catalog.h"
@@ -91,7 +93,9 @@ int chat_with_model(const ChatOptions& options) {
                 {.max_sequence_tokens = context,
                  .reuse_prefixes = true,
                  .kv_salt = session.kv_salt(),
-                 .store = store.get()});
+                 .store = store.get(),
+                 .drafts = options.session.drafts,
+                 .draft_costs = estimate_draft_costs(session, options.session.drafts, 1)});
   EngineClient client(engine);
   EngineSource source(client, std::move(encoder),
                       {.name = shown_model_name(options.session.model),
@@ -122,6 +126,7 @@ void add_chat_command(Command& app) {
   auto options = std::make_shared<ChatOptions>();
   add_session_flags(*command, options->session);
   add_kv_store_flags(*command, options->session.kv_store);
+  add_draft_flag(*command, options->session.drafts);
   auto* const model = command->get_option("MODEL")->required(false);
   options->chat_template.add_to(*command);
   command

@@ -15,6 +15,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
+#include "cli/draft_flags.h"
 #include "cli/interrupt.h"
 #include "cli/json_output.h"
 #include "cli/predicted_json.h"
@@ -26,6 +27,7 @@
 #include "cli/terminal_services.h"
 #include "cli/value_check.h"
 #include "cli/word_wrap.h"
+#include "engine/draft_estimate.h"
 #include "engine/engine.h"
 #include "engine/engine_client.h"
 #include "engine/session.h"
@@ -168,7 +170,9 @@ int run(RunOptions options) {
                 {.max_sequence_tokens = limit,
                  .reuse_prefixes = store != nullptr,
                  .kv_salt = store ? session.kv_salt() : "",
-                 .store = store.get()});
+                 .store = store.get(),
+                 .drafts = options.session.drafts,
+                 .draft_costs = estimate_draft_costs(session, options.session.drafts, 1)});
   std::optional<EngineClient> client(engine);
 
   WordWrap wrap;
@@ -192,6 +196,8 @@ int run(RunOptions options) {
   client.reset();
   if (options.json) {
     nlohmann::json out = result_json(options, request, answer, session);
+    out["draft_proposed"] = engine.stats().draft_proposed;
+    out["draft_accepted"] = engine.stats().draft_accepted;
     const auto generated = static_cast<double>(answer.ids.size());
     out["predicted"] =
         predicted_json(session.predict_run(), answer.total_s > 0 ? generated / answer.total_s : 0);
@@ -214,6 +220,7 @@ void add_run_command(Command& app) {
   auto options = std::make_shared<RunOptions>();
   add_session_flags(*command, options->session);
   add_kv_store_flags(*command, options->session.kv_store);
+  add_draft_flag(*command, options->session.drafts);
   options->prompt.add_to(*command, true);
   command->add_option("-n,--max-tokens", options->max_tokens, "generate at most this many tokens")
       ->capture_default_str()

@@ -15,6 +15,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/concurrency_flags.h"
+#include "cli/draft_flags.h"
 #include "cli/encoder_option.h"
 #include "cli/interrupt.h"
 #include "cli/scheduling_flags.h"
@@ -23,6 +24,7 @@
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
 #include "cli/value_check.h"
+#include "engine/draft_estimate.h"
 #include "engine/engine.h"
 #include "engine/model_catalog.h"
 #include "engine/result_settings.h"
@@ -218,6 +220,9 @@ int serve(const ServeOptions& options) {
                  .reuse_prefixes = true,
                  .kv_salt = session.kv_salt(),
                  .store = store.get(),
+                 .drafts = options.session.drafts,
+                 .draft_costs =
+                     estimate_draft_costs(session, options.session.drafts, admission.max_sequences),
                  .adapts_turns = may_lose_blocks && session.adapts_turns()});
   const ServedModel model(model_name(options), session.tokenizer(),
                           {.max_sequence_tokens = engine.max_sequence_tokens(),
@@ -264,6 +269,7 @@ void add_serve_command(Command& app) {
   options->http.port = 8080;
   add_session_flags(*command, options->session);
   add_kv_store_flags(*command, options->session.kv_store);
+  add_draft_flag(*command, options->session.drafts);
   command->add_option("--host", options->http.host, "address to listen at; 0.0.0.0: all")
       ->capture_default_str();
   command->add_option("--port", options->http.port, "0: any that is free")->capture_default_str();

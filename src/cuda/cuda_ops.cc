@@ -293,14 +293,14 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   call.planes = tables_.planes_of(kv);
   if (try_persistent([&] { return step_.add_attention(call); })) return;
   const cudaStream_t stream = queue();
-  if (params.top_k > 0 && shape.decoding > 0) {
-    call.batch.sequences = shape.decoding;
+  if (params.top_k > 0 && shape.generating > 0) {
+    call.batch.sequences = shape.generating;
     const size_t bytes =
-        attention_topk_scratch_bytes(shape.decoding, params.heads, shape.max_parts);
+        attention_topk_scratch_bytes(shape.generating, params.heads, shape.max_parts);
     std::byte* const scores = grown(topk_scratch_, bytes);
     attention_topk(call, shape.max_parts, scores, topk_scratch_.bytes(), stream);
-    batch = without_first(batch, shape.decoding);
-    shape.decoding = 0;
+    batch = without_first(batch, shape.generating);
+    shape.decoding -= shape.generating;
     call.batch = batch;
   }
   // Batch-independent results: the kernel that splits every row at the same places.

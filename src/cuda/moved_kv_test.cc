@@ -105,7 +105,7 @@ class MovedKvTest : public testing::TestWithParam<MovedKvCase> {
     std::vector<SequenceSpan> spans;
     std::vector<int32_t> logit_rows;
     for (int32_t i = 0; i < c_.sequences; ++i) {
-      spans.push_back({i, 1, position, tables_[static_cast<size_t>(i)]});
+      spans.push_back({i, 1, position, tables_[static_cast<size_t>(i)], {}, /*generates=*/true});
       logit_rows.push_back(i);
     }
     KvLayerView kv = layout_;

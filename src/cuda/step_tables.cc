@@ -65,9 +65,10 @@ size_t StepTables::append_batch(std::span<const SequenceSpan> spans, StepShape& 
   }
 
   const size_t tables = at, homes = tables + aligned(count * stride);
-  size_t decoding = 0, others = static_cast<size_t>(shape.decoding);
+  size_t generating = 0, decoding = static_cast<size_t>(shape.generating),
+         others = static_cast<size_t>(shape.decoding);
   for (const SequenceSpan& span : spans) {
-    const size_t i = span.rows == 1 ? decoding++ : others++;
+    const size_t i = span.rows > 1 ? others++ : span.generates ? generating++ : decoding++;
     host[offsets[0] + i] = span.first_row;
     host[offsets[1] + i] = span.rows;
     host[offsets[2] + i] = span.start;
@@ -102,6 +103,7 @@ StepShape shape_of(std::span<const SequenceSpan> spans) {
   for (const SequenceSpan& span : spans) {
     shape.tokens += span.rows;
     shape.decoding += span.rows == 1 ? 1 : 0;
+    shape.generating += span.rows == 1 && span.generates ? 1 : 0;
     shape.max_rows = std::max(shape.max_rows, span.rows);
     longest = std::max(longest, std::min(span.start + span.rows, covered_by(span)));
     shape.values_at_home = shape.values_at_home || !span.home.empty();

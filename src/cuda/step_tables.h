@@ -21,7 +21,8 @@ namespace spillway::cuda {
 struct StepShape {
   int32_t tokens = 0;
   int32_t sequences = 0;
-  int32_t decoding = 0;  // of the sequences: with one row; they come first in the BatchView
+  int32_t decoding = 0;    // of the sequences: with one row; they come first in the BatchView
+  int32_t generating = 0;  // of these: with a row that generates; they come first of all
   int32_t logit_rows = 0;
   int32_t max_rows = 0;   // of a sequence in this step
   int32_t max_parts = 0;  // of 256 tokens, of the longest sequence, rounded up to a power of two
@@ -57,7 +58,8 @@ class StepTables {
   // Where a launch that may be recorded finds what kv.k and kv.v are; null where the step at hand
   // does not say where KV is.
   const KvPlanes* planes_of(const KvLayerView& kv) const;
-  // Of the step at hand, or uploaded now; sequences with one row first.
+  // Of the step at hand, or uploaded now; sequences with one row first, and of these the
+  // generating.
   PlacedBatch device_of(std::span<const SequenceSpan> spans, StepShape& shape);
 
   // Changes when the memory moves: what was recorded with the old addresses is void.

@@ -66,13 +66,16 @@ struct SequenceSpan {
   // by these ids. Only spans that attend to few of their positions (is_sparse) have such; what they
   // append is never among it.
   std::span<const int32_t> home = {};
+  // The rows belong to an answer, not to a prompt. Where AttentionParams::top_k is set, such a span
+  // has one row; a sequence with several has several spans over the same table.
+  bool generates = false;
 };
 
 struct AttentionParams {
   int heads = 0;    // a multiple of kv_heads: GQA
   float scale = 1;  // applied to q . k
   int window = 0;   // each row sees this many last positions, itself included; 0 = all before it
-  // The share of these positions that spans of one row attend to, per query head: those with the
+  // The share of these positions that rows which generate attend to, per query head: those with the
   // largest scores, of equal ones the first (device/sparse_attention.h). 0 = all.
   float top_k = 0;
 };

@@ -10,8 +10,8 @@ void AttentionTraffic::add(std::span<const SequenceSpan> spans, const KvLayerVie
   const auto entry_bytes =
       static_cast<uint64_t>(kv_page_bytes(kv.type, kv.head_dim) / kKvBlockTokens * layers);
   for (const SequenceSpan& span : spans) {
-    if (span.rows != 1) continue;
-    const int64_t context = int64_t{span.start} + 1;
+    if (!span.generates) continue;
+    const int64_t context = int64_t{span.start} + span.rows;
     const int64_t first = params.window > 0 ? std::max<int64_t>(0, context - params.window) : 0;
     // Less than the context where the span is a part of a sequence (attention_parts.h).
     const auto covered = static_cast<int64_t>(span.block_table.size()) * kKvBlockTokens;

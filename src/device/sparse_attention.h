@@ -20,9 +20,9 @@ constexpr int64_t attended_keys(float share, int64_t keys) {
   return rounded < 1 ? 1 : rounded;
 }
 
-// Whether the rows of a span attend to their largest scores only. Prompts attend to all.
+// Whether a span's row attends to its largest scores only. Prompts attend to all.
 constexpr bool is_sparse(const AttentionParams& params, const SequenceSpan& span) {
-  return params.top_k > 0 && span.rows == 1;
+  return params.top_k > 0 && span.generates;
 }
 
 // Bytes of V that attention in decode reads (prompts are not counted): `v_bytes` as it is,

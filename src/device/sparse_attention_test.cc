@@ -38,7 +38,8 @@ TEST(AttendedKeysTest, NeverExceedsTheKeysAndGrowsWithThem) {
 TEST(AttentionTrafficTest, CountsEntriesOfDecodingRowsOnly) {
   const KvLayerView kv{KvType::kF16, 100, 2, 64, nullptr, nullptr};
   const std::vector<int32_t> table(63);  // of 1,008 positions
-  const SequenceSpan spans[] = {{0, 1, 999, table}, {1, 7, 100, table}, {8, 1, 0, table}};
+  const SequenceSpan spans[] = {
+      {0, 1, 999, table, {}, true}, {1, 7, 100, table}, {8, 1, 0, table, {}, true}};
   AttentionTraffic dense;
   dense.add(spans, kv, {.heads = 2}, 3);
   EXPECT_EQ(dense.dense_v_bytes, uint64_t{3 * 2 * 128} * (1000 + 1));
@@ -53,7 +54,7 @@ TEST(AttentionTrafficTest, CountsEntriesOfDecodingRowsOnly) {
 // has its scales with it.
 TEST(AttentionTrafficTest, KnowsGroupsWindowsAndScales) {
   const std::vector<int32_t> table(63);
-  const SequenceSpan span{0, 1, 999, table};
+  const SequenceSpan span{0, 1, 999, table, {}, /*generates=*/true};
   const KvLayerView int4{KvType::kInt4, 100, 2, 64, nullptr, nullptr};
   AttentionTraffic traffic;
   traffic.add({&span, 1}, int4, {.heads = 6, .window = 105, .top_k = 0.1F}, 1);
@@ -64,7 +65,7 @@ TEST(AttentionTrafficTest, KnowsGroupsWindowsAndScales) {
 TEST(AttentionTrafficTest, OfAPartOfASequenceCountsThatPart) {
   const KvLayerView kv{KvType::kF16, 100, 2, 64, nullptr, nullptr};
   const std::vector<int32_t> table(16);
-  const SequenceSpan part{0, 1, 999, table};
+  const SequenceSpan part{0, 1, 999, table, {}, /*generates=*/true};
   AttentionTraffic traffic;
   traffic.add({&part, 1}, kv, {.heads = 2}, 1);
   EXPECT_EQ(traffic.dense_v_bytes, uint64_t{2 * 128} * 256);

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/stopwatch.h"
 #include "engine/answer_lengths.h"
+#include "engine/draft_sources.h"
 #include "engine/engine_request.h"
 #include "engine/unusable_logits.h"
 #include "schedule/predicted_policies.h"
@@ -40,7 +41,7 @@ SchedulingPolicies policies_of(const EngineOptions& options, const KvCache& kv) 
 }
 
 bool has_prompt_chunks(const StepPlan& plan) {
-  return std::ranges::any_of(plan.chunks, [](const ScheduledChunk& of) { return of.tokens > 1; });
+  return std::ranges::any_of(plan.chunks, [](const ScheduledChunk& of) { return !of.generates; });
 }
 
 }  // namespace
@@ -57,6 +58,8 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
       first_key_(first_key(fmt::format("{} {} {}", decoder.spec().name,
                                        kv_type_name(kv.shape().type), options.kv_salt))),
       lengths_(options.lengths),
+      drafts_(options.drafts),
+      draft_costs_(options.draft_costs),
       max_sequences_(options.admission.max_sequences),
       scheduler_(allocator_,
                  {.max_step_tokens = at_most(decoder.max_tokens(), options.max_step_tokens),
@@ -69,6 +72,7 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
       clock_(options.clock) {
   if (options.adapts_turns && kv.layers().sizes().most > 0)
     expansion_.emplace(kv.layers().sizes(), kv.swapped().shape().layer_block_bytes());
+  if (drafts_.is_on() && !has_room_for_drafts()) drafts_ = {};
   if (store_ == nullptr) return;
   allocator_.observe_evictions([this](BlockId block, const BlockContents& contents) {
     if (block.tier == Tier::kDevice) evicted_.push_back({contents, block.in<Tier::kDevice>()});
@@ -135,6 +139,7 @@ void Engine::submit(RequestId id, GenerationRequest request) {
                                                                 decoder_.spec().vocab_size))
                          .first;
   added->second->first_key = first;
+  added->second->drafts.source = make_draft_source(drafts_, static_cast<uint64_t>(id));
   try {
     scheduler_.add(sequence);
   } catch (...) {
@@ -390,28 +395,42 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   }
   std::optional<std::vector<DrawnToken>> drawn = try_compute(plan);
   if (!drawn) return;
-  for (DrawnToken& token : *drawn) events.push_back(accept_token(token));
+  const size_t told = events.size();
+  std::vector<RequestId> ids;
+  for (DrawnToken& token : *drawn) {
+    ids.push_back(token.request->id);
+    accept_tokens(token, events);
+  }
+  propose_drafts(ids);
   stats_.outgrown = scheduler_.extensions();
   stats_.recomputed_tokens = scheduler_.recomputed_tokens();
   const double seconds = now_s() - begun_s;
-  adapt_turns(plan, seconds, static_cast<int64_t>(drawn->size()));
+  adapt_turns(plan, seconds, static_cast<int64_t>(events.size() - told));
 }
 
 std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPlan& plan) {
   std::vector<StepSequence> sequences;
+  std::vector<std::vector<TokenId>> with_drafts;  // of those that have some
   bool has_prompts = false;
   int64_t prompt_tokens = 0;
   for (const ScheduledChunk& chunk : plan.chunks) {
     Request& request = *requests_.at(chunk.id);
-    const auto tokens =
-        std::span<const TokenId>(request.tokens)
-            .subspan(static_cast<size_t>(chunk.start), static_cast<size_t>(chunk.tokens));
-    sequences.push_back({tokens, chunk.start, *chunk.block_table, logit_rows(request, chunk)});
+    auto tokens = std::span<const TokenId>(request.tokens)
+                      .subspan(static_cast<size_t>(chunk.start),
+                               static_cast<size_t>(chunk.tokens - chunk.drafted));
+    if (chunk.drafted > 0) {
+      std::vector<TokenId>& all = with_drafts.emplace_back(tokens.begin(), tokens.end());
+      const std::vector<TokenId>& drafts = request.drafts.next;
+      all.insert(all.end(), drafts.begin(), drafts.begin() + chunk.drafted);
+      tokens = all;
+    }
+    sequences.push_back(
+        {tokens, chunk.start, *chunk.block_table, logit_rows(request, chunk), chunk.generates});
     for (int group = 1; group < kv_.groups(); ++group)
       sequences.back().other_tables[static_cast<size_t>(group - 1)] = chunk.table->blocks(group);
     const bool in_prompt = chunk.start < static_cast<int32_t>(request.params.prompt.size());
     if (in_prompt) prompt_tokens += chunk.tokens;
-    has_prompts = has_prompts || in_prompt || chunk.tokens > 1;
+    has_prompts = has_prompts || !chunk.generates;
   }
   tell_observer(has_prompts);
   try {
@@ -466,49 +485,51 @@ void Engine::lose_all() {
   store_->drop(std::exchange(stored_by_step_, {}));
 }
 
+bool Engine::is_scored(const Request& request, const ScheduledChunk& chunk) {
+  return request.params.prompt_logprobs >= 0 &&
+         chunk.start < static_cast<int32_t>(request.params.prompt.size());
+}
+
 // A prompt that is scored has a row for each of its tokens.
 int32_t Engine::logit_rows(const Request& request, const ScheduledChunk& chunk) {
-  const bool scored = request.params.prompt_logprobs >= 0 &&
-                      chunk.start < static_cast<int32_t>(request.params.prompt.size());
-  return scored ? chunk.tokens : chunk.last ? 1 : 0;
+  return is_scored(request, chunk) ? chunk.tokens : chunk.last ? 1 + chunk.drafted : 0;
 }
 
 std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits, const StepPlan& plan) {
   std::vector<DrawnToken> drawn;
-  std::vector<Request*> drawing;  // whose rows end at `row`, one after the other
-  std::vector<size_t> places;     // of these, in `drawn`
+  std::vector<RowsToDraw> drawing;  // whose rows end at `row`, one after the other
   int64_t row = 0;
   const auto draw_these = [&] {
     if (drawing.empty()) return;
-    const auto count = static_cast<int64_t>(drawing.size());
+    int64_t count = 0;
+    for (const RowsToDraw& of : drawing) count += 1 + of.drafted;
     const Activations rows = logits.row_range(row - count, count);
-    std::vector<SampledToken> tokens = decoder_.device().ops().can_sample()
-                                           ? sample_on_device(rows, drawing)
-                                           : sample_on_host(rows, drawing);
-    for (size_t i = 0; i < drawing.size(); ++i) drawn[places[i]].sampled = std::move(tokens[i]);
+    if (decoder_.device().ops().can_sample()) {
+      sample_on_device(rows, drawing, drawn);
+    } else {
+      sample_on_host(rows, drawing, drawn);
+    }
     drawing.clear();
-    places.clear();
   };
   for (const ScheduledChunk& chunk : plan.chunks) {
     Request& request = *requests_.at(chunk.id);
     const int32_t rows = logit_rows(request, chunk);
     const bool draws = chunk.last && request.params.max_tokens > 0;
-    DrawnToken next{.request = &request, .draws = draws, .is_last = chunk.last};
-    if (rows > 1 || (rows == 1 && !draws)) {
+    DrawnToken next{
+        .request = &request, .drafted = chunk.drafted, .draws = draws, .is_last = chunk.last};
+    const bool scored = is_scored(request, chunk) && (rows > 1 || !draws);
+    if (scored) {
       draw_these();
       auto scores = try_score_prompt(request, chunk, logits.row_range(row, rows));
       if (!scores) next.error = explain_unusable_logits(decoder_, kv_.shape().type);
       if (scores) next.prompt_logprobs = std::move(*scores);
     }
     row += rows;
-    if (draws) {
-      drawing.push_back(&request);
-      places.push_back(drawn.size());
-    }
+    if (draws) drawing.push_back({&request, chunk.drafted, drawn.size()});
     // One that is computed again may have nothing to say.
     const bool tells = chunk.last || !next.prompt_logprobs.empty();
     if (tells) drawn.push_back(std::move(next));
-    if (draws && rows > 1) draw_these();
+    if (draws && scored) draw_these();
   }
   draw_these();
   for (DrawnToken& token : drawn) {
@@ -545,34 +566,6 @@ std::optional<std::vector<Logprobs>> Engine::try_score_prompt(const Request& req
   return found;
 }
 
-std::vector<SampledToken> Engine::sample_on_device(const Activations& logits,
-                                                   std::span<Request* const> requests) {
-  std::vector<SampleRow> rows;
-  for (Request* const request : requests)
-    rows.push_back(request->sampler.sample_row(request->next_position()));
-  std::vector<SampledToken> tokens(rows.size());
-  decoder_.device().ops().sample(logits, rows, tokens);
-  return tokens;
-}
-
-std::vector<SampledToken> Engine::sample_on_host(const Activations& logits,
-                                                 std::span<Request* const> requests) {
-  Device& device = decoder_.device();
-  std::vector<float> copy(device.host_visible() ? 0 : static_cast<size_t>(logits.cols));
-  std::vector<SampledToken> tokens;
-  for (Request* const request : requests) {
-    const Activations row = logits.row_range(static_cast<int64_t>(tokens.size()), 1);
-    if (!copy.empty()) {
-      device.copy_to_host(reinterpret_cast<std::byte*>(copy.data()), row.data,
-                          copy.size() * sizeof(float));
-    }
-    const float* const values = copy.empty() ? row.f32() : copy.data();
-    tokens.push_back(request->sampler.sample({values, static_cast<size_t>(logits.cols)},
-                                             request->next_position()));
-  }
-  return tokens;
-}
-
 GenerationEvent Engine::accept_token(DrawnToken& drawn) {
   Request& request = *drawn.request;
   GenerationEvent event;
@@ -607,8 +600,6 @@ GenerationEvent Engine::accept_token(DrawnToken& drawn) {
   } else if (request.generated() >= request.params.max_tokens ||
              request.next_position() >= max_sequence_tokens()) {
     finish(request, FinishReason::kLength, event);
-  } else {
-    scheduler_.append(request.id);
   }
   return event;
 }
@@ -621,6 +612,8 @@ void Engine::finish(Request& request, FinishReason reason, GenerationEvent& even
   }
   event.finish = reason;
   event.reused_tokens = request.reused.value_or(0);
+  event.draft_accepted = request.drafts.accepted;
+  event.draft_rejected = request.drafts.proposed - request.drafts.accepted;
   const RequestId id = request.id;
   no_longer_coming(id);
   unpin(request);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/stopwatch.h"
+#include "engine/draft_options.h"
 #include "engine/generation.h"
 #include "engine/sampler.h"
 #include "engine/scheduling_options.h"
@@ -47,6 +48,10 @@ struct EngineOptions {
   // With reuse_prefixes: where KV goes that the pools have no room for, and comes back from. Null:
   // it is computed again. Must outlive the engine.
   KvStore* store = nullptr;
+  // Tokens that are proposed before they are drawn, where a step with more tokens costs little
+  // more.
+  DraftOptions drafts = {};
+  DraftCosts draft_costs = {};
   // How many layers' KV takes turns on the device is found while serving, where the cache allows
   // it; else it stays as it is.
   bool adapts_turns = false;
@@ -131,14 +136,19 @@ class Engine : private PrefixSource {
   // Of a request's first `blocks` blocks.
   std::span<const BlockKey> keys_of(Request& request, size_t blocks) const;
   void keep_full_blocks(const StepPlan& plan);
+  // Up to so many tokens, from `from` on; what is new on the device goes to `copies`.
+  void keep_blocks(Request& request, std::span<const BlockId> table, int64_t from, int64_t end,
+                   std::vector<KvStore::Copy>& copies);
   // The last block, as far as `computed` tokens fill it: what goes on from here finds it.
   void keep_tail(Request& request, int64_t computed);
   // What came of a request's row of logits.
   struct DrawnToken {
     Request* request;
+    std::vector<SampledToken> accepted = {};  // drafts that were drawn, too; before `sampled`
     SampledToken sampled = {};
     std::string error = {};  // why there is no token
     std::vector<Logprobs> prompt_logprobs = {};
+    int32_t drafted = 0;  // of the sequence's rows, those of drafts
     bool draws = true;    // else there is no token, only what was said of the prompt
     bool is_last = true;  // of the tokens known
   };
@@ -178,6 +188,7 @@ class Engine : private PrefixSource {
   // What newcomers compute, others that come after them need not.
   void announce(const StepPlan& plan);
   void lose_all();
+  static bool is_scored(const Request& request, const ScheduledChunk& chunk);
   static int32_t logit_rows(const Request& request, const ScheduledChunk& chunk);
   void no_longer_coming(RequestId id);
   // What rows of logits say of the prompt's tokens behind them, of a chunk that is scored; nothing
@@ -188,11 +199,24 @@ class Engine : private PrefixSource {
   void tell_observer(bool has_prompts);
   // From its row of logits, the next token of each request.
   std::vector<DrawnToken> draw(const Activations& logits, const StepPlan& plan);
-  std::vector<SampledToken> sample_on_device(const Activations& logits,
-                                             std::span<Request* const> requests);
-  std::vector<SampledToken> sample_on_host(const Activations& logits,
-                                           std::span<Request* const> requests);
+  // A request's rows of logits: that of its newest token, then those of its drafts.
+  struct RowsToDraw {
+    Request* request;
+    int32_t drafted = 0;
+    size_t at = 0;  // in the list of drawn tokens
+  };
+  // What is drawn from these rows, up to the first draft that is another token.
+  void sample_on_device(const Activations& logits, std::span<const RowsToDraw> requests,
+                        std::vector<DrawnToken>& drawn);
+  void sample_on_host(const Activations& logits, std::span<const RowsToDraw> requests,
+                      std::vector<DrawnToken>& drawn);
+  // Tells of the drawn tokens, one after the other, until the request ends.
+  void accept_tokens(DrawnToken& drawn, std::vector<GenerationEvent>& events);
   GenerationEvent accept_token(DrawnToken& drawn);
+  // Whether there is memory for their rows of logits.
+  bool has_room_for_drafts();
+  // For the next step of each of these requests that has not ended.
+  void propose_drafts(std::span<const RequestId> drawn);
   void finish(Request& request, FinishReason reason, GenerationEvent& event);
   void end_without_token(RequestId id, FinishReason reason, std::vector<GenerationEvent>& events);
 
@@ -208,6 +232,8 @@ class Engine : private PrefixSource {
   KvStoreStats counted_;  // of the store's traffic, what was told
   BlockKey first_key_;
   AnswerLengths* lengths_;
+  DraftOptions drafts_;
+  DraftCosts draft_costs_;
   int max_sequences_;
   Scheduler scheduler_;
   int64_t max_sequence_tokens_;

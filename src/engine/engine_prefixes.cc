@@ -34,10 +34,7 @@ std::span<const BlockKey> Engine::keys_of(Request& request, size_t blocks) const
 
 FoundPrefix Engine::find(RequestId id, std::span<const RequestId> beginning) const {
   Request& request = *requests_.at(id);
-  // Something is left to compute: logits come of it. A single row would count as one that
-  // generates, which attends to a part of its context where that is asked for.
-  const size_t least = decoder_.attention_topk() > 0 ? 2 : 1;
-  const size_t most = request.tokens.size() - std::min(least, request.tokens.size());
+  const size_t most = request.tokens.size() - 1;  // something is left to compute: logits come of it
   FoundPrefix found;
   const std::span<const BlockKey> keys = keys_of(request, most / kKvBlockTokens);
   const bool spans = scheduler_.spans(id);
@@ -148,7 +145,11 @@ BlockContents Engine::contents_of(const Request& request, size_t block) const {
 void Engine::keep_tail(Request& request, int64_t computed) {
   const auto whole = static_cast<size_t>(computed / kKvBlockTokens);
   const auto rest = static_cast<size_t>(computed % kKvBlockTokens);
-  if (!reuses_ || rest == 0 || decoder_.attention_topk() > 0) return;
+  if (!reuses_ || decoder_.attention_topk() > 0) return;
+  std::vector<KvStore::Copy> copies;  // drafts that were right in the last step
+  keep_blocks(request, scheduler_.blocks_of(request.id), request.kept, computed, copies);
+  if (store_ != nullptr && !copies.empty()) store_ahead(std::move(copies));
+  if (rest == 0) return;
   const std::span<const BlockKey> keys = keys_of(request, whole);
   const auto tokens =
       std::span<const TokenId>(request.tokens).subspan(whole * kKvBlockTokens, rest);
@@ -160,23 +161,31 @@ void Engine::keep_tail(Request& request, int64_t computed) {
                                 .tokens = static_cast<int32_t>(rest)});
 }
 
-// Not what rows have that attended to a part of their context: prompts attend to everything.
+void Engine::keep_blocks(Request& request, std::span<const BlockId> table, int64_t from,
+                         int64_t end, std::vector<KvStore::Copy>& copies) {
+  const auto behind = static_cast<size_t>(end / kKvBlockTokens);
+  const std::span<const BlockKey> keys = keys_of(request, behind);
+  for (auto i = static_cast<size_t>(from / kKvBlockTokens); i < behind; ++i) {
+    const BlockContents contents = contents_of(request, i);
+    if (allocator_.keep(table[i], contents) && table[i].tier == Tier::kDevice)
+      copies.push_back({contents, table[i].in<Tier::kDevice>()});
+    coming_.erase(keys[i]);
+  }
+  request.kept = end;
+}
+
+// Not what rows have that attended to a part of their context: prompts attend to everything. Nor
+// what drafts have, which may be wrong; those that were right are kept in the step after theirs.
 void Engine::keep_full_blocks(const StepPlan& plan) {
   std::vector<KvStore::Copy> kept;
   for (const ScheduledChunk& chunk : plan.chunks) {
-    if (decoder_.attention_topk() > 0 && chunk.tokens == 1) continue;
-    const auto end = static_cast<size_t>(chunk.start + chunk.tokens) / kKvBlockTokens;
+    if (decoder_.attention_topk() > 0 && chunk.generates) continue;
     Request& request = *requests_.at(chunk.id);
-    const std::span<const BlockKey> keys = keys_of(request, end);
-    for (auto i = static_cast<size_t>(chunk.start / kKvBlockTokens); i < end; ++i) {
-      const BlockId block = (*chunk.block_table)[i];
-      const BlockContents contents = contents_of(request, i);
-      if (allocator_.keep(block, contents) && block.tier == Tier::kDevice)
-        kept.push_back({contents, block.in<Tier::kDevice>()});
-      coming_.erase(keys[i]);
-    }
-    const bool ends_prompt = chunk.last && chunk.tokens > 1;
-    if (ends_prompt) keep_tail(request, chunk.start + chunk.tokens);
+    const int64_t start = chunk.start, end = start + chunk.tokens - chunk.drafted;
+    const int64_t from = chunk.generates ? std::min(start, request.kept) : start;
+    keep_blocks(request, *chunk.block_table, from, end, kept);
+    const bool ends_prompt = chunk.last && !chunk.generates;
+    if (ends_prompt) keep_tail(request, end);
   }
   if (store_ != nullptr) store_ahead(std::move(kept));
 }

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "engine/draft_control.h"
+#include "engine/draft_source.h"
 #include "engine/generation.h"
 #include "engine/sampler.h"
 #include "engine/stop_matcher.h"
@@ -17,6 +20,14 @@
 #include "text/tokenizer.h"
 
 namespace spillway {
+
+// A request's tokens that are proposed before they are drawn.
+struct RequestDrafts {
+  std::unique_ptr<DraftSource> source;  // null: there are none
+  DraftControl control = {};
+  std::vector<TokenId> next = {};  // for the next step, which may take fewer of them
+  int64_t proposed = 0, accepted = 0;
+};
 
 struct EngineRequest {
   EngineRequest(RequestId request_id, GenerationRequest request, const Tokenizer* tokenizer,
@@ -53,6 +64,9 @@ struct EngineRequest {
   bool has_fetched = false;
   std::unordered_set<BlockKey> from_disk = {};
   std::optional<int64_t> reused = {};  // tokens of the prompt that it began with; none: not yet
+  int64_t kept =
+      0;  // tokens whose whole blocks have their keys: drafts have none until they are right
+  RequestDrafts drafts = {};
   int64_t scored =
       1;  // tokens of the prompt whose log-probabilities were told; none follows the first
 };

@@ -73,6 +73,8 @@ struct GenerationEvent {
   bool step_failed = false;  // it was the whole step's: the request may do better another time
   bool displaced = false;    // with kCancelled: another client's request got its place in the queue
   int64_t reused_tokens = 0;  // with `finish`: of the prompt, found in the cache as it began
+  int64_t draft_accepted = 0,
+          draft_rejected = 0;  // with `finish`: tokens that were proposed for it
 };
 
 struct EngineStats {
@@ -80,7 +82,9 @@ struct EngineStats {
   int64_t prompt_steps = 0;   // of these, with tokens of prompts, or of what is computed again
   int64_t prompt_tokens = 0;  // computed in prefill, recomputation after preemption included
   int64_t generated_tokens = 0;
-  int64_t reused_tokens = 0;                               // found in the cache instead of computed
+  int64_t draft_proposed = 0,
+          draft_accepted = 0;  // tokens that were computed before they were drawn
+  int64_t reused_tokens = 0;   // found in the cache instead of computed
   int64_t reused_host_tokens = 0, reused_disk_tokens = 0;  // of these, by way of the KV store
   int64_t preemptions = 0;
   int64_t recomputed_tokens = 0;  // after preemptions: computed before, and again

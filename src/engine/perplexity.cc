@@ -26,8 +26,9 @@ void forward_on_device(Decoder& decoder, KvCache& kv, std::span<const TokenId> t
     if (decoder.attention_topk() > 0)
       count = start < first_wanted ? std::min(count, first_wanted - start) : 1;
     const int64_t wanted = std::clamp<int64_t>(start + count - first_wanted, 0, count);
-    const StepSequence part = sequence.part(
+    StepSequence part = sequence.part(
         tokens.subspan(static_cast<size_t>(start), static_cast<size_t>(count)), start, wanted);
+    part.generates = decoder.attention_topk() > 0 && wanted > 0;
     const Activations logits = decoder.step(kv, {&part, 1});
     if (wanted > 0) sink(start + count - wanted, logits);
   }

@@ -41,6 +41,7 @@ class Placer {
                r_.deterministic,
                r_.attention_topk > 0,
                may_wait ? r_.run.at_once : 0};
+    wanted_.draft_tokens = r_.draft_tokens;
     least_ = wanted_;
     if (r_.run.least_sequences > 0) least_.sequences = r_.run.least_sequences;
     if (r_.chunk == 0) least_.micro_tokens = std::min(kSmallestChunk, wanted_.micro_tokens);

@@ -33,6 +33,7 @@ struct PlacementRequest {
   float attention_topk = 0;  // 0: dense
   int chunk = 0;          // most tokens through a layer together, as options say; 0: `usual_chunk`
   int usual_chunk = 512;  // becomes smaller where memory is short
+  int draft_tokens = 0;   // RunSize's
   bool may_map = true, deterministic = false;
   Objective objective = Objective::kThroughput;
   std::optional<double> max_latency_s = {}, max_first_token_s = {};

@@ -194,6 +194,19 @@ SampleRow Sampler::sample_row(int64_t position) {
           .adjustments = adjustments_};
 }
 
+// All but what draws leave behind, which is as large as the vocabulary.
+Sampler Sampler::fork() const {
+  Sampler other;
+  other.params_ = params_;
+  other.accepted_ = accepted_;
+  other.forbidden_until_ = forbidden_until_;
+  other.forbidden_ = forbidden_;
+  other.seen_ = seen_;
+  other.window_ = window_;
+  other.answered_ = answered_;
+  return other;
+}
+
 void Sampler::forbid_until(int64_t accepted, std::vector<TokenId> ids) {
   forbidden_until_ = accepted;
   forbidden_ = std::move(ids);

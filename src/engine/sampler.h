@@ -30,8 +30,11 @@ class Sampler {
   // None of these tokens is drawn before so many others were accepted.
   void forbid_until(int64_t accepted, std::vector<TokenId> ids);
   bool wants_logprobs() const { return params_.logprobs >= 0; }
+  // For tokens that may come next: it draws as this one would, and leaves this one as it is.
+  Sampler fork() const;
 
  private:
+  Sampler() = default;
   void see(TokenId id);
   void collect_adjustments();
   void adjust(std::span<const float> logits);

@@ -25,7 +25,7 @@ namespace {
 // from. A new one stops this from compiling until that has been decided.
 ResultSettings asked_settings(const SessionOptions& options) {
   const auto& [model, device, gpu_memory, threads, deterministic, no_mmap, compute, tuning,
-               placement, kv_store] = options;
+               placement, kv_store, drafts] = options;
   [[maybe_unused]] const auto& [compress_weights, kv_type, compress_kv, attention_topk, chunk] =
       compute;
   ResultSettings settings;
@@ -34,7 +34,8 @@ ResultSettings asked_settings(const SessionOptions& options) {
   settings.attention_topk = compute.checked_topk();
   // Known later: the device; the types of weights (compress_weights) and KV; the tuning; and, from
   // the plan, who attends. Without effect: where things lie, threads, chunks. KV that is kept
-  // (kv_store) is used by who has the same settings.
+  // (kv_store) is used by who has the same settings. Drafts are further rows of a step, on which no
+  // bit depends where none depends on the other sequences of a step.
   return settings;
 }
 

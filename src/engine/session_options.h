@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/compute_options.h"
+#include "engine/draft_options.h"
 #include "engine/kv_store_options.h"
 #include "engine/placement_options.h"
 #include "engine/tuning_options.h"
@@ -24,6 +25,7 @@ struct SessionOptions {
   TuningOptions tuning;
   PlacementOptions placement;
   KvStoreOptions kv_store;
+  DraftOptions drafts;
 };
 
 }  // namespace spillway

@@ -38,6 +38,7 @@ RunSize Session::runner_size(int64_t tokens, int64_t sequences) const {
                size_.same_parts,
                size_.whole_sequences,
                size_.at_once};
+  size.draft_tokens = options_.drafts.most_tokens();
   size.most_turning = most_turning(size);
   if (!adapts_turns()) size.swapped_layers = size.most_turning;
   return size;
@@ -124,6 +125,7 @@ void Session::place(const ExpectedRun& run, size_t which) {
                  .attention_topk = settings.attention_topk,
                  .chunk = options_.compute.chunk,
                  .usual_chunk = usual,
+                 .draft_tokens = options_.drafts.most_tokens(),
                  .may_map = load_.access == WeightAccess::kMapped,
                  .deterministic = settings.deterministic,
                  .on_progress = on_progress,

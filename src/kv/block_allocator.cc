@@ -201,6 +201,13 @@ void BlockAllocator::drop_keys(BlockId id) {
   add_free(id);
 }
 
+void BlockAllocator::forget_beyond(BlockId id, int32_t tokens) {
+  SPW_ASSERT(holders(id) > 0);
+  std::erase_if(block(id).contents, [&](const BlockContents& has) {
+    return has.tokens > tokens && by_key_.erase(has.key) > 0;
+  });
+}
+
 void BlockAllocator::evict(BlockId id) {
   if (observer_) observer_(id, block(id).contents.back());
   drop_keys(id);
@@ -433,13 +440,14 @@ void BlockTable::promise(const PerGroup<int64_t>& blocks) {
   promised_ = blocks;
 }
 
+void rename_block(BlockId& block, std::span<const BlockAllocator::Move> moves) {
+  const auto moved = std::ranges::lower_bound(moves, block, {}, &BlockAllocator::Move::from);
+  if (moved != moves.end() && moved->from == block) block = moved->to;
+}
+
 void BlockTable::rename(std::span<const BlockAllocator::Move> moves) {
-  for (std::vector<BlockId>& of_group : blocks_) {
-    for (BlockId& block : of_group) {
-      const auto moved = std::ranges::lower_bound(moves, block, {}, &BlockAllocator::Move::from);
-      if (moved != moves.end() && moved->from == block) block = moved->to;
-    }
-  }
+  for (std::vector<BlockId>& of_group : blocks_)
+    for (BlockId& block : of_group) rename_block(block, moves);
 }
 
 void BlockTable::release_behind(int64_t computed) {
@@ -451,6 +459,55 @@ void BlockTable::release_behind(int64_t computed) {
       allocator_->release(
           std::exchange(blocks[released], BlockId::released(blocks[released].tier, group)));
   }
+}
+
+PerGroup<std::optional<BlockId>> BlockTable::cut_back(int64_t tokens) {
+  PerGroup<std::optional<BlockId>> cut_into = {};
+  PerGroup<int64_t> to_come = promised_;
+  for (int group = 0; group < allocator_->groups(); ++group) {
+    if (!allocator_->rule(group).is_paged()) continue;
+    const int64_t before = entries(group);
+    cut_into[index_of(group)] = cut_group_back(tokens, group);
+    if (entries(group) == before) continue;
+    const auto left = static_cast<int64_t>(held(group).size());
+    to_come[index_of(group)] =
+        std::max<int64_t>(0, allocator_->most_blocks(expected_, group) - left);
+    if (spans_ && left > 0) pool_ = held(group).back().tier;
+  }
+  if (!spans_) promise(to_come);
+  return cut_into;
+}
+
+std::optional<BlockId> BlockTable::cut_group_back(int64_t tokens, int group) {
+  std::vector<BlockId>& blocks = blocks_[index_of(group)];
+  const auto whole = static_cast<size_t>(tokens / kKvBlockTokens);
+  const auto rest = static_cast<int32_t>(tokens % kKvBlockTokens);
+  SPW_ASSERT(pool_ && released_[index_of(group)] <= whole);
+  if (blocks.size() <= whole && rest > 0) return std::nullopt;  // it went with an earlier cut
+  const bool grows_by_blocks =
+      !spans_ && (pool_ == allocator_->pools().front() || !allocator_->rule(group).keeps_all());
+  // Elsewhere blocks were taken together for what is expected, and stay; but not those of others.
+  size_t left = whole + (rest > 0 ? 1 : 0);
+  if (!grows_by_blocks) {
+    const auto shared =
+        std::find_if(blocks.begin() + static_cast<std::ptrdiff_t>(left), blocks.end(),
+                     [&](BlockId id) { return allocator_->holders(id) > 1; });
+    for (auto own = blocks.begin() + static_cast<std::ptrdiff_t>(left); own != shared; ++own)
+      allocator_->forget_beyond(*own, 0);
+    left = static_cast<size_t>(shared - blocks.begin());
+  }
+  std::optional<BlockId> cut_into;
+  if (rest > 0 && allocator_->holders(blocks[whole]) > 1) {
+    cut_into = blocks[whole];
+    left = whole;
+  } else if (rest > 0) {
+    allocator_->forget_beyond(blocks[whole], rest);
+  }
+  while (blocks.size() > left) {
+    if (blocks.back() != cut_into) allocator_->release(blocks.back());
+    blocks.pop_back();
+  }
+  return cut_into;
 }
 
 void BlockTable::clear() {

@@ -140,6 +140,8 @@ class BlockAllocator {
   void hold(BlockId id);
   // Nothing that is kept is wanted again.
   void forget_all();
+  // Of what a block has, what says more than its first `tokens`: they will be written to.
+  void forget_beyond(BlockId id, int32_t tokens);
 
   // Called when a block that is kept is given out for something else, with the most that it has:
   // its bytes are still there. Not by forget_all().
@@ -196,6 +198,9 @@ class BlockAllocator {
   EvictionObserver observer_;
 };
 
+// A block that the allocator gave another id has that; `moves` are in order.
+void rename_block(BlockId& block, std::span<const BlockAllocator::Move> moves);
+
 // The blocks of one sequence in order of position, of each group of layers; gives them back when
 // destroyed. Move-only. The allocator must outlive it.
 //
@@ -235,6 +240,11 @@ class BlockTable {
   [[nodiscard]] bool try_reserve(int64_t tokens);
   // Gives back what no token reaches any more now that so many are computed.
   void release_behind(int64_t computed);
+  // Holds so many tokens, kMostCutBack fewer than before at most; blocks behind go back where it
+  // grows block by block. A block of a group that is cut into and that others hold goes, too: it is
+  // returned, still held, for the caller to copy its first tokens to the next block that is taken,
+  // and then to release. A recurrent state stays as it is: whoever cuts has kept an earlier one.
+  [[nodiscard]] PerGroup<std::optional<BlockId>> cut_back(int64_t tokens);
   void clear();
   // Those of its blocks that the allocator gave other ids.
   void rename(std::span<const BlockAllocator::Move> moves);
@@ -252,6 +262,7 @@ class BlockTable {
  private:
   std::optional<Reservation> try_plan_spanning(int64_t tokens, const PoolRooms& rooms,
                                                const GroupBlocks& begun) const;
+  std::optional<BlockId> cut_group_back(int64_t tokens, int group);
   void promise(const PerGroup<int64_t>& blocks);
   int64_t entries(int group) const { return static_cast<int64_t>(blocks_[index_of(group)].size()); }
 

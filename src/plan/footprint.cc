@@ -116,7 +116,8 @@ void place_activations(const ModelSpec& spec, const Plan& plan, const RunSize& s
     layout.max_tokens = std::min(layout.max_tokens, size.micro_tokens);
   layout.micro_tokens = static_cast<int>(
       offloaded ? std::min<int64_t>(size.micro_tokens, layout.max_tokens) : layout.max_tokens);
-  layout.logit_rows = sequences_at_once(plan, static_cast<int>(size.at_work()));
+  layout.logit_rows = rows_with_drafts(sequences_at_once(plan, static_cast<int>(size.at_work())),
+                                       size.draft_tokens);
   const bool several = layout.max_tokens > layout.micro_tokens ||
                        (plan.micro_batch > 0 && size.at_work() > plan.micro_batch);
   layout.slots = several ? SlotContent::kLayers : SlotContent::kPieces;
@@ -291,6 +292,11 @@ void count_kv_staging(const ModelSpec& spec, const Plan& plan, const RunSize& si
 }
 
 }  // namespace
+
+int rows_with_drafts(int sequences, int draft_tokens) {
+  const int64_t most = std::min<int64_t>(int64_t{sequences} * (1 + draft_tokens), kMostDraftRows);
+  return static_cast<int>(std::max<int64_t>(sequences, most));
+}
 
 // The rows, which may begin anywhere in a part, and a part beside them.
 int64_t RunLayout::least_staging() const {

@@ -35,9 +35,14 @@ struct RunSize {
   int64_t at_once = 0;
   int most_turning = 0;    // layers whose KV may take turns on the device (tensor/turn_sizes.h)
   int swapped_layers = 0;  // of these, those that are swapped from the first step on
+  int draft_tokens = 0;    // of a sequence, computed in a step besides its newest token, at most
 
   int64_t at_work() const { return std::max(sequences, at_once); }
 };
+// Rows of logits of a step in which so many sequences generate, at most: drafts are for small
+// batches, and take no rows beyond kMostDraftRows.
+inline constexpr int kMostDraftRows = 32;
+int rows_with_drafts(int sequences, int draft_tokens);
 // 4096 tokens: as few parts as a context of 128K can have and staging planes still be small.
 inline constexpr int64_t kFixedPartBlocks = 256;
 

@@ -263,7 +263,12 @@ TEST_P(KvSwapFromHostTest, OfSomeBlocksOnlyKeysMove) {
   SwapGroup group = group_of({{2, 2}}, {{2, 2}});
   group.key_loads = {{HostBlock{0}, 0}, {HostBlock{1}, 1}};
   const std::vector<int32_t> table = {0, 1, 2}, home = {0, 1};
-  group.spans = {{.first_row = 0, .rows = 1, .start = 40, .block_table = table, .home = home}};
+  group.spans = {{.first_row = 0,
+                  .rows = 1,
+                  .start = 40,
+                  .block_table = table,
+                  .home = home,
+                  .generates = true}};
   swap_.load(kv_, 1, group);
   const AttentionParams params{.heads = 2, .top_k = 0.25F};
   const KvLayerView pages = begin(1, group, params);

@@ -70,7 +70,7 @@ struct MicroBatchCutter {
       const auto table = sequence.table(group).first(static_cast<size_t>(blocks));
       held_blocks = std::max(held_blocks, held(table));
     }
-    const bool generates = sequence.tokens.size() == 1;
+    const bool generates = sequence.generates;
     const bool one_part =
         first == last && (limits.fixed_blocks == 0 || blocks <= limits.fixed_blocks);
     if (one_part && last == Tier::kDevice) return KvPath::kResident;
@@ -254,15 +254,21 @@ struct MicroBatchCutter {
       PathRows& path = rows_for(of, part.path);
       if (path.rows == 0) path.first_row = batch.tokens;
       const std::span<const BlockId> table = table_of(part, group, blocks);
-      const std::span<const int32_t> home = home_of(batch, part, table);
+      const std::span<const int32_t> home = home_of(batch, part, group);
       const int32_t start = sequence.start + part.first;
-      const SequenceSpan span{path.rows, part.count, start,
+      const SequenceSpan span{path.rows,
+                              part.count,
+                              start,
                               part.path == KvPath::kSwapped
                                   ? stage_table(batch, of.swaps.back(), table, start, home.size())
                                   : numbers_in(tier_of(part.path), batch, table),
-                              home};
-      add_visible(group, span, /*begin=*/0, path.spans);
-      if (part.path == KvPath::kHost) add_visible(group, span, /*begin=*/0, of.on_host.written);
+                              home,
+                              sequence.generates};
+      for (const SequenceSpan& together : attended_together(span)) {
+        add_visible(group, together, /*begin=*/0, path.spans);
+        if (part.path == KvPath::kHost)
+          add_visible(group, together, /*begin=*/0, of.on_host.written);
+      }
       path.rows += part.count;
     }
     add_tokens(batch, part);
@@ -270,6 +276,19 @@ struct MicroBatchCutter {
   }
   static Tier tier_of(KvPath path) {
     return path == KvPath::kResident ? Tier::kDevice : Tier::kHost;
+  }
+
+  // Rows that attend to few of their positions choose them one by one.
+  std::vector<SequenceSpan> attended_together(const SequenceSpan& all) const {
+    if (!limits.sparse || !all.generates) return {all};
+    std::vector<SequenceSpan> spans;
+    for (int32_t row = 0; row < all.rows; ++row) {
+      SequenceSpan& span = spans.emplace_back(all);
+      span.first_row += row;
+      span.start += row;
+      span.rows = 1;
+    }
+    return spans;
   }
 
   // Rows whose sequence is attended to in parts.
@@ -420,13 +439,14 @@ struct MicroBatchCutter {
   }
 
   // The blocks whose V stays where it is: full ones, of earlier steps.
-  std::span<const int32_t> home_of(MicroBatch& batch, const Part& part,
-                                   std::span<const BlockId> table) const {
-    if (!limits.values_stay || part.path != KvPath::kSwapped || part.count > 1 ||
-        table.size() < 2 || table.back().tier != Tier::kHost) {
+  std::span<const int32_t> home_of(MicroBatch& batch, const Part& part, int group) const {
+    const StepSequence& sequence = sequences[part.sequence];
+    if (!limits.values_stay || part.path != KvPath::kSwapped || !sequence.generates ||
+        sequence.block_table.front().tier != Tier::kHost) {
       return {};
     }
-    return numbers_in(Tier::kHost, batch, table.first(table.size() - 1));
+    const int64_t full = (int64_t{sequence.start} + part.first) / kKvBlockTokens;
+    return numbers_in(Tier::kHost, batch, table_of(part, group, full));
   }
 
   // Places in staging for blocks that come there, which go into the table. `first_new`: the first

@@ -15,8 +15,9 @@
 
 namespace spillway {
 
-// One sequence's part of a step: some of its prompt, or its last token. Linear layers see the
-// tokens of all sequences together, attention sees each sequence (selective batching).
+// One sequence's part of a step: some of its prompt, or the newest tokens of its answer. Linear
+// layers see the tokens of all sequences together, attention sees each sequence (selective
+// batching).
 struct StepSequence {
   std::span<const int32_t> tokens;  // at positions [start, start + tokens.size())
   int32_t start = 0;                // tokens already in the KV cache
@@ -24,6 +25,7 @@ struct StepSequence {
   // order of Tier and beginning at multiples of kAttentionPartBlocks.
   std::span<const BlockId> block_table;
   int32_t logit_rows = 1;  // logits wanted for this many of the last tokens; 0 inside a prompt
+  bool generates = false;  // the tokens belong to an answer that is being generated
   // As block_table, which is the first group's: those of the other groups of layers, in order.
   // Entry i of all tables is in the same memory, be it released.
   std::array<std::span<const BlockId>, kMostStateGroups - 1> other_tables = {};

@@ -105,7 +105,8 @@ class CutStepTest : public testing::Test {
           block_range(sequence.block.number, blocks_for_tokens(end) + 1, sequence.block.tier));
     }
     for (size_t i = 0; i < of.size(); ++i)
-      step.sequences.push_back({step.tokens[i], of[i].start, step.tables[i], of[i].logits});
+      step.sequences.push_back({step.tokens[i], of[i].start, step.tables[i], of[i].logits,
+                                /*generates=*/of[i].tokens == 1});
     return step;
   }
   static CutStep cut(const Step& step, const MicroBatchLimits& limits) {
@@ -263,7 +264,7 @@ class CutPartsTest : public CutStepTest {
         table.push_back(DiskBlock{i - of.on_device - of.on_host});
       }
     }
-    const StepSequence sequence{tokens, of.start, table, 1};
+    const StepSequence sequence{tokens, of.start, table, 1, /*generates=*/of.tokens == 1};
     std::string text = describe(cut_step({&sequence, 1}, limits));
     // Ids are of no interest.
     return text.substr(text.find('\n') + 1);

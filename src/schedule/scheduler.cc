@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <unordered_set>
 #include <utility>
 
@@ -82,10 +83,51 @@ void Scheduler::add(const NewSequence& given) {
   by_id_.emplace(given.id, std::prev(waiting_.end()));
 }
 
-void Scheduler::append(RequestId id) {
+void Scheduler::append(RequestId id, int32_t tokens) {
   Sequence& sequence = at(id);
-  ++sequence.known;
+  SPW_ASSERT(tokens > 0);
+  sequence.known += tokens;
+  sequence.fresh += tokens;
+  sequence.drafted = 0;
   extend_outgrown(sequence);
+}
+
+void Scheduler::propose(RequestId id, int32_t drafts) {
+  SPW_ASSERT(drafts >= 0 && drafts <= kMostCutBack);
+  at(id).proposed = drafts;
+}
+
+void Scheduler::cut_back(RequestId id, int32_t tokens) {
+  Sequence& sequence = at(id);
+  SPW_ASSERT(tokens >= 0 && tokens <= kMostCutBack);
+  sequence.known -= tokens;
+  SPW_ASSERT(sequence.known >= sequence.given.tokens);
+  sequence.fresh = std::max(0, sequence.fresh - tokens);
+  sequence.proposed = sequence.drafted = 0;
+  if (sequence.computed <= sequence.known) return;
+  sequence.computed = sequence.known;
+  sequence.farthest = std::min(sequence.farthest, sequence.computed);
+  for (int group = 0; group < allocator_.groups(); ++group) {
+    // It is cut again before the copy was made, and before the block that was cut into.
+    const auto whole = static_cast<int32_t>(sequence.blocks.blocks(group).size()) * kKvBlockTokens;
+    auto& cut_into = sequence.cut_into[index_of(group)];
+    if (cut_into && sequence.computed <= whole)
+      allocator_.release(*std::exchange(cut_into, std::nullopt));
+  }
+  const auto cut_into = sequence.blocks.cut_back(sequence.computed);
+  bool can_copy = true;  // that is made on the device
+  for (size_t group = 0; group < cut_into.size(); ++group) {
+    if (cut_into[group]) sequence.cut_into[group] = cut_into[group];
+    can_copy = can_copy && (!cut_into[group] || cut_into[group]->tier == Tier::kDevice);
+  }
+  if (can_copy) return;
+  release_cut_into(sequence);  // the block's tokens are computed again
+  sequence.computed = sequence.computed / kKvBlockTokens * kKvBlockTokens;
+}
+
+void Scheduler::release_cut_into(Sequence& sequence) {
+  for (std::optional<BlockId>& block : sequence.cut_into)
+    if (block) allocator_.release(*std::exchange(block, std::nullopt));
 }
 
 void Scheduler::remove(RequestId id, std::optional<int64_t> answer) {
@@ -106,6 +148,7 @@ void Scheduler::remove(RequestId id, std::optional<int64_t> answer) {
     if (ending->admitted) --preempted_waiting_;
     if (!ending->admitted) leave_queue(*ending);
   }
+  release_cut_into(*ending);
   (ending->runs ? running_ : waiting_).erase(ending);
   by_id_.erase(found);
 }
@@ -157,6 +200,9 @@ void Scheduler::leave_queue(const Sequence& leaving) {
 // Gives its blocks back and will be computed again, before those that have not begun.
 void Scheduler::preempt(Sequence& sequence) {
   SPW_ASSERT(sequence.runs);
+  sequence.known -= std::exchange(sequence.drafted, 0);
+  sequence.proposed = 0;
+  release_cut_into(sequence);
   sequence.blocks.clear();
   sequence.blocks.expect(std::max<int64_t>(sequence.known + 1, sequence.reserved));
   sequence.computed = 0;
@@ -219,7 +265,11 @@ void Scheduler::preempt(std::span<const RequestId> ids) {
 
 void Scheduler::rename(std::span<const BlockAllocator::Move> moves) {
   if (moves.empty()) return;
-  for (Sequence& sequence : running_) sequence.blocks.rename(moves);
+  for (Sequence& sequence : running_) {
+    sequence.blocks.rename(moves);
+    for (std::optional<BlockId>& block : sequence.cut_into)
+      if (block) rename_block(*block, moves);
+  }
 }
 
 std::vector<SequenceView> Scheduler::at_work_and_next(int most) const {
@@ -243,7 +293,8 @@ std::vector<RequestId> Scheduler::begun() const {
 }
 
 bool Scheduler::is_in_prefill(const Sequence& sequence) {
-  return sequence.known - sequence.computed > 1 || sequence.computed < sequence.given.tokens;
+  return sequence.known - sequence.computed > sequence.fresh ||
+         sequence.computed < sequence.given.tokens;
 }
 
 // Makes a plan out of what there is, keeping in numbers what the plan would change.
@@ -268,6 +319,7 @@ class Scheduler::Planner {
     if (plan_.preempted.empty() && plan_.exhausted.empty() && !is_short_of_room_) admit();
     if (prompts_first && plan_.chunks.empty() && plan_.exhausted.empty())
       schedule_running(/*in_prefill=*/false);
+    add_drafts();
     return std::move(plan_);
   }
 
@@ -311,11 +363,13 @@ class Scheduler::Planner {
   void schedule(const Sequence& sequence, int32_t start, int32_t tokens, bool in_prefill,
                 const Reservation& reservation) {
     const bool last = start + tokens == sequence.known;
-    plan_.chunks.push_back({.id = sequence.given.id,
-                            .start = start,
-                            .tokens = tokens,
-                            .last = last,
-                            .reservation = reservation});
+    plan_.chunks.push_back(
+        {.id = sequence.given.id,
+         .start = start,
+         .tokens = tokens,
+         .last = last,
+         .generates = start >= sequence.given.tokens && sequence.known - start <= sequence.fresh,
+         .reservation = reservation});
     scheduled_.insert(sequence.given.id);
     tokens_ -= tokens;
     if (in_prefill) prompt_tokens_ -= tokens;
@@ -403,6 +457,55 @@ class Scheduler::Planner {
       if (const auto reservation = try_reserve(sequence, tokens))
         schedule(sequence, sequence.computed, tokens, in_prefill, *reservation);
       if (!plan_.exhausted.empty()) return;
+    }
+  }
+
+  // Adds a block to each group that needs one for so many drafts behind `end` tokens, where there is
+  // room in all that do. Returns for how many tokens there are blocks then.
+  int32_t reserve_for_drafts(const Sequence& sequence, Reservation& reservation, int32_t end,
+                             int32_t drafts) {
+    static_assert(kMostCutBack <= kKvBlockTokens, "drafts take one more block at most");
+    bool grows =
+        reservation.pool == of_.allocator_.pools().front() && !sequence.blocks.spans(0);
+    int64_t least = std::numeric_limits<int32_t>::max() / kKvBlockTokens;
+    PerGroup<bool> needs_one = {};
+    for (int group = 0; group < of_.allocator_.groups(); ++group) {
+      if (!of_.allocator_.rule(group).is_paged()) continue;
+      const auto& beyond = reservation.beyond[index_of(group)];
+      const int64_t blocks = static_cast<int64_t>(sequence.blocks.blocks(group).size()) +
+                             reservation.blocks[index_of(group)] +
+                             std::accumulate(beyond.begin(), beyond.end(), int64_t{0});
+      least = std::min(least, blocks);
+      needs_one[index_of(group)] = blocks_for_tokens(end + drafts) > blocks;
+      grows = grows && (!needs_one[index_of(group)] || room(reservation.pool, group).free > 0);
+    }
+    if (!grows || blocks_for_tokens(end + drafts) <= least)
+      return static_cast<int32_t>(least * kKvBlockTokens);
+    for (int group = 0; group < of_.allocator_.groups(); ++group) {
+      if (!needs_one[index_of(group)]) continue;
+      PoolRoom& of = room(reservation.pool, group);
+      ++reservation.blocks[index_of(group)];
+      --of.free;
+      if (reservation.promised[index_of(group)] == 0) continue;
+      --reservation.promised[index_of(group)];
+      --of.promised;
+    }
+    return static_cast<int32_t>((least + 1) * kKvBlockTokens);
+  }
+
+  // They take what nothing else of this step wants: tokens, rows of logits and free blocks.
+  void add_drafts() {
+    for (ScheduledChunk& chunk : plan_.chunks) {
+      const Sequence& sequence = *of_.by_id_.at(chunk.id);
+      if (!chunk.last || !chunk.generates || sequence.proposed == 0) continue;
+      const int32_t end = chunk.start + chunk.tokens;
+      int32_t drafts = std::min({sequence.proposed, tokens_, logit_rows_});
+      drafts = std::min(drafts, reserve_for_drafts(sequence, chunk.reservation, end, drafts) - end);
+      if (drafts <= 0) continue;
+      chunk.drafted = drafts;
+      chunk.tokens += drafts;
+      tokens_ -= drafts;
+      logit_rows_ -= drafts;
     }
   }
 
@@ -626,11 +729,22 @@ void Scheduler::apply(StepPlan& plan) {
     SPW_ASSERT(sequence.computed == chunk.start);
     // Exactly this: what victims left behind is more than those before them had counted on.
     sequence.blocks.take(chunk.reservation);
+    const int32_t known = chunk.tokens - chunk.drafted;
     sequence.computed += chunk.tokens;
-    recomputed_tokens_ += std::clamp(sequence.farthest - chunk.start, 0, chunk.tokens);
-    sequence.farthest = std::max(sequence.farthest, sequence.computed);
+    recomputed_tokens_ += std::clamp(sequence.farthest - chunk.start, 0, known);
+    sequence.farthest = std::max(sequence.farthest, chunk.start + known);
+    sequence.known += chunk.drafted;
+    sequence.drafted = chunk.drafted;
+    sequence.proposed = 0;
+    if (chunk.last) sequence.fresh = 0;
     chunk.table = &sequence.blocks;
     chunk.block_table = &sequence.blocks.blocks();
+    const auto cut = static_cast<size_t>(chunk.start / kKvBlockTokens);
+    for (int group = 0; group < allocator_.groups(); ++group) {
+      auto& block = sequence.cut_into[index_of(group)];
+      if (block) plan.copies.push_back({*block, sequence.blocks.blocks(group)[cut]});
+      block.reset();  // release_copies() releases it
+    }
   }
   for (size_t i = 0; i < plan.beginning.size(); ++i) {
     const FoundPrefix& found = plan.beginning[i].found;

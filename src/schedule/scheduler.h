@@ -51,9 +51,10 @@ struct NewSequence {
   bool scored = false;  // logits of every token are wanted
 };
 
-// Sequences that generate go first (a token each), then prompts in chunks, then new requests. When
-// blocks run out, a running sequence loses its own and is computed again later. Which one, and who
-// begins when, is the policies'. Not thread-safe.
+// Sequences that generate go first (with the tokens that are new since they last drew one), then
+// prompts in chunks, then new requests, and drafts with what is left. When blocks run out, a
+// running sequence loses its own and is computed again later. Which one, and who begins when, is
+// the policies'. Not thread-safe.
 class Scheduler {
  public:
   // `prefixes` may be null: everything is computed.
@@ -65,8 +66,17 @@ class Scheduler {
   void add(RequestId id, int32_t tokens, int64_t expected = 0) {
     add({.id = id, .tokens = tokens, .expected = expected});
   }
-  // One more token is known: the sampled one.
-  void append(RequestId id);
+  // More tokens are known: the sampled one, or several that are to come next.
+  void append(RequestId id, int32_t tokens = 1);
+  // In the next step in which all known tokens of a sequence that generates are computed, so many
+  // tokens that may follow go along, or fewer: nothing else gets less room for them, and no
+  // sequence is preempted. Once; at most kMostCutBack.
+  void propose(RequestId id, int32_t drafts);
+  // The newest tokens are no longer known: at most kMostCutBack, and none of the prompt. What is
+  // computed of the others stays, so that it goes on with append(). Blocks behind go back; one that
+  // is cut into has no key for more than what is left in it and, where others hold it, is copied
+  // before the next step writes to it.
+  void cut_back(RequestId id, int32_t tokens);
   // Finished or cancelled, with `answer` tokens (not said: those appended, and the last one);
   // unknown ids are ignored.
   void remove(RequestId id, std::optional<int64_t> answer = std::nullopt);
@@ -135,6 +145,9 @@ class Scheduler {
   struct Sequence {
     NewSequence given;
     int32_t known = 0;
+    int32_t fresh = 0;     // of these, appended since the last one was drawn
+    int32_t proposed = 0;  // drafts for the next step
+    int32_t drafted = 0;   // known for now: drafts of the step at hand
     int32_t computed = 0;
     int32_t farthest = 0;   // computed at any time
     bool runs = false;      // else it waits
@@ -147,10 +160,13 @@ class Scheduler {
     int outgrown = 0;
     int passed = 0;  // by others that began, since the forecast has no room for it
     BlockTable blocks;
+    // Held, in each group: its first tokens are copied to the next block.
+    PerGroup<std::optional<BlockId>> cut_into = {};
   };
   class Planner;
-  // Whether what it lacks is more than its newest token.
+  // Whether it lacks some of its prompt, or what it had computed before it was preempted.
   static bool is_in_prefill(const Sequence& sequence);
+  void release_cut_into(Sequence& sequence);
   double mean_answer() const;
   SequenceView view_of(const Sequence& sequence) const;
   Sequence& at(RequestId id);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <random>
@@ -68,6 +69,247 @@ TEST(SchedulerTest, PreemptsTheYoungestWhenBlocksRunOut) {
   ASSERT_EQ(plan.chunks.size(), 1U);
   EXPECT_EQ(plan.chunks[0].start, 0);
   EXPECT_EQ(plan.chunks[0].tokens, 22);
+}
+
+// A sequence with a prompt of 20 tokens that generates; its first token is known.
+void begin_answer(Scheduler& scheduler, RequestId sequence, int32_t prompt = 20) {
+  scheduler.add(sequence, prompt);
+  while (!scheduler.next_step().chunks.back().last) {
+  }
+  scheduler.append(sequence);
+}
+
+TEST(SchedulerTest, SeveralNewTokensAreGenerationAndNoPrompt) {
+  BlockAllocator blocks(100);
+  Scheduler scheduler(
+      blocks, {.max_step_tokens = 64, .max_prompt_tokens = 4, .admission = {.max_sequences = 4}});
+  begin_answer(scheduler, id(1));
+  scheduler.next_step();
+  scheduler.append(id(1), 7);
+  scheduler.add(id(2), 30);
+  StepPlan plan = scheduler.next_step();
+  ASSERT_EQ(plan.chunks.size(), 2U);
+  EXPECT_TRUE(plan.chunks[0].generates);
+  EXPECT_TRUE(plan.chunks[0].last);
+  EXPECT_EQ(plan.chunks[0].tokens, 7) << "the limit is for tokens of prompts";
+  EXPECT_FALSE(plan.chunks[1].generates);
+  EXPECT_EQ(plan.chunks[1].tokens, 4);
+  // What it computes again after it was preempted is as a prompt.
+  scheduler.append(id(1));
+  scheduler.preempt_all();
+  plan = scheduler.next_step();
+  EXPECT_EQ(plan.chunks[0].id, id(1));
+  EXPECT_FALSE(plan.chunks[0].generates);
+  EXPECT_EQ(plan.chunks[0].tokens, 29);
+}
+
+TEST(SchedulerTest, DraftsGoAlongOnceAndCountAsTokens) {
+  BlockAllocator blocks(100);
+  Scheduler scheduler(blocks, {.max_step_tokens = 64, .admission = {.max_sequences = 4}});
+  begin_answer(scheduler, id(1));
+  scheduler.propose(id(1), 5);
+  StepPlan plan = scheduler.next_step();
+  ASSERT_EQ(plan.chunks.size(), 1U);
+  EXPECT_EQ(plan.chunks[0].start, 20);
+  EXPECT_EQ(plan.chunks[0].tokens, 6);
+  EXPECT_EQ(plan.chunks[0].drafted, 5);
+  EXPECT_TRUE(plan.chunks[0].generates);
+  EXPECT_EQ(scheduler.computed_of(id(1)), 26);
+  scheduler.cut_back(id(1), 3);  // two were right
+  scheduler.append(id(1));
+  plan = scheduler.next_step();
+  EXPECT_EQ(plan.chunks[0].start, 23);
+  EXPECT_EQ(plan.chunks[0].tokens, 1);
+  EXPECT_EQ(plan.chunks[0].drafted, 0) << "they are proposed for one step";
+  EXPECT_EQ(scheduler.recomputed_tokens(), 0);
+}
+
+// A step that fails: what was never known is not computed again.
+TEST(SchedulerTest, DraftsOfASequenceThatIsPreemptedAreForgotten) {
+  BlockAllocator blocks(100);
+  Scheduler scheduler(blocks, {.max_step_tokens = 64, .admission = {.max_sequences = 4}});
+  begin_answer(scheduler, id(1));
+  scheduler.propose(id(1), 8);
+  scheduler.next_step();
+  scheduler.preempt_all();
+  const StepPlan plan = scheduler.next_step();
+  EXPECT_EQ(plan.chunks[0].tokens, 21);
+  EXPECT_EQ(plan.chunks[0].drafted, 0);
+}
+
+TEST(SchedulerTest, DraftsTakeOnlyWhatNobodyElseWants) {
+  struct Case {
+    const char* what;
+    SchedulerLimits limits;
+    int32_t blocks, prompt;  // of a request that comes meanwhile
+    int32_t drafted;
+  };
+  const Case cases[] = {
+      {"nobody else", {.max_step_tokens = 64}, 100, 0, 8},
+      {"tokens of the step", {.max_step_tokens = 4}, 100, 0, 3},
+      {"a prompt that takes the whole step", {.max_step_tokens = 24}, 100, 60, 0},
+      {"a prompt that leaves some of it", {.max_step_tokens = 24}, 100, 19, 4},
+      {"rows of logits", {.max_step_tokens = 64, .max_logit_rows = 4}, 100, 0, 3},
+      {"rows of logits, of a prompt too", {.max_step_tokens = 64, .max_logit_rows = 4}, 100, 9, 2},
+      // The answer's first token is at position 27, and two blocks have room for 32.
+      {"the last block", {.max_step_tokens = 64}, 2, 0, 4},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.what);
+    BlockAllocator blocks(c.blocks);
+    Scheduler scheduler(blocks, c.limits);
+    begin_answer(scheduler, id(1), 27);
+    if (c.prompt > 0) scheduler.add(id(2), c.prompt);
+    scheduler.propose(id(1), 8);
+    const StepPlan plan = scheduler.next_step();
+    EXPECT_EQ(plan.chunks[0].drafted, c.drafted);
+    EXPECT_EQ(plan.chunks[0].tokens, 1 + c.drafted);
+    EXPECT_EQ(plan.chunks.size(), c.prompt > 0 ? 2U : 1U);
+    EXPECT_TRUE(plan.preempted.empty());
+  }
+}
+
+TEST(SchedulerTest, DraftsPreemptNobodyAndWaitForPrompts) {
+  BlockAllocator blocks(4);
+  Scheduler scheduler(blocks, {.max_step_tokens = 64});
+  begin_answer(scheduler, id(1), 31);
+  begin_answer(scheduler, id(2), 20);
+  ASSERT_EQ(blocks.free(), 0);
+  scheduler.propose(id(1), 8);
+  StepPlan plan = scheduler.next_step();
+  EXPECT_TRUE(plan.preempted.empty());
+  EXPECT_EQ(plan.chunks[0].drafted, 0);
+
+  BlockAllocator many(100);
+  Scheduler prompts_first(
+      many, {.max_step_tokens = 16, .admission = {.max_sequences = 4, .prompts_first = true}});
+  begin_answer(prompts_first, id(1));
+  prompts_first.propose(id(1), 8);
+  prompts_first.add(id(2), 20);
+  EXPECT_EQ(prompts_first.next_step().chunks[0].id, id(2));
+  EXPECT_EQ(prompts_first.next_step().chunks[0].id, id(2));
+  plan = prompts_first.next_step();
+  EXPECT_EQ(plan.chunks[0].id, id(1));
+  EXPECT_EQ(plan.chunks[0].drafted, 8) << "nothing was drawn since they were proposed";
+}
+
+// Whatever is cut off, and wherever: no block is lost, and the sequence goes on behind it.
+TEST(SchedulerTest, IsCutBackAtEveryLength) {
+  for (int32_t answer = 1; answer <= 40; ++answer) {
+    for (int32_t cut = 0; cut <= std::min(answer, kMostCutBack); ++cut) {
+      SCOPED_TRACE(testing::Message() << cut << " of " << answer);
+      BlockAllocator blocks(20);
+      Scheduler scheduler(blocks, {.max_step_tokens = 64});
+      begin_answer(scheduler, id(1));
+      if (answer > 1) scheduler.append(id(1), answer - 1);
+      scheduler.next_step();
+      scheduler.cut_back(id(1), cut);
+      const int32_t left = 20 + answer - cut;
+      EXPECT_EQ(scheduler.computed_of(id(1)), left);
+      EXPECT_EQ(blocks.free(), 20 - blocks_for_tokens(left));
+      scheduler.append(id(1), 3);
+      const StepPlan plan = scheduler.next_step();
+      ASSERT_EQ(plan.chunks.size(), 1U);
+      EXPECT_EQ(plan.chunks[0].start, left);
+      EXPECT_EQ(plan.chunks[0].tokens, 3);
+      EXPECT_TRUE(plan.chunks[0].generates);
+      EXPECT_TRUE(plan.copies.empty());
+      scheduler.remove(id(1));
+      EXPECT_EQ(blocks.free(), 20);
+      EXPECT_EQ(blocks.unpromised(Tier::kDevice), 20);
+    }
+  }
+}
+
+// Blocks of one sequence, which is cut back while another begins with them.
+TEST(SchedulerTest, ABlockThatIsCutIntoIsCopiedWhereOthersHoldIt) {
+  constexpr int32_t kTokens = 64;  // four blocks, all of them shared
+  for (int32_t cut = 1; cut <= kMostCutBack; ++cut) {
+    SCOPED_TRACE(cut);
+    BlockAllocator blocks(20);
+    Scheduler scheduler(blocks, {.max_step_tokens = 256});
+    begin_answer(scheduler, id(1));
+    scheduler.append(id(1), kTokens - 21);
+    scheduler.next_step();
+    const std::vector<BlockId> shared = scheduler.blocks_of(id(1));
+    ASSERT_EQ(shared.size(), 4U);
+    for (const BlockId block : shared) blocks.hold(block);  // the other
+    scheduler.cut_back(id(1), cut);
+    EXPECT_EQ(scheduler.computed_of(id(1)), kTokens - cut);
+    scheduler.append(id(1));
+    StepPlan plan = scheduler.next_step();
+    ASSERT_EQ(plan.chunks.size(), 1U);
+    EXPECT_EQ(plan.chunks[0].start, kTokens - cut);
+    const bool is_cut_into = cut < kKvBlockTokens;
+    ASSERT_EQ(plan.copies.size(), is_cut_into ? 1U : 0U);
+    if (is_cut_into) {
+      EXPECT_EQ(plan.copies[0].from, shared[3]);
+      EXPECT_EQ(plan.copies[0].to, scheduler.blocks_of(id(1))[3]);
+      EXPECT_EQ(blocks.holders(plan.copies[0].to), 1);
+    }
+    EXPECT_NE(scheduler.blocks_of(id(1))[3], shared[3]);
+    scheduler.release_copies(plan);
+    for (const BlockId block : shared) blocks.release(block);
+    EXPECT_EQ(blocks.free(), 16);
+    scheduler.remove(id(1));
+    EXPECT_EQ(blocks.free(), 20);
+  }
+}
+
+// It ends, is preempted or cut again before the copy was made.
+TEST(SchedulerTest, ABlockThatWasToBeCopiedIsGivenBack) {
+  for (const int what : {0, 1, 2, 3}) {
+    SCOPED_TRACE(what);
+    BlockAllocator blocks(20);
+    Scheduler scheduler(blocks, {.max_step_tokens = 256});
+    begin_answer(scheduler, id(1));
+    scheduler.append(id(1), 43);
+    scheduler.next_step();
+    const std::vector<BlockId> shared = scheduler.blocks_of(id(1));
+    for (const BlockId block : shared) blocks.hold(block);
+    scheduler.cut_back(id(1), 4);
+    EXPECT_EQ(blocks.holders(shared[3]), 2);
+    if (what == 0) scheduler.remove(id(1));
+    if (what == 1) scheduler.preempt_all();
+    if (what == 2) scheduler.cut_back(id(1), 5);   // in the same block
+    if (what == 3) scheduler.cut_back(id(1), 14);  // before it
+    EXPECT_EQ(blocks.holders(shared[3]), what == 2 ? 2 : 1);
+    if (what >= 2) {
+      scheduler.append(id(1));
+      const StepPlan plan = scheduler.next_step();
+      EXPECT_EQ(plan.chunks[0].start, what == 2 ? 55 : 46);
+      ASSERT_EQ(plan.copies.size(), 1U);
+      EXPECT_EQ(plan.copies[0].from, shared[what == 2 ? 3 : 2]);
+      scheduler.release_copies(plan);
+    }
+    for (const BlockId block : shared) blocks.release(block);
+    scheduler.remove(id(1));
+    EXPECT_EQ(blocks.free(), 20);
+  }
+}
+
+TEST(SchedulerTest, ABlockThatIsCutIntoHasNoKeyForWhatIsGone) {
+  BlockAllocator blocks(20);
+  Scheduler scheduler(blocks, {.max_step_tokens = 256});
+  begin_answer(scheduler, id(1));
+  scheduler.append(id(1), 43);
+  scheduler.next_step();
+  const std::vector<BlockId> of = scheduler.blocks_of(id(1));
+  const auto key = [](uint64_t n) { return BlockKey{n, n}; };
+  blocks.keep(of[2], key(2));
+  blocks.keep(of[3], BlockContents{.key = key(30), .tokens = 5});
+  blocks.keep(of[3], BlockContents{.key = key(31), .tokens = 11});
+  blocks.keep(of[3], key(32));
+  scheduler.cut_back(id(1), 6);  // ten tokens of the last block are left
+  EXPECT_TRUE(blocks.try_peek(key(2)));
+  EXPECT_TRUE(blocks.try_peek(key(30)));
+  EXPECT_FALSE(blocks.try_peek(key(31)));
+  EXPECT_FALSE(blocks.try_peek(key(32)));
+  // A block that goes as a whole is what it was.
+  blocks.keep(of[3], BlockContents{.key = key(33), .tokens = 10});
+  scheduler.cut_back(id(1), 10);
+  EXPECT_TRUE(blocks.try_peek(key(33)));
+  EXPECT_EQ(blocks.holders(of[3]), 0);
 }
 
 // Not who happens to hold the last blocks, but as where room is short: the youngest, and no more of

@@ -35,6 +35,8 @@ class Load {
     for (int i = 0; i < 3; ++i) texts_.push_back(random_tokens(200));
     most_prompt_ = 1 + below(200);
     most_answer_ = 1 + below(60);
+    options.drafts = one_in(2) ? 1 + below(8) : 0;
+    options.cut_back = one_in(2) ? 1 + below(kMostCutBack) : 0;
   }
 
   int below(int n) { return static_cast<int>(random_() % static_cast<uint32_t>(n)); }
@@ -74,7 +76,7 @@ class SimulationTest : public testing::TestWithParam<uint32_t> {};
 // The simulated engine checks each step; here: whatever comes and goes, in the end all have ended.
 TEST_P(SimulationTest, EveryRequestEndsAndEveryStepKeepsItsPromises) {
   constexpr uint32_t kSeeds = 60;
-  int64_t preemptions = 0, reused = 0, loads = 0;
+  int64_t preemptions = 0, reused = 0, loads = 0, drafts = 0, accepted = 0, cut = 0;
   for (uint32_t seed = GetParam() * kSeeds; seed < (GetParam() + 1) * kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Load load(seed);
@@ -107,7 +109,13 @@ TEST_P(SimulationTest, EveryRequestEndsAndEveryStepKeepsItsPromises) {
     preemptions += engine.scheduler().preemptions();
     reused += engine.reused_tokens();
     loads += engine.loads();
+    drafts += engine.drafts_computed();
+    accepted += engine.drafts_accepted();
+    cut += engine.tokens_cut();
   }
+  EXPECT_GT(cut, 0);
+  EXPECT_GT(accepted, 0);
+  EXPECT_GT(drafts, accepted);
   EXPECT_GT(loads, 0);
   EXPECT_GT(preemptions, 0);
   EXPECT_GT(reused, 0);

@@ -17,8 +17,14 @@ struct ScheduledChunk {
   RequestId id;
   int32_t start = 0;   // position of the first token
   int32_t tokens = 0;  // how many
+  // Of these, the last ones that are drafts: they count as tokens of the sequence from apply() on,
+  // until it is cut back to what turns out to be right.
+  int32_t drafted = 0;
   int32_t reused = 0;  // before these, of a sequence that begins: found in blocks of others
   bool last = false;   // reaches the newest known token: the next one can be sampled
+  // The tokens belong to an answer and were never computed before, drafts included. Else they are
+  // of a prompt, or of a sequence that catches up after it was preempted.
+  bool generates = false;
   Reservation reservation = {};  // the blocks that it takes for that
   // Valid from apply() until the next change of the scheduler: of the first group, and of all.
   const std::vector<BlockId>* block_table = nullptr;

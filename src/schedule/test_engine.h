@@ -43,6 +43,9 @@ struct SimulatedOptions {
   // With these: what the device's pool gives out again is kept elsewhere, and comes back from there
   // some steps after it is asked for.
   bool stores = false;
+  // Drafts of a sequence in a step at most, and how many tokens are sometimes taken back from one
+  // and replaced by others: up to these numbers.
+  int drafts = 0, cut_back = 0;
   // Instead of the usual ones.
   std::function<SchedulingPolicies()> policies = nullptr;
 };
@@ -67,6 +70,7 @@ class SimulatedEngine : private PrefixSource {
   RequestId submit(SimulatedRequest request) {
     const auto id = RequestId{next_id_++};
     const auto prompt = static_cast<int32_t>(request.prompt.size());
+    random_ += static_cast<uint32_t>(prompt);
     scheduler_.add({.id = id,
                     .tokens = prompt,
                     .expected = request.is_expected ? prompt + request.answer : 0,
@@ -109,6 +113,11 @@ class SimulatedEngine : private PrefixSource {
     }
     scheduler_.apply(plan);  // throws where what was planned cannot be had
     for (const RequestId id : plan.preempted) sequences_.at(id).lose();
+    for (const ScheduledChunk& chunk : plan.chunks) {
+      Sequence& sequence = sequences_.at(chunk.id);
+      copies_after_cuts_ += sequence.cut_into ? 1 : 0;
+      sequence.cut_into.reset();
+    }
     for (auto& [id, sequence] : sequences_) sequence.steps_to_fetch -= sequence.steps_to_fetch > 0;
     check_holders(plan);
     begin(plan);
@@ -117,7 +126,7 @@ class SimulatedEngine : private PrefixSource {
     for (const ScheduledChunk& chunk : plan.chunks) compute(chunk);
     if (options_.reuses) keep(plan);
     for (const ScheduledChunk& chunk : plan.chunks) {
-      if (chunk.last) accept(chunk.id);
+      if (chunk.last) accept(chunk);
     }
     for (const RequestId id : plan.exhausted) {
       EXPECT_GT(known(sequences_.at(id)), allocator_.longest())
@@ -125,6 +134,8 @@ class SimulatedEngine : private PrefixSource {
       end(id);
       ++exhausted_;
     }
+    for (const RequestId id : ids()) cut_back(id);
+    check_holders({});
     return !plan.chunks.empty() || !plan.exhausted.empty();
   }
 
@@ -141,6 +152,10 @@ class SimulatedEngine : private PrefixSource {
   int64_t reused_tokens() const { return reused_; }
   int64_t exhausted() const { return exhausted_; }
   int64_t loads() const { return loads_; }
+  int64_t drafts_computed() const { return drafts_computed_; }
+  int64_t drafts_accepted() const { return drafts_accepted_; }
+  int64_t tokens_cut() const { return tokens_cut_; }
+  int64_t copies_after_cuts() const { return copies_after_cuts_; }
 
  private:
   struct Sequence {
@@ -148,12 +163,16 @@ class SimulatedEngine : private PrefixSource {
     std::vector<int32_t> tokens;  // prompt and answer
     int32_t prompt = 0;
     int32_t computed = 0;
-    bool begun = false;  // once
+    int32_t fresh = 0;            // appended since the last one was drawn
+    std::vector<int32_t> drafts;  // for the next step
+    bool begun = false;           // once
     bool runs = false;
     int steps_to_fetch = 0;  // what is stored comes to where it can be loaded from
+    std::optional<BlockId> cut_into;
     void lose() {
       computed = 0;
       runs = false;
+      cut_into.reset();
     }
   };
   struct Books {
@@ -170,7 +189,8 @@ class SimulatedEngine : private PrefixSource {
     return static_cast<int32_t>(sequence.tokens.size());
   }
   static bool generates(const Sequence& sequence) {
-    return sequence.computed >= sequence.prompt && known(sequence) - sequence.computed == 1;
+    return sequence.computed >= sequence.prompt &&
+           known(sequence) - sequence.computed <= sequence.fresh;
   }
 
   // Of each block something.
@@ -205,7 +225,8 @@ class SimulatedEngine : private PrefixSource {
     const auto add = [&](auto... values) { (all.push_back(static_cast<int64_t>(values)), ...); };
     const auto add_block = [&](BlockId block) { add(block.tier, block.number); };
     for (const ScheduledChunk& chunk : plan.chunks)
-      add(chunk.id, chunk.start, chunk.tokens, chunk.reused, chunk.last);
+      add(chunk.id, chunk.start, chunk.tokens, chunk.drafted, chunk.reused, chunk.last,
+          chunk.generates);
     for (const auto* ids : {&plan.exhausted, &plan.preempted}) {
       add(-1);
       for (const RequestId id : *ids) add(id);
@@ -232,10 +253,15 @@ class SimulatedEngine : private PrefixSource {
       const Sequence& sequence = sequences_.at(chunk.id);
       EXPECT_TRUE(seen.insert(chunk.id).second);
       EXPECT_GT(chunk.tokens, 0);
-      EXPECT_EQ(chunk.last, chunk.start + chunk.tokens == known(sequence));
-      EXPECT_LE(chunk.start + chunk.tokens, known(sequence));
+      const int32_t certain = chunk.tokens - chunk.drafted;
+      EXPECT_GT(certain, 0);
+      EXPECT_EQ(chunk.last, chunk.start + certain == known(sequence));
+      EXPECT_LE(chunk.start + certain, known(sequence));
+      EXPECT_TRUE(chunk.drafted == 0 || (chunk.last && chunk.generates));
+      EXPECT_LE(static_cast<size_t>(chunk.drafted), sequence.drafts.size());
       if (sequence.runs) {
         EXPECT_EQ(chunk.start, sequence.computed);
+        EXPECT_EQ(chunk.generates, generates(sequence));
       }
       all += chunk.tokens;
       if (sequence.runs && generates(sequence)) {
@@ -244,7 +270,7 @@ class SimulatedEngine : private PrefixSource {
         of_prompts += chunk.tokens;
       }
       newcomers += sequence.begun ? 0 : 1;
-      rows += sequence.given.scored ? chunk.tokens : chunk.last ? 1 : 0;
+      rows += sequence.given.scored ? chunk.tokens : chunk.last ? 1 + chunk.drafted : 0;
     }
     EXPECT_LE(all, limits.max_step_tokens);
     if (generating > 0 && limits.max_prompt_tokens > 0) {
@@ -288,8 +314,9 @@ class SimulatedEngine : private PrefixSource {
     std::set<RequestId> seen;
     for (const ScheduledChunk& chunk : plan.chunks) {
       seen.insert(chunk.id);
-      all += chunk.tokens;
-      rows += sequences_.at(chunk.id).given.scored ? chunk.tokens : chunk.last ? 1 : 0;
+      const int32_t certain = chunk.tokens - chunk.drafted;
+      all += certain;
+      rows += sequences_.at(chunk.id).given.scored ? certain : chunk.last ? 1 : 0;
     }
     const bool has_room = all < limits.max_step_tokens && plan.preempted.empty() &&
                           plan.exhausted.empty() && limits.max_prompt_tokens == 0 &&
@@ -313,7 +340,8 @@ class SimulatedEngine : private PrefixSource {
         ++holders[block];
         EXPECT_EQ(block.tier, blocks.front().tier);
       }
-      running += blocks.empty() ? 0 : 1;
+      running += blocks.empty() && !sequence.cut_into ? 0 : 1;
+      if (sequence.cut_into) ++holders[*sequence.cut_into];
     }
     for (const StepPlan::Copy& copy : plan.copies) ++holders[copy.from];
     int32_t free = 0;
@@ -355,9 +383,12 @@ class SimulatedEngine : private PrefixSource {
     const std::vector<BlockId>& blocks = *chunk.block_table;
     const int32_t end = chunk.start + chunk.tokens;
     ASSERT_LE(blocks_for_tokens(end), static_cast<int64_t>(blocks.size()));
+    std::vector<int32_t> tokens = sequence.tokens;
+    tokens.insert(tokens.end(), sequence.drafts.begin(), sequence.drafts.begin() + chunk.drafted);
+    drafts_computed_ += chunk.drafted;
     uint64_t history = 0;
     for (int32_t i = 0; i < end; ++i) {
-      history = (history ^ static_cast<uint64_t>(sequence.tokens[static_cast<size_t>(i)] + 1)) *
+      history = (history ^ static_cast<uint64_t>(tokens[static_cast<size_t>(i)] + 1)) *
                 0x9E3779B97F4A7C15ULL;
       const BlockId block = blocks[static_cast<size_t>(i / kKvBlockTokens)];
       uint64_t& at = contents_[block][static_cast<size_t>(i % kKvBlockTokens)];
@@ -368,17 +399,67 @@ class SimulatedEngine : private PrefixSource {
         at = history;
       }
     }
-    sequence.computed = end;
+    sequence.computed = end - chunk.drafted;
+    if (chunk.last) sequence.fresh = 0;
   }
 
-  void accept(RequestId id) {
+  void accept(const ScheduledChunk& chunk) {
+    const RequestId id = chunk.id;
     Sequence& sequence = sequences_.at(id);
-    if (known(sequence) - sequence.prompt + 1 >= sequence.given.answer) return end(id);
-    // Answers to the same are the same for a while.
-    sequence.tokens.push_back(sequence.tokens.back() % 5);
+    int32_t accepted = 0;
+    while (true) {
+      if (known(sequence) - sequence.prompt + 1 >= sequence.given.answer) return end(id);
+      // Answers to the same are the same for a while.
+      const int32_t next = sequence.tokens.back() % 5;
+      sequence.tokens.push_back(next);
+      if (accepted == chunk.drafted || sequence.drafts[static_cast<size_t>(accepted)] != next)
+        break;
+      ++accepted;
+    }
+    drafts_accepted_ += accepted;
+    sequence.computed += accepted;
+    if (chunk.drafted > 0) scheduler_.cut_back(id, chunk.drafted - accepted);
     scheduler_.append(id);
+    sequence.fresh = 1;
+    sequence.drafts.clear();
+    const int most = options_.drafts > 0 ? below(options_.drafts + 1) : 0;
+    for (int i = 0; i < most; ++i)
+      sequence.drafts.push_back(below(4) == 0 ? 7 : sequence.tokens.back() % 5);
+    if (most > 0) scheduler_.propose(id, most);
   }
   void end(RequestId id) { cancel(id); }
+
+  // The newest tokens are others, all of a sudden.
+  void cut_back(RequestId id) {
+    Sequence& sequence = sequences_.at(id);
+    const int32_t most = std::min(options_.cut_back, known(sequence) - sequence.prompt);
+    if (most <= 0 || below(6) > 0) return;
+    const int32_t tokens = 1 + below(most);
+    const std::vector<BlockId> before = scheduler_.blocks_of(id);
+    scheduler_.cut_back(id, tokens);
+    sequence.tokens.resize(sequence.tokens.size() - static_cast<size_t>(tokens));
+    sequence.drafts.clear();
+    sequence.computed = scheduler_.computed_of(id);
+    EXPECT_LE(sequence.computed, known(sequence));
+    const size_t left = scheduler_.blocks_of(id).size();
+    const bool is_cut_into =
+        sequence.runs && static_cast<size_t>(sequence.computed) > left * kKvBlockTokens;
+    if (!is_cut_into) {
+      sequence.cut_into.reset();
+    } else if (!sequence.cut_into) {
+      sequence.cut_into = before[left];
+    }
+    tokens_cut_ += tokens;
+    const int32_t others = 1 + below(3);
+    for (int32_t i = 0; i < others; ++i) sequence.tokens.push_back(below(5));
+    sequence.fresh = std::max(0, sequence.fresh - tokens) + others;
+    scheduler_.append(id, others);
+  }
+
+  int below(int n) {
+    random_ = random_ * 1664525U + 1013904223U;
+    return static_cast<int>((random_ >> 8) % static_cast<uint32_t>(n));
+  }
 
   std::vector<BlockKey> keys_of(std::span<const int32_t> tokens) const {
     std::vector<BlockKey> keys;
@@ -391,14 +472,13 @@ class SimulatedEngine : private PrefixSource {
   void keep(const StepPlan& plan) {
     for (const ScheduledChunk& chunk : plan.chunks) {
       const Sequence& sequence = sequences_.at(chunk.id);
-      const auto end = static_cast<size_t>(chunk.start + chunk.tokens);
+      const auto end = static_cast<size_t>(chunk.start + chunk.tokens - chunk.drafted);
       const auto tokens = std::span<const int32_t>(sequence.tokens).first(end);
       const std::vector<BlockKey> keys = keys_of(tokens);
       for (size_t i = 0; i < keys.size(); ++i) allocator_.keep((*chunk.block_table)[i], keys[i]);
       const auto rest = tokens.subspan(keys.size() * kKvBlockTokens);
       if (chunk.last && !rest.empty())
-        allocator_.keep((*chunk.block_table)[keys.size()],
-                        next_key(keys.empty() ? first_key_ : keys.back(), rest));
+        keep_some((*chunk.block_table)[keys.size()], keys.empty() ? first_key_ : keys.back(), rest);
     }
   }
 
@@ -408,9 +488,14 @@ class SimulatedEngine : private PrefixSource {
         std::span<const int32_t>(sequence.tokens).first(static_cast<size_t>(sequence.computed));
     const std::vector<BlockKey> keys = keys_of(tokens);
     const auto rest = tokens.subspan(keys.size() * kKvBlockTokens);
-    if (rest.empty()) return;
-    allocator_.keep(scheduler_.blocks_of(id)[keys.size()],
-                    next_key(keys.empty() ? first_key_ : keys.back(), rest));
+    if (rest.empty() || sequence.cut_into) return;
+    keep_some(scheduler_.blocks_of(id)[keys.size()], keys.empty() ? first_key_ : keys.back(), rest);
+  }
+
+  // A block with these tokens, which may not fill it.
+  void keep_some(BlockId block, const BlockKey& before, std::span<const int32_t> tokens) {
+    allocator_.keep(block, BlockContents{.key = next_key(before, tokens),
+                                         .tokens = static_cast<int32_t>(tokens.size())});
   }
 
   // Behind what the pool has, where that is the device's: whole blocks, and a tail.
@@ -495,6 +580,8 @@ class SimulatedEngine : private PrefixSource {
   int64_t steps_ = 0;
   int64_t reused_ = 0;
   int64_t exhausted_ = 0;
+  int64_t drafts_computed_ = 0, drafts_accepted_ = 0, tokens_cut_ = 0, copies_after_cuts_ = 0;
+  uint32_t random_ = 1;
   int in_block_ = 0;
 };
 

@@ -100,7 +100,9 @@ void BatchJob::finish(const Running& running) {
   }
   const std::string id = lines_.id(running.line);
   Usage usage = running.completion.usage();
-  usage.cached_tokens.reset();  // what ran before would be in it, and results are to be the same
+  // What ran before and beside it would be in these, and results are to be the same.
+  usage.cached_tokens.reset();
+  usage.draft_accepted = usage.draft_rejected = 0;
   ordered_json body =
       running.completion.body({answer_id(running.completion.request().route, id),
                                journal_.created(), model_.name(), options_.fingerprint},

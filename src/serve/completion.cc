@@ -66,7 +66,11 @@ const Choice* Completion::failed() const {
 
 Usage Completion::usage() const {
   Usage usage{.prompt_tokens = prompt_tokens_};
-  for (const Choice& choice : choices_) usage.completion_tokens += choice.ids.size();
+  for (const Choice& choice : choices_) {
+    usage.completion_tokens += choice.ids.size();
+    usage.draft_accepted += choice.draft_accepted;
+    usage.draft_rejected += choice.draft_rejected;
+  }
   // A prompt counts once, however many answers it has: what none of them had to compute.
   const auto each = static_cast<size_t>(request_.choices);
   usage.cached_tokens = 0;

@@ -93,6 +93,9 @@ ordered_json usage_json(const Usage& usage) {
                        {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
   if (usage.cached_tokens)
     body["prompt_tokens_details"] = {{"cached_tokens", *usage.cached_tokens}};
+  if (usage.draft_accepted + usage.draft_rejected > 0)
+    body["completion_tokens_details"] = {{"accepted_prediction_tokens", usage.draft_accepted},
+                                         {"rejected_prediction_tokens", usage.draft_rejected}};
   return body;
 }
 
@@ -108,6 +111,8 @@ bool Choice::add(const GenerationEvent& event) {
   finish = *event.finish;
   error = event.error;
   reused_tokens = static_cast<size_t>(event.reused_tokens);
+  draft_accepted = static_cast<size_t>(event.draft_accepted);
+  draft_rejected = static_cast<size_t>(event.draft_rejected);
   return true;
 }
 

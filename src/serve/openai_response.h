@@ -24,8 +24,9 @@ struct Choice {
   std::vector<TokenId> ids;        // generated, the end token included
   std::vector<Logprobs> logprobs;  // one for each id, where asked for
   FinishReason finish = FinishReason::kStop;
-  std::string error;         // why, when it ended with kError
-  size_t reused_tokens = 0;  // of the prompt: found in the cache
+  std::string error;                              // why, when it ended with kError
+  size_t reused_tokens = 0;                       // of the prompt: found in the cache
+  size_t draft_accepted = 0, draft_rejected = 0;  // tokens that were proposed for it
   // Where the prompt is echoed: it, and what was said of its tokens from the second on.
   std::vector<TokenId> prompt_ids;
   std::string prompt_text;
@@ -49,6 +50,7 @@ struct Usage {
   size_t prompt_tokens = 0, completion_tokens = 0;
   // Of the prompts, found in the cache instead of computed; none: nobody says.
   std::optional<size_t> cached_tokens = {};
+  size_t draft_accepted = 0, draft_rejected = 0;  // both 0: nothing is said
 };
 
 // A chat.completion or text_completion object. Without a tokenizer (null) there is no text:

@@ -86,7 +86,7 @@ TEST_P(KvTurnsTest, AMovedLayerRecordsNothingAgain) {
                                       DeviceBlock{1}, DeviceBlock{4}, DeviceBlock{2}};
   const auto logits_at = [&](Decoder& decoder, KvCache& kv, int position) {
     const StepSequence sequence{std::span(ids).subspan(static_cast<size_t>(position), 1), position,
-                                table, 1};
+                                table, 1, /*generates=*/true};
     const Activations logits = decoder.step(kv, {&sequence, 1});
     return std::vector<float>(logits.f32(0), logits.f32(0) + logits.cols);
   };

@@ -25,8 +25,9 @@ class SequenceTables {
   }
 
   // Its part of a step. The sequence lives as long as this, at the same place.
-  StepSequence sequence(std::span<const int32_t> tokens, int64_t start, int32_t logit_rows) {
-    StepSequence made{tokens, static_cast<int32_t>(start), tables_[0], logit_rows};
+  StepSequence sequence(std::span<const int32_t> tokens, int64_t start, int32_t logit_rows,
+                        bool generates = false) {
+    StepSequence made{tokens, static_cast<int32_t>(start), tables_[0], logit_rows, generates};
     for (int group = 0; group < kv_->groups(); ++group) {
       std::vector<BlockId>& table = tables_[static_cast<size_t>(group)];
       const int64_t released = kv_->shape(group).rule.releasable(start);

@@ -33,8 +33,9 @@ std::vector<std::vector<float>> generate(TinyRuntime& runtime, float share, bool
   const StepSequence prompt{std::span(tokens).first(kPrompt), 0, table, 1};
   keep(decoder.step(kv, {&prompt, 1}));
   for (int32_t i = 0; i < kGenerated; ++i) {
-    std::vector<StepSequence> step{
-        {std::span(tokens).subspan(static_cast<size_t>(kPrompt + i), 1), kPrompt + i, table, 1}};
+    std::vector<StepSequence> step{{std::span(tokens).subspan(static_cast<size_t>(kPrompt + i), 1),
+                                    kPrompt + i, table, 1,
+                                    /*generates=*/true}};
     // A prompt in pieces, of one token every other time.
     if (others) {
       const int32_t count = i % 2 == 0 ? 5 : 1, start = i / 2 * 6 + (i % 2 == 0 ? 0 : 5);

@@ -88,7 +88,7 @@ class AttentionStep {
       }
       k_rows.insert(k_rows.end(), s.k.begin() + s.old_tokens * width, s.k.end());
       v_rows.insert(v_rows.end(), s.v.begin() + s.old_tokens * width, s.v.end());
-      spans_.push_back({first, s.rows, s.old_tokens, s.table});
+      spans_.push_back({first, s.rows, s.old_tokens, s.table, {}, /*generates=*/s.rows == 1});
       first += s.rows;
     }
     const Matrix k(device, rows_, width, k_rows, c.rows), v(device, rows_, width, v_rows, c.rows);

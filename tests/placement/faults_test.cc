@@ -114,8 +114,8 @@ struct PlannedModel {
         if (step > 0) tokens[i].push_back(static_cast<int32_t>(i + 7) * step);
         const std::span<const int32_t> mine(tokens[i]);
         const size_t now = step == 0 ? mine.size() : 1;
-        sequences.push_back(
-            {mine.last(now), static_cast<int32_t>(mine.size() - now), tables[i], 1});
+        sequences.push_back({mine.last(now), static_cast<int32_t>(mine.size() - now), tables[i], 1,
+                             /*generates=*/step > 0});
       }
       const Activations logits = runner.decoder.step(runner.kv, sequences);
       const size_t before = all.size();

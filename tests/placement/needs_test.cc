@@ -42,7 +42,7 @@ void run_steps(Runner& runner) {
       runner.decoder.step(runner.kv, {&part, 1});
       start += now;
     }
-    together.push_back(table.sequence(all.last(1), last, 1));
+    together.push_back(table.sequence(all.last(1), last, 1, /*generates=*/true));
   }
   runner.decoder.step(runner.kv, together);
 }

@@ -174,7 +174,8 @@ struct PlacedModel {
         if (how == Decoding::kAlone) decoding.clear();
         tokens[i].push_back(static_cast<int32_t>((tokens[i].size() * 31 + i * 7) % 90 + 3));
         decoding.push_back(tables[i].sequence(std::span<const int32_t>(tokens[i]).last(1),
-                                              static_cast<int32_t>(tokens[i].size() - 1), 1));
+                                              static_cast<int32_t>(tokens[i].size() - 1), 1,
+                                              /*generates=*/true));
         if (how == Decoding::kAlone) step(decoding);
       }
       if (how == Decoding::kTogether) step(decoding);

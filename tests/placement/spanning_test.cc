@@ -63,7 +63,8 @@ std::vector<float> run(SpanningModel& placed, const Pools& pools, int32_t on_dev
     } else {
       others.push_back(7 + start % 80);
       sequences.push_back(other_tables.sequence(std::span<const int32_t>(others).last(1),
-                                                static_cast<int32_t>(others.size() - 1), 1));
+                                                static_cast<int32_t>(others.size() - 1), 1,
+                                                /*generates=*/true));
     }
     step(sequences);
   }
@@ -71,9 +72,9 @@ std::vector<float> run(SpanningModel& placed, const Pools& pools, int32_t on_dev
     tokens.push_back(5 + 11 * s);
     others.push_back(9 + 7 * s);
     step({other_tables.sequence(std::span<const int32_t>(others).last(1),
-                                static_cast<int32_t>(others.size() - 1), 1),
+                                static_cast<int32_t>(others.size() - 1), 1, /*generates=*/true),
           tables.sequence(std::span<const int32_t>(tokens).last(1),
-                          static_cast<int32_t>(tokens.size() - 1), 1)});
+                          static_cast<int32_t>(tokens.size() - 1), 1, /*generates=*/true)});
   }
   return all;
 }

@@ -44,7 +44,8 @@ TEST(TimelineTest, SwappedLayersAreInTheDrawing) {
       const StepSequence sequence{
           .tokens = step == 0 ? tokens : tokens.subspan(static_cast<size_t>(step), 1),
           .start = step == 0 ? 0 : 31 + step,
-          .block_table = table};
+          .block_table = table,
+          .generates = step > 0};
       const Activations logits = decoder.step(kv, {&sequence, 1});
       all.insert(all.end(), logits.f32(0), logits.f32(0) + logits.cols);
     }

@@ -80,7 +80,8 @@ TEST(AttentionTopKTest, ReadsAsManyEntriesAsAreReported) {
                             .padded_dim = kDim,
                             .scale = 0.2F,
                             .window = window};
-      const SequenceSpan spans[] = {{0, 1, kKeys - 1, pages.table}, {1, 1, 40, pages.table}};
+      const SequenceSpan spans[] = {{0, 1, kKeys - 1, pages.table, {}, true},
+                                    {1, 1, 40, pages.table, {}, true}};
       const int64_t entries = cpu::attend_top_k(pool, workspace, a, share, spans);
       AttentionTraffic traffic;
       traffic.add(spans, pages.view(), {kHeads, 0.2F, window, share}, 1);
@@ -98,7 +99,7 @@ TEST(AttentionTopKTest, DoesNotTouchOtherValues) {
   q.resize(kHeads * kDim);
   std::vector<float> first(q.size()), second(q.size());
   constexpr int32_t kContext = 200;
-  const SequenceSpan span{0, 1, kContext - 1, pages.table};
+  const SequenceSpan span{0, 1, kContext - 1, pages.table, {}, /*generates=*/true};
   const AttentionParams params{kHeads, 0.2F, 0, 0.05F};
   device.ops().attention(view(q), pages.view(), {&span, 1}, params, view(first));
   // Which values matter: those that change the result.
@@ -124,7 +125,8 @@ TEST(AttentionTopKTest, IsTheSameBitsForAnyNumberOfThreads) {
   Pages pages;
   std::vector<float> q = queries();
   std::vector<std::vector<float>> results;
-  const SequenceSpan spans[] = {{0, 1, kKeys - 1, pages.table}, {1, 1, 300, pages.table}};
+  const SequenceSpan spans[] = {{0, 1, kKeys - 1, pages.table, {}, true},
+                                {1, 1, 300, pages.table, {}, true}};
   for (const int threads : {1, 2, 3, 5}) {
     CpuDevice device({.threads = threads});
     results.emplace_back(q.size());

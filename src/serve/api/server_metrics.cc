@@ -50,6 +50,11 @@ struct ServerMetrics::Impl : MetricRegistry {
                                    "Tokens of prompts that others had computed already.");
   Counter& generated_tokens =
       counter("spillway_generated_tokens_total", "Tokens that were generated.");
+  Counter& draft_proposed =
+      counter("spillway_draft_proposed_tokens_total",
+              "Tokens that were proposed and computed before they were drawn.");
+  Counter& draft_accepted =
+      counter("spillway_draft_accepted_tokens_total", "Of these, the tokens that were then drawn.");
   Counter& preemptions = counter("spillway_preemptions_total",
                                  "Sequences that gave their KV back, to be computed again.");
   Counter& recomputed_tokens = counter("spillway_recomputed_tokens_total",
@@ -244,6 +249,8 @@ void ServerMetrics::step(const StepReport& report) {
   follow(of.recomputed_tokens, static_cast<double>(stats.recomputed_tokens));
   follow(of.scheduling_s, stats.scheduling_s);
   follow(of.generated_tokens, static_cast<double>(report.stats.generated_tokens));
+  follow(of.draft_proposed, static_cast<double>(report.stats.draft_proposed));
+  follow(of.draft_accepted, static_cast<double>(report.stats.draft_accepted));
   follow(of.preemptions, static_cast<double>(report.stats.preemptions));
   of.kv_expansion.Set(report.state.kv_expansion);
   of.kv_turning.Set(report.state.turning);

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/draft_sources.h"
+
+#include <algorithm>
+
+#include "engine/lookup_drafts.h"
+#include "engine/sampler.h"
+
+namespace spillway {
+namespace {
+
+// The cost of drafts with a given share of right ones, which a model with random weights never has:
+// the last token over and over, accepted by chance. What is emitted are the tokens that are drawn.
+class DrawnDrafts final : public DraftSource {
+ public:
+  DrawnDrafts(const DraftOptions& options, uint64_t seed) : options_(options), seed_(seed) {}
+
+  std::vector<TokenId> propose(std::span<const TokenId> tokens, int most) override {
+    return std::vector<TokenId>(static_cast<size_t>(std::min(most, options_.tokens)),
+                                tokens.back());
+  }
+  bool accepts(TokenId /*draft*/, TokenId /*drawn*/) override {
+    return counter_uniform(seed_, draws_++) < options_.acceptance;
+  }
+
+ private:
+  DraftOptions options_;
+  uint64_t seed_;
+  uint64_t draws_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<DraftSource> make_draft_source(const DraftOptions& options, uint64_t seed) {
+  switch (options.kind) {
+    case DraftKind::kOff:
+      return nullptr;
+    case DraftKind::kLookup:
+      return std::make_unique<LookupDrafts>();
+    case DraftKind::kDrawn:
+      return std::make_unique<DrawnDrafts>(options, seed);
+  }
+  return nullptr;
+}
+
+}  // namespace spillway

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Part of the engine: draws tokens from rows of logits, and with them says which drafts were right.
+//
+// A draft is a single token, not a distribution, so the rejection rule of speculative sampling
+// (Leviathan et al. 2023, section 2.3) comes to this: draw the token at its place as if there were
+// no drafts, by the request's own sampler and that position's own random number. Where it is the
+// draft, the row behind it is right, too; where it is another, it is the answer's next token, and
+// is distributed as what is left of the probabilities without the draft. So an answer has the
+// tokens that it has without drafts, as far as the logits have the same bits.
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/engine.h"
+#include "engine/engine_request.h"
+#include "plan/footprint.h"
+
+namespace spillway {
+
+bool Engine::has_room_for_drafts() {
+  try {
+    decoder_.expect_rows(rows_with_drafts(max_sequences_, drafts_.most_tokens()));
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) throw;
+    log_warning("no drafts, since there is no memory for their logits: {}", error.what());
+    return false;
+  }
+}
+
+void Engine::propose_drafts(std::span<const RequestId> drawn) {
+  if (!drafts_.is_on()) return;
+  std::vector<Request*> generating;
+  for (const RequestId id : drawn) {
+    const auto found = requests_.find(id);
+    if (found != requests_.end()) generating.push_back(found->second.get());
+  }
+  for (Request* const request : generating) {
+    const int64_t left = std::min(request->params.max_tokens - request->generated(),
+                                  max_sequence_tokens() - request->next_position());
+    const auto most = static_cast<int>(std::min<int64_t>(kMostDrafts, left - 1));
+    RequestDrafts& drafts = request->drafts;
+    drafts.next = drafts.source->propose(request->tokens, most);
+    if (drafts.next.empty()) continue;
+    const int chosen = drafts.control.choose(draft_costs_, static_cast<int>(generating.size()),
+                                             static_cast<int>(drafts.next.size()));
+    drafts.next.resize(static_cast<size_t>(chosen));
+    scheduler_.propose(request->id, chosen);
+  }
+}
+
+void Engine::sample_on_device(const Activations& logits, std::span<const RowsToDraw> requests,
+                              std::vector<DrawnToken>& drawn) {
+  std::vector<Sampler> forks;  // of rows behind drafts, each as if those before it were right
+  size_t drafted = 0;
+  for (const RowsToDraw& of : requests) drafted += static_cast<size_t>(of.drafted);
+  forks.reserve(drafted);
+  std::vector<SampleRow> rows;
+  for (const RowsToDraw& of : requests) {
+    int64_t position = of.request->next_position();
+    Sampler* sampler = &of.request->sampler;
+    rows.push_back(sampler->sample_row(position));
+    for (int32_t i = 0; i < of.drafted; ++i) {
+      sampler = &forks.emplace_back(sampler->fork());
+      sampler->accept(of.request->drafts.next[static_cast<size_t>(i)]);
+      rows.push_back(sampler->sample_row(++position));
+    }
+  }
+  std::vector<SampledToken> tokens(rows.size());
+  decoder_.device().ops().sample(logits, rows, tokens);
+  auto token = tokens.begin();
+  for (const RowsToDraw& of : requests) {
+    RequestDrafts& drafts = of.request->drafts;
+    DrawnToken& result = drawn[of.at];
+    const auto end = token + 1 + of.drafted;
+    for (int32_t i = 0; i < of.drafted && token->id >= 0; ++i, ++token) {
+      if (!drafts.source->accepts(drafts.next[static_cast<size_t>(i)], token->id)) break;
+      result.accepted.push_back(std::move(*token));
+    }
+    result.sampled = std::move(*token);
+    token = end;
+  }
+}
+
+void Engine::sample_on_host(const Activations& logits, std::span<const RowsToDraw> requests,
+                            std::vector<DrawnToken>& drawn) {
+  Device& device = decoder_.device();
+  std::vector<float> copy(device.host_visible() ? 0 : static_cast<size_t>(logits.cols));
+  int64_t first = 0;
+  for (const RowsToDraw& of : requests) {
+    RequestDrafts& drafts = of.request->drafts;
+    DrawnToken& result = drawn[of.at];
+    std::optional<Sampler> fork;
+    for (int32_t i = 0; i <= of.drafted; ++i) {
+      const Activations row = logits.row_range(first + i, 1);
+      if (!copy.empty())
+        device.copy_to_host(reinterpret_cast<std::byte*>(copy.data()), row.data,
+                            copy.size() * sizeof(float));
+      const float* const values = copy.empty() ? row.f32() : copy.data();
+      Sampler& sampler = fork ? *fork : of.request->sampler;
+      SampledToken token = sampler.sample({values, static_cast<size_t>(logits.cols)},
+                                          of.request->next_position() + i);
+      const bool is_right = i < of.drafted && token.id >= 0 &&
+                            drafts.source->accepts(drafts.next[static_cast<size_t>(i)], token.id);
+      if (!is_right) {
+        result.sampled = std::move(token);
+        break;
+      }
+      if (!fork) fork.emplace(of.request->sampler.fork());
+      fork->accept(token.id);
+      result.accepted.push_back(std::move(token));
+    }
+    first += 1 + of.drafted;
+  }
+}
+
+void Engine::accept_tokens(DrawnToken& drawn, std::vector<GenerationEvent>& events) {
+  Request& request = *drawn.request;
+  const RequestId id = request.id;
+  const auto accepted = static_cast<int32_t>(drawn.accepted.size());
+  stats_.draft_proposed += drawn.drafted;
+  request.drafts.proposed += drawn.drafted;
+  request.drafts.control.note(drawn.drafted, accepted);
+  for (SampledToken& token : drawn.accepted) {
+    ++stats_.draft_accepted;
+    ++request.drafts.accepted;
+    DrawnToken right{.request = &request, .sampled = std::move(token)};
+    events.push_back(accept_token(right));
+    if (events.back().finish) return;
+  }
+  events.push_back(accept_token(drawn));
+  if (events.back().finish || !drawn.draws) return;
+  scheduler_.cut_back(id, drawn.drafted - accepted);
+  scheduler_.append(id);
+}
+
+}  // namespace spillway
