@@ -109,12 +109,13 @@ std::unique_ptr<AnswerLengths> lengths_of(const Cell& cell, int64_t most_tokens)
 // The engine of one measurement and what it is told.
 class Measurement {
  public:
-  Measurement(const Cell& cell, Session& session, Runner& runner, KvStore* store, int max_sequences)
+  Measurement(const Cell& cell, Session& session, Runner& runner, const KvStores& stores,
+              int max_sequences)
       : cell_(cell),
         context_(cell.context > 0 ? cell.context : session.planned_tokens()),
         lengths_(lengths_of(cell, context_)),
         engine_(runner.decoder, runner.kv, nullptr,
-                options_of(session, runner, store, max_sequences)),
+                options_of(session, runner, stores, max_sequences)),
         load_(engine_, runner.kv, session.loaded->model.spec.vocab_size, cell.load, machine_clock(),
               {.submit = [this](Arrivals::Arrival arrival) { submit(std::move(arrival)); },
                .event = [this](const GenerationEvent& event) { take(event); }}) {
@@ -150,7 +151,7 @@ class Measurement {
     double due_s = 0, first_s = 0;
   };
 
-  EngineOptions options_of(const Session& session, Runner& runner, KvStore* store,
+  EngineOptions options_of(const Session& session, Runner& runner, const KvStores& stores,
                            int max_sequences) const {
     int at_once = max_sequences;
     if (cell_.admission == "whole") {
@@ -170,7 +171,7 @@ class Measurement {
                            .spare = cell_.spare},
             .max_sequence_tokens = context_,
             .reuse_prefixes = true,
-            .store = store,
+            .store = stores,
             .adapts_turns = cell_.load.adapts_turns()};
   }
 
@@ -298,11 +299,11 @@ void sweep(Options& options) {
   fmt::print(stderr, "{} blocks of KV, {} sequences at most\n", runner.kv.device_blocks(), rows);
   for (std::string line; std::getline(std::cin, line);) {
     const Cell cell = read_cell(json::parse(line));
-    const std::unique_ptr<KvStore> store =
-        cell.recomputes ? nullptr
-                        : session.make_kv_store(runner.kv, session.planned_tokens(),
-                                                Session::KvStoreHost::kWhereApart);
-    Measurement measurement(cell, session, runner, store.get(), rows);
+    const std::vector<std::unique_ptr<KvStore>> stores =
+        cell.recomputes ? std::vector<std::unique_ptr<KvStore>>()
+                        : session.make_kv_stores(runner.kv, session.planned_tokens(),
+                                                 Session::KvStoreHost::kWhereApart);
+    Measurement measurement(cell, session, runner, stores, rows);
     fmt::print("{}\n", measurement.run().dump());
     std::fflush(stdout);
   }

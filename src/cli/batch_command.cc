@@ -284,7 +284,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   const int sequences = admission.max_sequences;
   // Where some may lose their blocks, what they had is worth keeping; if it changes no result.
   const bool keeps_lost = sequences > whole && !options.not_deterministic;
-  const std::unique_ptr<KvStore> store = session.make_kv_store(
+  const std::vector<std::unique_ptr<KvStore>> stores = session.make_kv_stores(
       runner.kv, context,
       keeps_lost ? Session::KvStoreHost::kWhereApart : Session::KvStoreHost::kWhereAsked);
   Engine engine(runner.decoder, runner.kv, session.tokenizer(),
@@ -292,9 +292,9 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
                  .scheduling = options.scheduling.options(),
                  .lengths = prepared.lengths,
                  .max_sequence_tokens = context,
-                 .reuse_prefixes = store != nullptr || keeps_lost,
-                 .kv_salt = store ? session.kv_salt() : "",
-                 .store = store.get(),
+                 .reuse_prefixes = !stores.empty() || keeps_lost,
+                 .kv_salt = !stores.empty() ? session.kv_salt() : "",
+                 .store = stores,
                  .drafts = options.session.drafts,
                  .draft_costs = estimate_draft_costs(session, options.session.drafts, sequences),
                  .adapts_turns = may_lose_blocks && session.adapts_turns()});

@@ -88,12 +88,12 @@ int chat_with_model(const ChatOptions& options) {
   session.load();
   const int64_t context = session.planned_tokens();
   Runner runner = session.make_runner(context);
-  const std::unique_ptr<KvStore> store = session.make_kv_store(runner.kv, context);
+  const std::vector<std::unique_ptr<KvStore>> stores = session.make_kv_stores(runner.kv, context);
   Engine engine(runner.decoder, runner.kv, &tokenizer,
                 {.max_sequence_tokens = context,
                  .reuse_prefixes = true,
                  .kv_salt = session.kv_salt(),
-                 .store = store.get(),
+                 .store = stores,
                  .drafts = options.session.drafts,
                  .draft_costs = estimate_draft_costs(session, options.session.drafts, 1)});
   EngineClient client(engine);

@@ -165,12 +165,12 @@ int run(RunOptions options) {
   session.say_plan();
   session.load();
   Runner runner = session.make_runner(limit);
-  const std::unique_ptr<KvStore> store = session.make_kv_store(runner.kv, limit);
+  const std::vector<std::unique_ptr<KvStore>> stores = session.make_kv_stores(runner.kv, limit);
   Engine engine(runner.decoder, runner.kv, tokenizer,
                 {.max_sequence_tokens = limit,
-                 .reuse_prefixes = store != nullptr,
-                 .kv_salt = store ? session.kv_salt() : "",
-                 .store = store.get(),
+                 .reuse_prefixes = !stores.empty(),
+                 .kv_salt = !stores.empty() ? session.kv_salt() : "",
+                 .store = stores,
                  .drafts = options.session.drafts,
                  .draft_costs = estimate_draft_costs(session, options.session.drafts, 1)});
   std::optional<EngineClient> client(engine);

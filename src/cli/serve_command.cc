@@ -209,8 +209,8 @@ int serve(const ServeOptions& options) {
       session, with_rows(runner.decoder, sequences, session.sequences_at_once(room)));
   const ServingEstimate estimate = estimate_serving(session, admission.max_sequences, run.prompt,
                                                     run.generated, runner.decoder.max_tokens());
-  const std::unique_ptr<KvStore> store =
-      session.make_kv_store(runner.kv, context, Session::KvStoreHost::kWhereApart);
+  const std::vector<std::unique_ptr<KvStore>> stores =
+      session.make_kv_stores(runner.kv, context, Session::KvStoreHost::kWhereApart);
   Engine engine(runner.decoder, runner.kv, session.tokenizer(),
                 {.max_prompt_tokens = estimate.prompt_tokens,
                  .admission = admission,
@@ -219,7 +219,7 @@ int serve(const ServeOptions& options) {
                  .max_sequence_tokens = context,
                  .reuse_prefixes = true,
                  .kv_salt = session.kv_salt(),
-                 .store = store.get(),
+                 .store = stores,
                  .drafts = options.session.drafts,
                  .draft_costs =
                      estimate_draft_costs(session, options.session.drafts, admission.max_sequences),

@@ -36,7 +36,7 @@ constexpr double kBusyLink = 0.05;
 
 SchedulingPolicies policies_of(const EngineOptions& options, const KvCache& kv) {
   // A preempted sequence keeps its KV only if the store holds copies of its device blocks.
-  const bool keeps = options.store != nullptr && kv.host_blocks() + kv.disk_blocks() == 0;
+  const bool keeps = !options.store.empty() && kv.host_blocks() + kv.disk_blocks() == 0;
   return make_policies(options.scheduling, options.admission, keeps);
 }
 
@@ -54,9 +54,11 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
       allocator_(kv.group_pools(), decoder.span_blocks(),
                  at_most(decoder.max_tokens(), options.max_step_tokens)),
       reuses_(options.reuse_prefixes),
-      store_(options.reuse_prefixes ? options.store : nullptr),
-      first_key_(first_key(fmt::format("{} {} {}", decoder.spec().name,
-                                       kv_type_name(kv.shape().type), options.kv_salt))),
+      store_(options.reuse_prefixes && !options.store.empty()
+                 ? std::make_unique<KvStores>(options.store)
+                 : nullptr),
+      base_key_(first_key(fmt::format("{} {} {}", decoder.spec().name,
+                                      kv_type_name(kv.shape().type), options.kv_salt))),
       lengths_(options.lengths),
       drafts_(options.drafts),
       draft_costs_(options.draft_costs),
@@ -72,7 +74,7 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
       clock_(options.clock) {
   if (options.adapts_turns && kv.layers().sizes().most > 0)
     expansion_.emplace(kv.layers().sizes(), kv.swapped().shape().layer_block_bytes());
-  if (drafts_.is_on() && !has_room_for_drafts()) drafts_ = {};
+  if (drafts_.is_on() && !can_draft()) drafts_ = {};
   if (store_ == nullptr) return;
   allocator_.observe_evictions([this](BlockId block, const BlockContents& contents) {
     if (block.tier == Tier::kDevice) evicted_.push_back({contents, block.in<Tier::kDevice>()});
@@ -132,13 +134,11 @@ void Engine::submit(RequestId id, GenerationRequest request) {
       .client = request.client,
       .user = request.user,
       .scored = request.prompt_logprobs >= 0};
-  const BlockKey first =
-      request.cache_salt.empty() ? first_key_ : salted_key(first_key_, request.cache_salt);
-  const auto added = requests_
-                         .emplace(id, std::make_unique<Request>(id, std::move(request), tokenizer_,
-                                                                decoder_.spec().vocab_size))
-                         .first;
-  added->second->first_key = first;
+  const auto added =
+      requests_
+          .emplace(id, std::make_unique<Request>(id, std::move(request), base_key_, tokenizer_,
+                                                 decoder_.spec().vocab_size))
+          .first;
   added->second->drafts.source = make_draft_source(drafts_, static_cast<uint64_t>(id));
   try {
     scheduler_.add(sequence);
@@ -262,7 +262,7 @@ bool Engine::device_is_short(const StepPlan& plan, int32_t enough_blocks) const 
   std::erase_if(there, [](const SequenceView& of) {
     return of.pool.value_or(Tier::kDevice) != Tier::kDevice;
   });
-  return peak_blocks(there) > device_blocks();
+  return peak_blocks(there) > allocator_.total(Tier::kDevice, allocator_.forecast_group());
 }
 
 void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
@@ -298,7 +298,7 @@ std::vector<KvCache::BlockCopy> Engine::shrink_pool(int32_t blocks) {
       scheduler_.choose_to_give_way(Tier::kDevice, blocks, swapped_group());
   for (const RequestId id : losing) {
     no_longer_coming(id);
-    if (reuses_) keep_tail(*requests_.at(id), scheduler_.computed_of(id));
+    if (reuses_) keep_last(*requests_.at(id), scheduler_.computed_of(id));
   }
   scheduler_.preempt(losing);
   const std::vector<BlockAllocator::Move> moves =
@@ -619,7 +619,7 @@ void Engine::finish(Request& request, FinishReason reason, GenerationEvent& even
   unpin(request);
   // The last token was never computed.
   if (event.token && reason != FinishReason::kError)
-    keep_tail(request, request.next_position() - 1);
+    keep_last(request, request.next_position() - 1);
   if (lengths_ != nullptr) lengths_->ended(request.params, request.generated(), reason);
   scheduler_.remove(id, request.generated());
   requests_.erase(id);

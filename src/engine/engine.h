@@ -21,8 +21,9 @@
 #include "kv/block_allocator.h"
 #include "kv/expansion_control.h"
 #include "kv/kv_cache.h"
-#include "kv/kv_store.h"
+#include "kv/kv_stores.h"
 #include "runtime/decoder.h"
+#include "schedule/prefix_search.h"
 #include "schedule/scheduler.h"
 #include "text/tokenizer.h"
 
@@ -45,9 +46,9 @@ struct EngineOptions {
   bool reuse_prefixes = false;
   // What the bits of KV depend on besides the model's name and the type of KV (Session::kv_salt()).
   std::string kv_salt = {};
-  // With reuse_prefixes: where KV goes that the pools have no room for, and comes back from. Null:
+  // With reuse_prefixes: where KV goes that the pools have no room for, and comes back from. None:
   // it is computed again. Must outlive the engine.
-  KvStore* store = nullptr;
+  KvStores store = {};
   // Tokens that are proposed before they are drawn, where a step with more tokens costs little
   // more.
   DraftOptions drafts = {};
@@ -128,19 +129,22 @@ class Engine : private PrefixSource {
   using Request = EngineRequest;
   // What other requests have computed.
   FoundPrefix find(RequestId id, std::span<const RequestId> beginning) const override;
-  bool find_stored(const Request& request, std::span<const BlockKey> keys,
-                   FoundPrefix& found) const;
-  void find_tail(const Request& request, size_t most, FoundPrefix& found) const;
+  // With what the stores have behind that.
+  FoundPrefix find_stored(const Request& request, const PrefixSearch& search,
+                          FoundPrefix in_pools) const;
+  bool loading_pays(const FoundPrefix& found, const FoundPrefix& in_pools) const;
   const BlockKey& key_before(const Request& request, size_t blocks) const;
-  BlockContents contents_of(const Request& request, size_t block) const;
+  BlockContents contents_of(const Request& request, size_t block, int group) const;
   // Of a request's first `blocks` blocks.
   std::span<const BlockKey> keys_of(Request& request, size_t blocks) const;
   void keep_full_blocks(const StepPlan& plan);
   // Up to so many tokens, from `from` on; what is new on the device goes to `copies`.
-  void keep_blocks(Request& request, std::span<const BlockId> table, int64_t from, int64_t end,
+  void keep_blocks(Request& request, const BlockTable& table, int64_t from, int64_t end,
                    std::vector<KvStore::Copy>& copies);
   // The last block, as far as `computed` tokens fill it: what goes on from here finds it.
   void keep_tail(Request& request, int64_t computed);
+  // The same, and recurrent states, of one that is about to lose its blocks.
+  void keep_last(Request& request, int64_t computed);
   // What came of a request's row of logits.
   struct DrawnToken {
     Request* request;
@@ -163,9 +167,12 @@ class Engine : private PrefixSource {
   // Between pool and store: what had to go for this step, and what it begins with.
   void move_blocks(const StepPlan& plan);
   // Of these, which the step filled, and of those that the pool gives out next.
-  void store_ahead(std::vector<KvStore::Copy>&& filled);
+  void store_ahead(std::span<const KvStore::Copy> filled);
   // From the disk, for those that wait.
   void start_fetches(const StepPlan& plan);
+  void fetch_all(const PerGroup<std::vector<BlockKey>>& keys,
+                 PerGroup<std::vector<BlockKey>>& pinned);
+  void unpin_all(PerGroup<std::vector<BlockKey>>& pinned);
   void unpin(Request& request);
   void distrust(Request& request);
   void store_all_evicted();
@@ -214,7 +221,7 @@ class Engine : private PrefixSource {
   void accept_tokens(DrawnToken& drawn, std::vector<GenerationEvent>& events);
   GenerationEvent accept_token(DrawnToken& drawn);
   // Whether there is memory for their rows of logits.
-  bool has_room_for_drafts();
+  bool can_draft();
   // For the next step of each of these requests that has not ended.
   void propose_drafts(std::span<const RequestId> drawn);
   void finish(Request& request, FinishReason reason, GenerationEvent& event);
@@ -225,12 +232,13 @@ class Engine : private PrefixSource {
   const Tokenizer* tokenizer_;
   BlockAllocator allocator_;
   bool reuses_;
-  KvStore* store_;
+  std::unique_ptr<KvStores> store_;
   std::vector<KvStore::Copy> evicted_;  // by the step at hand
   // Copies of what the step at hand fills, which may still fail.
   std::vector<BlockKey> stored_by_step_;
   KvStoreStats counted_;  // of the store's traffic, what was told
-  BlockKey first_key_;
+  // What all KV depends on: the model, its type of KV and its settings.
+  BlockKey base_key_;
   AnswerLengths* lengths_;
   DraftOptions drafts_;
   DraftCosts draft_costs_;

@@ -35,15 +35,14 @@ std::span<const BlockKey> Engine::keys_of(Request& request, size_t blocks) const
 FoundPrefix Engine::find(RequestId id, std::span<const RequestId> beginning) const {
   Request& request = *requests_.at(id);
   const size_t most = request.tokens.size() - 1;  // something is left to compute: logits come of it
-  FoundPrefix found;
   const std::span<const BlockKey> keys = keys_of(request, most / kKvBlockTokens);
-  const bool spans = scheduler_.spans(id);
-  for (const BlockKey& key : keys) {
-    const auto block = allocator_.try_peek(key);
-    if (!block || !allocator_.can_follow(found.blocks[0], *block, spans)) break;
-    found.blocks[0].push_back(*block);
-  }
-  found.tokens = static_cast<int32_t>(found.blocks[0].size()) * kKvBlockTokens;
+  const PrefixSearch search(allocator_, {.tokens = request.tokens,
+                                         .most = most,
+                                         .first_key = request.first_key,
+                                         .keys = keys,
+                                         .spans = scheduler_.spans(id),
+                                         .has_stored_tail = request.generated() > 0});
+  FoundPrefix found = search.longest();
   const auto comes = [&](size_t block) {
     const auto owner = coming_.find(keys[block]);
     if (owner != coming_.end() && owner->second != id) return true;
@@ -53,92 +52,74 @@ FoundPrefix Engine::find(RequestId id, std::span<const RequestId> beginning) con
              computing.keys[block] == keys[block];
     });
   };
-  const size_t next = found.blocks[0].size();
-  if (next + kWorthWaiting <= keys.size() && comes(next + kWorthWaiting - 1) && comes(next)) {
+  const size_t next = static_cast<size_t>(found.tokens) / kKvBlockTokens;
+  if (!allocator_.has_states() && next + kWorthWaiting <= keys.size() &&
+      comes(next + kWorthWaiting - 1) && comes(next)) {
     found.is_coming = true;
     return found;
   }
-  if (store_ != nullptr && !find_stored(request, keys, found)) return found;
-  const bool ends_in_load = found.tokens % kKvBlockTokens != 0;
-  if (!ends_in_load) find_tail(request, most, found);
-  return found;
+  if (store_ == nullptr || kv_.device_blocks() == 0) return found;
+  return find_stored(request, search, std::move(found));
 }
 
 const BlockKey& Engine::key_before(const Request& request, size_t blocks) const {
   return blocks == 0 ? request.first_key : request.keys[blocks - 1];
 }
 
-// Behind whole blocks one that others go on with, or may: its first tokens are copied.
-void Engine::find_tail(const Request& request, size_t most, FoundPrefix& found) const {
-  const BlockKey before = key_before(request, found.blocks[0].size() + found.loads[0].size());
-  const auto rest =
-      std::span<const TokenId>(request.tokens).subspan(static_cast<size_t>(found.tokens));
-  const size_t wanted = std::min<size_t>(rest.size(), kKvBlockTokens);
-  for (size_t tokens = wanted; tokens > 0; --tokens) {
-    const auto block = allocator_.try_peek(next_key(before, rest.first(tokens)));
-    // Elsewhere stores may still be on their way, and what a step moves hides a few tokens.
-    if (!block || block->tier != Tier::kDevice) continue;
-    if (!found.blocks[0].empty() && block->tier != found.blocks[0].back().tier) break;
-    const size_t used = std::min(tokens, most - static_cast<size_t>(found.tokens));
-    if (used == 0) break;
-    found.partly[0] = block;
-    found.tokens += static_cast<int32_t>(used);
-    break;
+// Where some of it is on its way to host memory, it pays to wait.
+FoundPrefix Engine::find_stored(const Request& request, const PrefixSearch& search,
+                                FoundPrefix in_pools) const {
+  using Place = KvStore::Place;
+  const auto place_of = [this](const BlockKey& key, int group) {
+    return store_->of(group).place_of(key);
+  };
+  const auto is_stored = [&](const BlockKey& key, int group) {
+    return place_of(key, group) != Place::kNowhere;
+  };
+  const auto is_in_host = [&](const BlockKey& key, int group) {
+    return place_of(key, group) == Place::kHost;
+  };
+  const auto needs_no_disk = [&](const BlockKey& key, int group) {
+    const Place place = place_of(key, group);
+    return place == Place::kHost || place == Place::kComing;
+  };
+  FoundPrefix found = search.longest(is_stored);
+  if (!loading_pays(found, in_pools)) found = search.longest(needs_no_disk);
+  if (!loading_pays(found, in_pools)) return in_pools;
+  bool all_in_host = true, some_are_coming = false;
+  for (int group = 0; group < allocator_.groups(); ++group) {
+    for (const BlockKey& key : found.loads[index_of(group)]) {
+      const Place place = place_of(key, group);
+      all_in_host &= place == Place::kHost;
+      some_are_coming |= place == Place::kComing;
+    }
   }
+  if (!all_in_host && !request.has_fetched) {
+    in_pools.is_coming = true;
+    in_pools.fetch = std::move(found.loads);
+    return in_pools;
+  }
+  in_pools.is_coming = some_are_coming;
+  if (some_are_coming) return in_pools;
+  return all_in_host ? found : search.longest(is_in_host);
 }
 
-// Goes on with what the store has. False: some of it is on its way to host memory, and it pays to
-// wait.
-bool Engine::find_stored(const Request& request, std::span<const BlockKey> keys,
-                         FoundPrefix& found) const {
-  const size_t begun = found.blocks[0].size();
-  if (kv_.device_blocks() == 0) return true;
-  if (begun > 0 && found.blocks[0].back().tier != Tier::kDevice) return true;
-  std::span<const BlockKey> rest = keys.subspan(begun);
-  rest = rest.first(store_->worth_loading(rest, found.tokens));
-  std::vector<BlockKey> wanted(rest.begin(), rest.end());
-  size_t tail = 0;  // tokens of the last of these, where it is not whole
-  const size_t position = (begun + wanted.size()) * kKvBlockTokens;
-  // One that goes on after it was preempted needs its own last tokens as they were.
-  if (begun + wanted.size() == keys.size() && request.generated() > 0) {
-    const auto last = std::span<const TokenId>(request.tokens).subspan(position);
-    for (tail = last.size() - 1; tail > 0; --tail) {
-      const BlockKey key = next_key(key_before(request, keys.size()), last.first(tail));
-      const bool is_in_pool = allocator_.try_peek(key).has_value();  // then it is copied
-      if (is_in_pool) tail = 0;
-      if (!is_in_pool && store_->has(key)) wanted.push_back(key);
-      if (is_in_pool || wanted.size() + begun > keys.size()) break;
-    }
+// By whole blocks, which come from the stores of all groups.
+bool Engine::loading_pays(const FoundPrefix& found, const FoundPrefix& in_pools) const {
+  const int64_t position = in_pools.tokens / kKvBlockTokens * kKvBlockTokens;
+  for (int group = 0; group < allocator_.groups(); ++group) {
+    const std::vector<BlockKey>& loads = found.loads[index_of(group)];
+    const auto whole =
+        static_cast<size_t>(found.tokens) / kKvBlockTokens - found.blocks[index_of(group)].size();
+    const auto keys = std::span(loads).first(std::min(loads.size(), whole));
+    if (store_->of(group).worth_loading(keys, position) < keys.size()) return false;
   }
-  size_t whole = wanted.size() - (tail > 0 ? 1 : 0);
-  const auto are_in_host = [&](size_t count) {
-    for (size_t i = 0; i < count; ++i) {
-      if (store_->place_of(wanted[i]) != KvStore::Place::kHost) return i;
-    }
-    return count;
-  };
-  if (are_in_host(wanted.size()) < wanted.size() && !request.has_fetched) {
-    found.is_coming = true;
-    found.fetch[0] = std::move(wanted);
-    return false;
-  }
-  for (const BlockKey& key : wanted) {
-    if (store_->place_of(key) != KvStore::Place::kComing) continue;
-    found.is_coming = true;
-    return false;
-  }
-  const size_t here = are_in_host(wanted.size());
-  if (here < wanted.size()) tail = 0;
-  whole = std::min(whole, here);
-  wanted.resize(here);
-  found.loads[0] = std::move(wanted);
-  found.tokens += static_cast<int32_t>(whole * kKvBlockTokens + tail);
   return true;
 }
 
-BlockContents Engine::contents_of(const Request& request, size_t block) const {
-  return {.key = request.keys[block],
-          .parent = key_before(request, block),
+BlockContents Engine::contents_of(const Request& request, size_t block, int group) const {
+  return {.key = group_key(request.keys[block], group),
+          .parent = group_key(key_before(request, block), group),
           .position = static_cast<int32_t>(block) * kKvBlockTokens};
 }
 
@@ -147,28 +128,54 @@ void Engine::keep_tail(Request& request, int64_t computed) {
   const auto rest = static_cast<size_t>(computed % kKvBlockTokens);
   if (!reuses_ || decoder_.attention_topk() > 0) return;
   std::vector<KvStore::Copy> copies;  // drafts that were right in the last step
-  keep_blocks(request, scheduler_.blocks_of(request.id), request.kept, computed, copies);
-  if (store_ != nullptr && !copies.empty()) store_ahead(std::move(copies));
+  keep_blocks(request, scheduler_.table_of(request.id), request.kept, computed, copies);
+  if (store_ != nullptr && !copies.empty()) store_ahead(copies);
   if (rest == 0) return;
   const std::span<const BlockKey> keys = keys_of(request, whole);
   const auto tokens =
       std::span<const TokenId>(request.tokens).subspan(whole * kKvBlockTokens, rest);
   const BlockKey& parent = keys.empty() ? request.first_key : keys.back();
-  allocator_.keep(scheduler_.blocks_of(request.id).at(whole),
-                  BlockContents{.key = next_key(parent, tokens),
-                                .parent = parent,
-                                .position = static_cast<int32_t>(whole) * kKvBlockTokens,
-                                .tokens = static_cast<int32_t>(rest)});
+  const BlockKey key = next_key(parent, tokens);
+  for (int group = 0; group < allocator_.groups(); ++group) {
+    if (!allocator_.rule(group).is_paged()) continue;
+    allocator_.keep(scheduler_.blocks_of(request.id, group).at(whole),
+                    BlockContents{.key = group_key(key, group),
+                                  .parent = group_key(parent, group),
+                                  .position = static_cast<int32_t>(whole) * kKvBlockTokens,
+                                  .tokens = static_cast<int32_t>(rest)});
+  }
 }
 
-void Engine::keep_blocks(Request& request, std::span<const BlockId> table, int64_t from,
-                         int64_t end, std::vector<KvStore::Copy>& copies) {
+void Engine::keep_last(Request& request, int64_t computed) {
+  keep_tail(request, computed);
+  if (!reuses_ || computed == 0) return;
+  const auto whole = static_cast<size_t>(computed / kKvBlockTokens);
+  const auto rest = std::span<const TokenId>(request.tokens)
+                        .first(static_cast<size_t>(computed))
+                        .subspan(whole * kKvBlockTokens);
+  for (int group = 0; group < allocator_.groups(); ++group) {
+    if (allocator_.rule(group).is_paged()) continue;
+    const std::span<const BlockKey> keys = keys_of(request, whole);
+    const BlockKey length = rest.empty() ? keys.back() : next_key(key_before(request, whole), rest);
+    allocator_.keep(
+        scheduler_.blocks_of(request.id, group).at(0),
+        BlockContents{.key = group_key(length, group), .tokens = static_cast<int32_t>(computed)});
+  }
+}
+
+void Engine::keep_blocks(Request& request, const BlockTable& table, int64_t from, int64_t end,
+                         std::vector<KvStore::Copy>& copies) {
   const auto behind = static_cast<size_t>(end / kKvBlockTokens);
   const std::span<const BlockKey> keys = keys_of(request, behind);
   for (auto i = static_cast<size_t>(from / kKvBlockTokens); i < behind; ++i) {
-    const BlockContents contents = contents_of(request, i);
-    if (allocator_.keep(table[i], contents) && table[i].tier == Tier::kDevice)
-      copies.push_back({contents, table[i].in<Tier::kDevice>()});
+    for (int group = 0; group < allocator_.groups(); ++group) {
+      if (!allocator_.rule(group).is_paged()) continue;
+      const BlockId block = table.blocks(group)[i];
+      if (block.is_released()) continue;
+      const BlockContents contents = contents_of(request, i, group);
+      if (allocator_.keep(block, contents) && block.tier == Tier::kDevice)
+        copies.push_back({contents, block.in<Tier::kDevice>()});
+    }
     coming_.erase(keys[i]);
   }
   request.kept = end;
@@ -183,26 +190,30 @@ void Engine::keep_full_blocks(const StepPlan& plan) {
     Request& request = *requests_.at(chunk.id);
     const int64_t start = chunk.start, end = start + chunk.tokens - chunk.drafted;
     const int64_t from = chunk.generates ? std::min(start, request.kept) : start;
-    keep_blocks(request, *chunk.block_table, from, end, kept);
+    keep_blocks(request, *chunk.table, from, end, kept);
     const bool ends_prompt = chunk.last && !chunk.generates;
     if (ends_prompt) keep_tail(request, end);
   }
-  if (store_ != nullptr) store_ahead(std::move(kept));
+  if (store_ != nullptr) store_ahead(kept);
 }
 
 // Ahead of the step that needs the room, which then need not wait for the copies. Where blocks are
 // short, a step takes those that ended before it: they have their copies while they are still at
 // work, as long as there is room here for more than what the pool has.
-void Engine::store_ahead(std::vector<KvStore::Copy>&& filled) {
+void Engine::store_ahead(std::span<const KvStore::Copy> filled) {
   const int64_t ahead = kLeastAhead + decoder_.max_tokens() / kKvBlockTokens;
-  const bool is_short = allocator_.unkept(Tier::kDevice) < ahead;
-  const bool has_room = store_->slots() >= kPoolsWorth * int64_t{allocator_.total(Tier::kDevice)};
   std::vector<KvStore::Copy> copies;
-  if (store_->lasts() || (is_short && has_room)) copies = std::move(filled);
-  for (const KvStore::Copy& copy : copies)
-    if (!store_->has(copy.contents.key)) stored_by_step_.push_back(copy.contents.key);
-  if (is_short && !store_->lasts()) {
-    for (const auto& [block, contents] : allocator_.next_evictions(Tier::kDevice, ahead))
+  for (int group = 0; group < allocator_.groups(); ++group) {
+    const bool is_short = allocator_.unkept(Tier::kDevice, group) < ahead;
+    const bool has_room =
+        store_->of(group).slots() >= kPoolsWorth * int64_t{allocator_.total(Tier::kDevice, group)};
+    for (const KvStore::Copy& copy : filled) {
+      if (copy.block.group != group || !(store_->lasts() || (is_short && has_room))) continue;
+      if (!store_->of(group).has(copy.contents.key)) stored_by_step_.push_back(copy.contents.key);
+      copies.push_back(copy);
+    }
+    if (!is_short || store_->lasts()) continue;
+    for (const auto& [block, contents] : allocator_.next_evictions(Tier::kDevice, ahead, group))
       copies.push_back({contents, block.in<Tier::kDevice>()});
   }
   store_->put(copies);
@@ -210,30 +221,36 @@ void Engine::store_ahead(std::vector<KvStore::Copy>&& filled) {
 
 void Engine::keep_preempted(const StepPlan& plan) {
   for (const RequestId id : plan.preempted)
-    keep_tail(*requests_.at(id), scheduler_.computed_of(id));
+    keep_last(*requests_.at(id), scheduler_.computed_of(id));
 }
 
 void Engine::move_blocks(const StepPlan& plan) {
-  std::vector<BlockKey> keys;
+  PerGroup<std::vector<BlockKey>> keys;
   std::vector<KvStore::Load> loads;
   std::vector<DeviceBlock> written;
   for (const StepPlan::Load& load : plan.loads) {
-    keys.push_back(load.key);
+    keys[load.to.group].push_back(load.key);
     loads.push_back({load.key, load.to});
   }
   for (const ScheduledChunk& chunk : plan.chunks) {
     const auto first = static_cast<size_t>(chunk.start / kKvBlockTokens);
     const auto end = static_cast<size_t>(blocks_for_tokens(chunk.start + chunk.tokens));
-    for (const BlockId block : std::span(*chunk.block_table).subspan(first, end - first))
-      if (block.tier == Tier::kDevice) written.push_back(block.in<Tier::kDevice>());
+    for (int group = 0; group < allocator_.groups(); ++group) {
+      const bool is_paged = allocator_.rule(group).is_paged();
+      const std::span<const BlockId> all = chunk.table->blocks(group);
+      for (const BlockId block : is_paged ? all.subspan(first, end - first) : all)
+        if (block.tier == Tier::kDevice) written.push_back(block.in<Tier::kDevice>());
+    }
   }
   for (const StepPlan::Copy& copy : plan.copies) written.push_back(copy.to.in<Tier::kDevice>());
   {
     // What is to come must not make room for what goes, nor for what others wait for.
-    const size_t pinned = store_->fetch(keys);
-    const auto unpin = [this](const std::vector<BlockKey>* of) { store_->unpin(*of); };
-    const std::unique_ptr<const std::vector<BlockKey>, decltype(unpin)> until_loaded(&keys, unpin);
-    SPW_ASSERT(pinned == keys.size());
+    PerGroup<std::vector<BlockKey>> pinned;
+    const auto unpin = [this](PerGroup<std::vector<BlockKey>>* of) { unpin_all(*of); };
+    const std::unique_ptr<PerGroup<std::vector<BlockKey>>, decltype(unpin)> until_loaded(&pinned,
+                                                                                         unpin);
+    fetch_all(keys, pinned);
+    SPW_ASSERT(pinned == keys);
     store_->put(std::exchange(evicted_, {}));
     store_->before_writing(written);
     store_->load(loads);
@@ -243,16 +260,23 @@ void Engine::move_blocks(const StepPlan& plan) {
   for (const StepPlan::Beginning& beginning : plan.beginning) {
     Request& request = *requests_.at(plan.chunks[beginning.chunk].id);
     const FoundPrefix& found = beginning.found;
-    const size_t begun = found.blocks[0].size();
     const size_t whole = static_cast<size_t>(found.tokens) / kKvBlockTokens;
-    for (size_t i = begun; i < std::min(whole, begun + found.loads[0].size()); ++i) {
-      allocator_.keep((*plan.chunks[beginning.chunk].block_table)[i], contents_of(request, i));
-      coming_.erase(request.keys[i]);
+    for (int group = 0; group < allocator_.groups(); ++group) {
+      if (!allocator_.rule(group).is_paged()) continue;
+      const size_t first = found.blocks[index_of(group)].size();
+      const size_t end = std::min(whole, first + found.loads[index_of(group)].size());
+      for (size_t i = first; i < end; ++i) {
+        allocator_.keep(plan.chunks[beginning.chunk].table->blocks(group)[i],
+                        contents_of(request, i, group));
+        coming_.erase(request.keys[i]);
+      }
     }
-    const auto loaded = static_cast<int64_t>(found.loads[0].size());
+    const size_t counted = index_of(allocator_.forecast_group());
+    const size_t begun = found.blocks[counted].size();
+    const auto loaded = static_cast<int64_t>(found.loads[counted].size());
     // Not all that were asked for: some may have been damaged.
     const int64_t from_disk = std::ranges::count_if(
-        found.loads[0], [&](const BlockKey& key) { return request.from_disk.contains(key); });
+        found.loads[counted], [&](const BlockKey& key) { return request.from_disk.contains(key); });
     const int64_t tokens = std::min<int64_t>(
         loaded * kKvBlockTokens, found.tokens - static_cast<int64_t>(begun) * kKvBlockTokens);
     const int64_t disk_tokens = std::min<int64_t>(tokens, from_disk * kKvBlockTokens);
@@ -266,17 +290,32 @@ void Engine::start_fetches(const StepPlan& plan) {
   for (const StepPlan::Fetch& fetch : plan.fetches) {
     Request& request = *requests_.at(fetch.id);
     request.has_fetched = true;
-    for (const BlockKey& key : fetch.keys[0]) {
-      if (store_->place_of(key) == KvStore::Place::kDisk) request.from_disk.insert(key);
+    for (int group = 0; group < allocator_.groups(); ++group) {
+      for (const BlockKey& key : fetch.keys[index_of(group)])
+        if (store_->of(group).place_of(key) == KvStore::Place::kDisk) request.from_disk.insert(key);
     }
-    const auto pinned = static_cast<std::ptrdiff_t>(store_->fetch(fetch.keys[0]));
-    request.pinned.assign(fetch.keys[0].begin(), fetch.keys[0].begin() + pinned);
+    fetch_all(fetch.keys, request.pinned);
   }
+}
+
+// As far as there is room; what is pinned stays until unpin_all().
+void Engine::fetch_all(const PerGroup<std::vector<BlockKey>>& keys,
+                       PerGroup<std::vector<BlockKey>>& pinned) {
+  for (int group = 0; group < allocator_.groups(); ++group) {
+    const std::vector<BlockKey>& wanted = keys[index_of(group)];
+    const auto count = static_cast<std::ptrdiff_t>(store_->of(group).fetch(wanted));
+    pinned[index_of(group)].assign(wanted.begin(), wanted.begin() + count);
+  }
+}
+
+void Engine::unpin_all(PerGroup<std::vector<BlockKey>>& pinned) {
+  for (int group = 0; group < allocator_.groups(); ++group)
+    store_->of(group).unpin(std::exchange(pinned[index_of(group)], {}));
 }
 
 void Engine::unpin(Request& request) {
   if (store_ == nullptr) return;
-  store_->unpin(std::exchange(request.pinned, {}));
+  unpin_all(request.pinned);
   request.has_fetched = false;
   request.from_disk.clear();
 }
@@ -291,6 +330,9 @@ void Engine::distrust(Request& request) {
   const auto rest = std::span<const TokenId>(request.tokens).subspan(whole * kKvBlockTokens);
   for (size_t tokens = 1; tokens <= rest.size(); ++tokens)
     all.push_back(next_key(key_before(request, whole), rest.first(tokens)));
+  const size_t of_a_group = all.size();
+  for (int group = 1; group < allocator_.groups(); ++group)
+    for (size_t i = 0; i < of_a_group; ++i) all.push_back(group_key(all[i], group));
   store_->drop(all);
 }
 
@@ -300,8 +342,8 @@ void Engine::announce(const StepPlan& plan) {
     Request& request = *requests_.at(plan.chunks[beginning.chunk].id);
     if (request.params.prompt_logprobs >= 0) continue;
     const std::span<const BlockKey> keys = keys_of(request, request.tokens.size() / kKvBlockTokens);
-    for (const BlockKey& key : keys.subspan(beginning.found.blocks[0].size()))
-      coming_.emplace(key, request.id);
+    const size_t begun = beginning.found.blocks[index_of(allocator_.forecast_group())].size();
+    for (const BlockKey& key : keys.subspan(begun)) coming_.emplace(key, request.id);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "engine/stop_matcher.h"
 #include "kv/block_key.h"
 #include "schedule/request_id.h"
+#include "tensor/state_rule.h"
 #include "text/detokenizer.h"
 #include "text/tokenizer.h"
 
@@ -30,13 +31,15 @@ struct RequestDrafts {
 };
 
 struct EngineRequest {
-  EngineRequest(RequestId request_id, GenerationRequest request, const Tokenizer* tokenizer,
-                int64_t vocab_size)
+  // `base_key`: where the chains of sequences begin that have nothing of their own in their keys.
+  EngineRequest(RequestId request_id, GenerationRequest request, const BlockKey& base_key,
+                const Tokenizer* tokenizer, int64_t vocab_size)
       : id(request_id),
         params(std::move(request)),
         tokens(params.prompt),
         sampler(params.sampling, params.prompt),
-        stops(params.stop) {
+        stops(params.stop),
+        first_key(params.cache_salt.empty() ? base_key : salted_key(base_key, params.cache_salt)) {
     // The answer continues the prompt, so its leading space is kept.
     if (tokenizer != nullptr) detokenizer.emplace(*tokenizer, DecodeOptions{.continues = true});
     end_ids = params.stop_ids;
@@ -57,10 +60,12 @@ struct EngineRequest {
   Sampler sampler;
   StopMatcher stops;
   std::optional<IncrementalDetokenizer> detokenizer;
-  BlockKey first_key = {};          // where the chain of its keys begins
-  std::vector<BlockKey> keys = {};  // of its whole blocks, as far as somebody asked
-  // Of what it will begin with: brought to host memory, and which of it from the disk.
-  std::vector<BlockKey> pinned = {};
+  // Where the chain of its keys begins: all that its KV depends on besides its tokens.
+  BlockKey first_key;
+  std::vector<BlockKey> keys = {};  // of its whole blocks in the first group, as far as needed yet
+  // By group, what it will begin with and was brought to host memory; and which of it from the
+  // disk.
+  PerGroup<std::vector<BlockKey>> pinned = {};
   bool has_fetched = false;
   std::unordered_set<BlockKey> from_disk = {};
   std::optional<int64_t> reused = {};  // tokens of the prompt that it began with; none: not yet

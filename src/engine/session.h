@@ -78,14 +78,15 @@ struct Session {
   // As many of these sequences as there is memory for, at least one. Blocks are taken as tokens
   // come, so sequences that stay short leave room for others.
   Runner make_runner_that_fits(int64_t tokens, int64_t sequences);
-  // Where KV of that runner's cache goes that its pools have no room for, as the options say; null:
-  // nowhere. `context`: of a sequence. Throws kInvalidArgument for a --kv-dir that is none.
+  // Where KV of that runner's cache goes that its pools have no room for, as the options say, by
+  // group of layers; none: nowhere. `context`: of a sequence. Throws kInvalidArgument for a
+  // --kv-dir that is none.
   enum class KvStoreHost : uint8_t {
     kWhereAsked,
     kWhereApart
   };  // that the device is, from the host
-  std::unique_ptr<KvStore> make_kv_store(const KvCache& kv, int64_t context,
-                                         KvStoreHost wanted = KvStoreHost::kWhereAsked);
+  std::vector<std::unique_ptr<KvStore>> make_kv_stores(
+      const KvCache& kv, int64_t context, KvStoreHost wanted = KvStoreHost::kWhereAsked);
   // Null where the model has none.
   const Tokenizer* tokenizer() const;
   // This machine, as far as it is known.
@@ -134,6 +135,9 @@ struct Session {
   void say_what_was_refused();
   void load_as_planned();
   KvCosts kv_costs() const;
+  // Null where there is no memory; `folder` is then still the caller's.
+  std::unique_ptr<KvStore> try_make_store(const KvCache& kv, KvStore::Options options,
+                                          uint64_t slots, std::unique_ptr<BlockFolder>& folder);
   void measure_what_is_missing();
   const ChosenHardware& machine() const;
   FitLimits what_may_change(const ExpectedRun& run) const;

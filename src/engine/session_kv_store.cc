@@ -3,7 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/byte_units.h"
 #include "base/error.h"
@@ -19,6 +22,38 @@ namespace {
 constexpr int32_t kFewestSlots = 16;
 // Of prompts of these lengths the cost model is asked: what a token more takes, and one further on.
 constexpr int64_t kShort = 256;
+
+// A group of layers, and its part of what all groups take together.
+struct GroupOfStores {
+  StateRule rule = {};
+  int64_t blocks = 0;       // of it, that a sequence has
+  uint64_t slot_bytes = 0;  // of each
+  double share = 1;         // of the bytes
+  std::string salt = {};
+};
+
+std::vector<GroupOfStores> groups_of(const KvCache& kv, int64_t context, const std::string& salt) {
+  std::vector<GroupOfStores> groups;
+  double all = 0;
+  for (int i = 0; i < kv.groups(); ++i) {
+    GroupOfStores& group = groups.emplace_back();
+    group.rule = kv.shape(i).rule;
+    group.blocks = group.rule.most_blocks(context, 0);
+    group.slot_bytes = KvStore::slot_bytes(kv, i);
+    // Folders of models with one group are found by this.
+    group.salt = i == 0 ? salt : fmt::format("{} group {}", salt, i);
+    group.share = static_cast<double>(group.blocks) * static_cast<double>(group.slot_bytes);
+    all += group.share;
+  }
+  for (GroupOfStores& group : groups) group.share /= all;
+  return groups;
+}
+
+// Of bytes that all groups have together, those of one.
+uint64_t part_of(const GroupOfStores& group, uint64_t bytes) {
+  if (group.share == 1) return bytes;
+  return static_cast<uint64_t>(group.share * static_cast<double>(bytes));
+}
 
 }  // namespace
 
@@ -40,67 +75,102 @@ KvCosts Session::kv_costs() const {
   return costs;
 }
 
-std::unique_ptr<KvStore> Session::make_kv_store(const KvCache& kv, int64_t context,
-                                                KvStoreHost wanted) {
+std::vector<std::unique_ptr<KvStore>> Session::make_kv_stores(const KvCache& kv, int64_t context,
+                                                              KvStoreHost wanted) {
   const KvStoreOptions& options = options_.kv_store;
   // What is no size is an error wherever the device's memory is.
   if (!options.host_size.empty()) parse_memory(options.host_size, "--kv-host-size");
   const bool is_apart = !device->host_visible();
   const bool in_host =
       is_apart && (wanted == KvStoreHost::kWhereApart || !options.host_size.empty());
-  if (options.dir.empty() && !in_host) return nullptr;
+  if (options.dir.empty() && !in_host) return {};
   if (kv.device_blocks() == 0) {
     if (!options.dir.empty())
       log_warning("--kv-dir: no KV is on {} by this plan, and none is kept", device->info().name);
-    return nullptr;
+    return {};
   }
-  const uint64_t each = KvStore::slot_bytes(kv.shape());
-  std::unique_ptr<BlockFolder> folder;
-  if (!options.dir.empty()) {
-    folder = BlockFolder::try_open(disk_queue,
-                                   {.dir = options.dir,
-                                    .block_bytes = static_cast<size_t>(kv.shape().block_bytes()),
-                                    .salt = kv_salt(),
-                                    .budget_bytes = options.dir_bytes()});
-    if (!folder && !in_host) return nullptr;
+  const std::vector<GroupOfStores> groups = groups_of(kv, context, kv_salt());
+  uint64_t pool_bytes = 0;
+  for (int i = 0; i < kv.groups(); ++i)
+    pool_bytes +=
+        static_cast<uint64_t>(kv.device_blocks(i)) * groups[static_cast<size_t>(i)].slot_bytes;
+  std::vector<std::unique_ptr<BlockFolder>> folders(groups.size());
+  const uint64_t dir_bytes = options.dir.empty() ? 0 : options.dir_bytes();
+  for (size_t i = 0; i < groups.size() && !options.dir.empty(); ++i) {
+    BlockFolderOptions folder{
+        .dir = options.dir,
+        .block_bytes = static_cast<size_t>(kv.block_bytes(static_cast<int>(i))),
+        .salt = groups[i].salt,
+        .budget_bytes = dir_bytes};
+    folder.share = groups[i].share;
+    for (size_t other = 0; other < groups.size(); ++other)
+      if (other != i)
+        folder.kin.push_back(
+            {static_cast<size_t>(kv.block_bytes(static_cast<int>(other))), groups[other].salt});
+    folders[i] = BlockFolder::try_open(disk_queue, folder);
+    if (folders[i]) continue;
+    if (!in_host) return {};
+    folders.clear();
+    folders.resize(groups.size());
+    break;
   }
-  // On its way from and to the disk: what a sequence may have, and some of what others write.
-  uint64_t slots =
-      folder ? static_cast<uint64_t>(blocks_for_tokens(context)) * 4 / 3 + kFewestSlots : 0;
-  if (in_host) {
-    const auto free = static_cast<uint64_t>(host_memory().available_bytes);
-    const uint64_t pool = static_cast<uint64_t>(kv.device_blocks()) * each;
-    slots = std::max(slots, options.host_bytes(free, pool) / each);
-  }
+  const auto free = static_cast<uint64_t>(host_memory().available_bytes);
+  const uint64_t host_bytes = in_host ? options.host_bytes(free, pool_bytes) : 0;
   // The device refuses what is beyond --host-memory, but knows nothing of what others have of it,
   // or will take in their first step.
+  std::optional<uint64_t> most_bytes;
   if (budgets_.host_taken > 0 || (is_apart && budgets_.host_is_limited)) {
     uint64_t used = host().usage().total();
     if (is_apart) {
       const Footprint needs = needs_of(runner_size(size_.tokens, size_.sequences));
       used = std::max(used, needs.host.peak_bytes + needs.host_workspace);
     }
-    slots = std::min(slots, (budgets_.host - std::min(budgets_.host, used)) / each);
+    most_bytes = budgets_.host - std::min(budgets_.host, used);
   }
-  const size_t found = folder ? folder->blocks().size() : 0;
+  const KvCosts costs = kv_costs();
+  std::vector<std::unique_ptr<KvStore>> stores;
+  uint64_t bytes = 0;
+  size_t found = 0;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const GroupOfStores& group = groups[i];
+    if (i == 0 && folders[i]) found = folders[i]->blocks().size();
+    // On its way from and to the disk: what a sequence may have, and some of what others write.
+    uint64_t slots = folders[i] ? static_cast<uint64_t>(group.blocks) * 4 / 3 + kFewestSlots : 0;
+    if (in_host) slots = std::max(slots, part_of(group, host_bytes) / group.slot_bytes);
+    if (most_bytes) slots = std::min(slots, part_of(group, *most_bytes) / group.slot_bytes);
+    KvStore::Options of{.costs = costs, .group = static_cast<int>(i), .rule = group.rule};
+    // Blocks of all groups come over the same link, whose time each store counts as its own.
+    of.costs.to_device *= group.share;
+    of.costs.from_disk *= group.share;
+    auto store = try_make_store(kv, of, slots, folders[i]);
+    if (!store) {
+      log_warning(
+          "there is no memory for KV beyond the pool; it is computed again where it is needed");
+      return {};
+    }
+    bytes += static_cast<uint64_t>(store->slots()) * group.slot_bytes;
+    stores.push_back(std::move(store));
+  }
+  log_info("KV beyond the pool: {} of host memory{}", format_bytes(bytes),
+           options.dir.empty() || !stores[0]->lasts()
+               ? ""
+               : fmt::format(", and {}, where {} tokens are", printable_path(options.dir),
+                             found * kKvBlockTokens));
+  return stores;
+}
+
+// With fewer slots where there is no memory for as many.
+std::unique_ptr<KvStore> Session::try_make_store(const KvCache& kv, KvStore::Options options,
+                                                 uint64_t slots,
+                                                 std::unique_ptr<BlockFolder>& folder) {
   for (; slots >= 2; slots -= (slots + 3) / 4) {
+    options.slots = static_cast<int32_t>(std::min<uint64_t>(slots, 1 << 30));
     try {
-      auto store = std::make_unique<KvStore>(
-          kv, *device, host(),
-          KvStore::Options{.slots = static_cast<int32_t>(std::min<uint64_t>(slots, 1 << 30)),
-                           .costs = kv_costs()},
-          std::move(folder));
-      log_info("KV beyond the pool: {} of host memory{}", format_bytes(slots * each),
-               options.dir.empty() || !store->lasts()
-                   ? ""
-                   : fmt::format(", and {}, where {} tokens are", printable_path(options.dir),
-                                 found * kKvBlockTokens));
-      return store;
+      return std::make_unique<KvStore>(kv, *device, host(), options, std::move(folder));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kOutOfMemory) throw;
     }
   }
-  log_warning("there is no memory for KV beyond the pool; it is computed again where it is needed");
   return nullptr;
 }
 

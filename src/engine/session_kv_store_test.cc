@@ -73,8 +73,8 @@ TEST_F(SessionKvStoreTest, AFolderKeepsItsUsualSizeAtEveryRestart) {
 TEST_F(SessionKvStoreTest, ThereIsNoneUnlessSomebodyAsks) {
   const auto session = plan(options_);
   const KvCache kv = cache_of(*session);
-  EXPECT_EQ(session->make_kv_store(kv, 256), nullptr);
-  EXPECT_EQ(session->make_kv_store(kv, 256, Session::KvStoreHost::kWhereApart), nullptr)
+  EXPECT_TRUE(session->make_kv_stores(kv, 256).empty());
+  EXPECT_TRUE(session->make_kv_stores(kv, 256, Session::KvStoreHost::kWhereApart).empty())
       << "on a CPU the pool is in host memory itself";
 }
 
@@ -82,10 +82,10 @@ TEST_F(SessionKvStoreTest, AnAcceleratorHasOneInHostMemory) {
   options_.device = "emulated";
   const auto session = plan(options_);
   const KvCache kv = cache_of(*session);
-  EXPECT_EQ(session->make_kv_store(kv, 256), nullptr);
-  const auto store = session->make_kv_store(kv, 256, Session::KvStoreHost::kWhereApart);
-  ASSERT_NE(store, nullptr);
-  EXPECT_FALSE(store->lasts());
+  EXPECT_TRUE(session->make_kv_stores(kv, 256).empty());
+  const auto stores = session->make_kv_stores(kv, 256, Session::KvStoreHost::kWhereApart);
+  ASSERT_EQ(stores.size(), 1u);
+  EXPECT_FALSE(stores[0]->lasts());
 }
 
 // R7: every allocation that it needs is refused in turn.
@@ -94,15 +94,15 @@ TEST_F(SessionKvStoreTest, GoesWithoutMemoryThatIsRefused) {
   const auto session = plan(options_);
   const KvCache kv = cache_of(*session);
   arm_fault("alloc.host", 1, FaultKind::kEnomem);
-  EXPECT_NE(session->make_kv_store(kv, 256), nullptr) << "half of it will do";
+  EXPECT_FALSE(session->make_kv_stores(kv, 256).empty()) << "half of it will do";
   disarm_faults();
   arm_fault("alloc.host", 1, FaultKind::kEnomem, 1000);
-  EXPECT_EQ(session->make_kv_store(kv, 256), nullptr);
+  EXPECT_TRUE(session->make_kv_stores(kv, 256).empty());
   disarm_faults();
-  const auto store = session->make_kv_store(kv, 256);
-  ASSERT_NE(store, nullptr) << "the folder's lock was given back";
-  EXPECT_TRUE(store->lasts());
-  EXPECT_EQ(session->make_kv_store(kv, 256), nullptr) << "another one has it";
+  const auto stores = session->make_kv_stores(kv, 256);
+  ASSERT_EQ(stores.size(), 1u) << "the folder's lock was given back";
+  EXPECT_TRUE(stores[0]->lasts());
+  EXPECT_TRUE(session->make_kv_stores(kv, 256).empty()) << "another one has it";
 }
 
 }  // namespace

@@ -77,6 +77,10 @@ class BlockAllocator {
 
   int groups() const { return static_cast<int>(groups_.size()); }
   const StateRule& rule(int group) const { return groups_[index_of(group)].rule; }
+  // Whether a group is recurrent: of a sequence only lengths are found at which its state was kept.
+  bool has_states() const {
+    return std::ranges::any_of(groups_, [](const Group& of) { return !of.rule.is_paged(); });
+  }
   // The group whose blocks tell how full the cache is, to forecasts and to users: the first that
   // keeps all tokens in blocks, or the first one.
   int forecast_group() const { return forecast_group_; }

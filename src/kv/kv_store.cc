@@ -12,8 +12,8 @@ BlockKey key_of(const BlockName& name) { return {name.low, name.high}; }
 
 }  // namespace
 
-uint64_t KvStore::slot_bytes(const KvGroupShape& shape) {
-  return align_up(static_cast<uint64_t>(shape.block_bytes()));
+uint64_t KvStore::slot_bytes(const KvCache& kv, int group) {
+  return align_up(static_cast<uint64_t>(kv.block_bytes(group)));
 }
 
 KvStore::KvStore(const KvCache& kv, Device& device, Device& host, const Options& options,
@@ -21,8 +21,9 @@ KvStore::KvStore(const KvCache& kv, Device& device, Device& host, const Options&
     : kv_(kv),
       device_(device),
       costs_(options.costs),
-      block_bytes_(static_cast<size_t>(kv.shape().block_bytes())),
-      stride_(slot_bytes(kv.shape())),
+      follows_(options.rule.kind == StateKind::kFull),
+      block_bytes_(static_cast<size_t>(kv.block_bytes(options.group))),
+      stride_(slot_bytes(kv, options.group)),
       buffer_(
           host, device, static_cast<size_t>(options.slots) * stride_ + kDirectAlignment,
           MemoryTag::kKv,
@@ -42,7 +43,7 @@ KvStore::KvStore(const KvCache& kv, Device& device, Device& host, const Options&
                                  .parent = key_of(block.parent),
                                  .position = static_cast<int32_t>(block.position)};
     on_disk_.emplace(contents.key, contents);
-    disk_order_.add(contents.key, contents.parent, worth_of(contents));
+    disk_order_.add(contents.key, parent_of(contents), worth_of(contents));
   }
   evict_excess();
   stats_.damaged = static_cast<int64_t>(folder_->stats().damaged);
@@ -141,7 +142,7 @@ KvStore::SlotId KvStore::take_slot_locked(const BlockKey& parent) {
 void KvStore::add_locked(SlotId id, const BlockContents& contents, Slot::State state) {
   slots_[static_cast<size_t>(id)] = {.state = state, .contents = contents};
   by_key_.emplace(contents.key, id);
-  order_.add(contents.key, contents.parent, worth_of(contents));
+  order_.add(contents.key, parent_of(contents), worth_of(contents));
 }
 
 void KvStore::remove_locked(SlotId id) {
@@ -173,7 +174,7 @@ size_t KvStore::fetch(std::span<const BlockKey> keys) {
         if (kept == on_disk_.end()) break;
         // Some of the room stays for what others write.
         if (at_work_ + fetching_ >= static_cast<int32_t>(slots_.size() * 3 + 3) / 4) break;
-        const SlotId id = take_slot_locked(kept->second.parent);
+        const SlotId id = take_slot_locked(parent_of(kept->second));
         if (id < 0) break;
         add_locked(id, kept->second, Slot::State::kFetching);
         slots_[static_cast<size_t>(id)].pins = 1;
@@ -214,7 +215,7 @@ void KvStore::put(std::span<const Copy> copies) {
       if (by_key_.contains(copy.contents.key) || on_disk_.contains(copy.contents.key)) continue;
       if (!is_worth_a_slot(copy.contents)) continue;
       const bool is_behind = at_work_ >= static_cast<int32_t>(slots_.size() + 1) / 2;
-      const SlotId id = is_behind ? -1 : take_slot_locked(copy.contents.parent);
+      const SlotId id = is_behind ? -1 : take_slot_locked(parent_of(copy.contents));
       if (id < 0) {
         ++stats_.refused;
         continue;

@@ -29,17 +29,22 @@
 #include "kv/kv_store_stats.h"
 #include "memory/block_folder.h"
 #include "memory/pinned_buffer.h"
+#include "tensor/state_rule.h"
 
 namespace spillway {
 
-// Owns the slots and the folder. Its methods are the engine's thread's, which also fills the
-// device's queues. The cache (of which blocks on the device are taken) and the devices must outlive
-// it.
+// One store is for the blocks of one group of layers. Owns the slots and the folder. Its methods
+// are the engine's thread's, which also fills the device's queues. The cache (of which blocks on
+// the device are taken) and the devices must outlive it.
 class KvStore {
  public:
   struct Options {
     int32_t slots = 0;  // at least 2
     KvCosts costs = {};
+    int group = 0;
+    // What the group's layers keep. Only behind all blocks before it a block of a full group is of
+    // use, and it is stored with them; others are of use by themselves.
+    StateRule rule = {};
   };
   // `host` is the CPU; the device itself where that is the CPU. Throws kOutOfMemory; the folder is
   // then still the caller's.
@@ -50,8 +55,8 @@ class KvStore {
   KvStore(const KvStore&) = delete;
   KvStore& operator=(const KvStore&) = delete;
 
-  // Host memory that so many slots take.
-  static uint64_t slot_bytes(const KvGroupShape& shape);
+  // Host memory that a slot takes, for blocks of a group.
+  static uint64_t slot_bytes(const KvCache& kv, int group = 0);
   int64_t slots() const { return static_cast<int64_t>(slots_.size()); }
   // What is on disk outlasts the process: then all is written, not only what the pool evicts.
   bool lasts() const { return folder_ != nullptr; }
@@ -111,6 +116,10 @@ class KvStore {
   std::byte* bytes_of(SlotId id) const { return memory_ + static_cast<size_t>(id) * stride_; }
   void evict_excess();  // once, before the folder's thread runs
   double worth_of(const BlockContents& contents) const;
+  // The block without which one is of no use; no key where there is none.
+  BlockKey parent_of(const BlockContents& contents) const {
+    return follows_ ? contents.parent : BlockKey{};
+  }
   bool is_worth_a_slot(const BlockContents& contents) const;
   // These with the mutex held.
   SlotId take_slot_locked(const BlockKey& parent);  // for one behind it; -1: all are at work
@@ -130,6 +139,7 @@ class KvStore {
   const KvCache& kv_;
   Device& device_;
   KvCosts costs_;
+  bool follows_;  // blocks are of use behind others
   size_t block_bytes_, stride_;
   PinnedBuffer buffer_;
   std::byte* memory_ = nullptr;  // of the first slot

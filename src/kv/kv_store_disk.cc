@@ -83,7 +83,7 @@ void KvStore::make_disk_room(const std::vector<BlockContents>& coming) {
       const std::lock_guard lock(mutex_);
       victim = disk_order_.try_next([&](const BlockKey& key) {
         return std::ranges::none_of(coming,
-                                    [&](const BlockContents& of) { return of.parent == key; });
+                                    [&](const BlockContents& of) { return parent_of(of) == key; });
       });
       if (!victim) return;
       disk_order_.evicted(*victim);
@@ -104,10 +104,10 @@ void KvStore::write(const std::vector<SlotId>& slots) {
       const BlockContents& contents = slot.contents;
       if (slot.is_dropped || on_disk_.contains(contents.key)) continue;
       // One that nobody could come to is of no use.
-      const bool has_parent = contents.position == 0 || on_disk_.contains(contents.parent) ||
-                              std::ranges::any_of(coming, [&](const BlockContents& of) {
-                                return of.key == contents.parent;
-                              });
+      const bool has_parent =
+          !follows_ || contents.position == 0 || on_disk_.contains(contents.parent) ||
+          std::ranges::any_of(coming,
+                              [&](const BlockContents& of) { return of.key == contents.parent; });
       if (!has_parent) {
         ++stats_.refused;
         continue;
@@ -136,7 +136,7 @@ void KvStore::write(const std::vector<SlotId>& slots) {
       continue;
     }
     on_disk_.emplace(slot.contents.key, slot.contents);
-    disk_order_.add(slot.contents.key, slot.contents.parent, worth_of(slot.contents));
+    disk_order_.add(slot.contents.key, parent_of(slot.contents), worth_of(slot.contents));
   }
   for (const SlotId id : slots) {
     slots_[static_cast<size_t>(id)].is_writing = false;

@@ -248,8 +248,30 @@ TEST_P(KvStoreTest, ADamagedBlockIsNowhere) {
   store->unpin(keys);
 }
 
+TEST_P(KvStoreTest, OnlyBlocksOfFullGroupsNeedTheOneBefore) {
+  for (const StateKind kind : {StateKind::kFull, StateKind::kWindow, StateKind::kRecurrent}) {
+    const auto open = [&] {
+      return std::make_unique<KvStore>(
+          kv_, machine_.device(), machine_.host, KvStore::Options{.slots = 8, .rule = {kind, 32}},
+          BlockFolder::try_open(machine_.queue,
+                                {.dir = folder_.path(),
+                                 .block_bytes = static_cast<size_t>(kShape.block_bytes()),
+                                 .salt = kind == StateKind::kFull     ? "full"
+                                         : kind == StateKind::kWindow ? "window"
+                                                                      : "state",
+                                 .budget_bytes = 1 << 24}));
+    };
+    {
+      const auto store = open();
+      fill(DeviceBlock{1}, 5);
+      put(*store, DeviceBlock{1}, 5);
+    }
+    EXPECT_EQ(open()->has(key(5)), kind != StateKind::kFull);
+  }
+}
+
 TEST_P(KvStoreTest, TheDiskMakesRoomFromTheEndOfChains) {
-  const uint64_t each = KvStore::slot_bytes(kShape) + 2 * kIndexEntryBytes;
+  const uint64_t each = KvStore::slot_bytes(kv_) + 2 * kIndexEntryBytes;
   {
     auto store = make_lasting(4, 5 * each);
     uint64_t written = 0;
@@ -258,7 +280,7 @@ TEST_P(KvStoreTest, TheDiskMakesRoomFromTheEndOfChains) {
       put(*store, DeviceBlock{0}, n);
       const DeviceBlock block{};
       store->before_writing({&block, 1});
-      written += KvStore::slot_bytes(kShape);
+      written += KvStore::slot_bytes(kv_);
       while (store->stats().disk_written_bytes < written) std::this_thread::yield();
     }
     EXPECT_EQ(store->stats().disk.blocks, 5);
@@ -273,7 +295,7 @@ TEST_P(KvStoreTest, TheDiskMakesRoomFromTheEndOfChains) {
 }
 
 TEST_P(KvStoreTest, AFolderThatMustBecomeSmallerLosesTheBlocksOfLeastWorth) {
-  const uint64_t each = KvStore::slot_bytes(kShape) + 2 * kIndexEntryBytes;
+  const uint64_t each = KvStore::slot_bytes(kv_) + 2 * kIndexEntryBytes;
   {
     auto store = make_lasting(4);
     int64_t written = 0;

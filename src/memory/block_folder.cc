@@ -91,10 +91,15 @@ std::unique_ptr<BlockFolder> BlockFolder::try_open(IoQueue& queue,
         printable_path(folder));
     return nullptr;
   }
-  const uint64_t others = remove_unused_folders(options.dir, folder, options.budget_bytes / 2);
+  std::vector<fs::path> own = {folder};
+  for (const BlockFolderOptions::Kin& of : options.kin)
+    own.push_back(options.dir /
+                  folder_name({.block_bytes = of.block_bytes, .salt = name_of(of.salt)}));
+  const uint64_t others = remove_unused_folders(options.dir, own, options.budget_bytes / 2);
+  uint64_t room = options.budget_bytes - std::min(options.budget_bytes, others);
+  if (!options.kin.empty()) room = static_cast<uint64_t>(static_cast<double>(room) * options.share);
   return std::unique_ptr<BlockFolder>(
-      new BlockFolder(queue, folder, identity, std::move(lock),
-                      options.budget_bytes - std::min(options.budget_bytes, others)));
+      new BlockFolder(queue, folder, identity, std::move(lock), room));
 }
 
 BlockFolder::BlockFolder(IoQueue& queue, fs::path folder, const FolderIdentity& identity,

@@ -29,6 +29,14 @@ struct BlockFolderOptions {
   std::filesystem::path dir;  // made where it is not there
   size_t block_bytes = 0;
   std::string salt;  // all that decides what the blocks are good for
+  // The folders that are used together with this one, as those of a model's groups of layers: they
+  // stay, and this one has so much of the room that is theirs together.
+  struct Kin {
+    size_t block_bytes = 0;
+    std::string salt;
+  };
+  std::vector<Kin> kin = {};
+  double share = 1;
   // Of everything in `dir`. Folders with other salts are removed, the longest unused first, as far
   // as they take more than half of it.
   uint64_t budget_bytes = 0;

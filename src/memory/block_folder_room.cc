@@ -91,12 +91,13 @@ uint64_t block_folders_bytes(const fs::path& dir) {
   return bytes;
 }
 
-uint64_t remove_unused_folders(const fs::path& dir, const fs::path& own, uint64_t most) {
+uint64_t remove_unused_folders(const fs::path& dir, const std::vector<fs::path>& own,
+                               uint64_t most) {
   std::error_code error;
   std::vector<Found> others;
   uint64_t bytes = 0;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
-    if (entry.path() == own || !is_one_of_ours(entry)) continue;
+    if (std::ranges::count(own, entry.path()) > 0 || !is_one_of_ours(entry)) continue;
     Found& found = others.emplace_back(Found{.path = entry.path()});
     found.bytes = allocated_bytes(entry.path());
     found.used = fs::last_write_time(entry.path() / "index", error);

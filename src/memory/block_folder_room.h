@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "memory/block_folder_index.h"
 
@@ -22,7 +23,7 @@ uint64_t block_folders_bytes(const std::filesystem::path& dir);
 
 // Removes block folders in `dir`, the longest unused first, until all but `own` take no more than
 // `most` bytes: nothing else, and none that a process uses. What is left of them.
-uint64_t remove_unused_folders(const std::filesystem::path& dir, const std::filesystem::path& own,
-                               uint64_t most);
+uint64_t remove_unused_folders(const std::filesystem::path& dir,
+                               const std::vector<std::filesystem::path>& own, uint64_t most);
 
 }  // namespace spillway

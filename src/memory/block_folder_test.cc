@@ -190,6 +190,23 @@ TEST_F(BlockFolderTest, RemovesWhatOtherModelsLeftWhereItTakesTooMuch) {
   EXPECT_EQ(folders(), 2) << "the file, and its own";
 }
 
+TEST_F(BlockFolderTest, LeavesItsKinAloneAndSharesTheRoom) {
+  const uint32_t alone = open(8 * 8192, "group 0")->room();
+  write(*open(kPlenty, "group 1"), kSix);
+  const auto open_with = [&](const std::string& salt, const std::string& kin, double share) {
+    return BlockFolder::try_open(queue_, {.dir = dir(),
+                                          .block_bytes = kBytes,
+                                          .salt = salt,
+                                          .kin = {{kBytes, kin}},
+                                          .share = share,
+                                          .budget_bytes = 8 * 8192});
+  };
+  const auto first = open_with("group 0", "group 1", 0.25);
+  const auto second = open_with("group 1", "group 0", 0.75);
+  EXPECT_EQ(count(read(*second, kSix)), 6);
+  EXPECT_EQ(first->room(), alone / 4);
+}
+
 TEST_F(BlockFolderTest, SaysWhatIsWrongWithAFolder) {
   set_bytes(dir(), {'x'});
   EXPECT_THAT(error_of([&] { open(); }), HasSubstr("is not a folder; give another name"));

@@ -460,13 +460,12 @@ class Scheduler::Planner {
     }
   }
 
-  // Adds a block to each group that needs one for so many drafts behind `end` tokens, where there is
-  // room in all that do. Returns for how many tokens there are blocks then.
+  // Adds a block to each group that needs one for so many drafts behind `end` tokens, where there
+  // is room in all that do. Returns for how many tokens there are blocks then.
   int32_t reserve_for_drafts(const Sequence& sequence, Reservation& reservation, int32_t end,
                              int32_t drafts) {
     static_assert(kMostCutBack <= kKvBlockTokens, "drafts take one more block at most");
-    bool grows =
-        reservation.pool == of_.allocator_.pools().front() && !sequence.blocks.spans(0);
+    bool grows = reservation.pool == of_.allocator_.pools().front() && !sequence.blocks.spans(0);
     int64_t least = std::numeric_limits<int32_t>::max() / kKvBlockTokens;
     PerGroup<bool> needs_one = {};
     for (int group = 0; group < of_.allocator_.groups(); ++group) {

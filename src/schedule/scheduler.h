@@ -107,6 +107,7 @@ class Scheduler {
   }
 
   // Of one that runs, until the next change.
+  const BlockTable& table_of(RequestId id) { return at(id).blocks; }
   const std::vector<BlockId>& blocks_of(RequestId id, int group = 0) {
     return at(id).blocks.blocks(group);
   }

@@ -57,6 +57,25 @@ class Load {
     return request;
   }
 
+  // Layers of one to four groups of any kind, one of them with whatever pools there were.
+  void add_groups() {
+    const std::vector<int32_t> pools = options.pools;
+    for (int n = 1 + below(kMostStateGroups); n > 0; --n) {
+      GroupPools group{.pools = pools};
+      const int kind = below(4);
+      if (kind == 1) group.rule = {StateKind::kWindow, 1 + below(120)};
+      if (kind == 2) group.rule = {StateKind::kChunk, 1 + below(120)};
+      if (kind == 3) group.rule = {StateKind::kRecurrent};
+      if (!options.groups.empty())
+        for (int32_t& blocks : group.pools) blocks = 6 + below(40);
+      options.groups.push_back(std::move(group));
+    }
+    if (one_in(3)) options.span_blocks = 4;
+    // What has changed a state is in it: it cannot be taken back.
+    for (const GroupPools& group : options.groups)
+      if (!group.rule.is_paged()) options.drafts = options.cut_back = 0;
+  }
+
   SimulatedOptions options;
 
  private:
@@ -73,13 +92,18 @@ class Load {
 
 class SimulationTest : public testing::TestWithParam<uint32_t> {};
 
+struct Happened {
+  int64_t preemptions = 0, reused = 0, loads = 0, reused_windows = 0;
+  int64_t drafts = 0, accepted = 0, cut = 0;
+};
+
 // The simulated engine checks each step; here: whatever comes and goes, in the end all have ended.
-TEST_P(SimulationTest, EveryRequestEndsAndEveryStepKeepsItsPromises) {
+void run_loads(uint32_t first_seed, bool has_groups, Happened& happened) {
   constexpr uint32_t kSeeds = 60;
-  int64_t preemptions = 0, reused = 0, loads = 0, drafts = 0, accepted = 0, cut = 0;
-  for (uint32_t seed = GetParam() * kSeeds; seed < (GetParam() + 1) * kSeeds; ++seed) {
+  for (uint32_t seed = first_seed; seed < first_seed + kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     Load load(seed);
+    if (has_groups) load.add_groups();
     SimulatedEngine engine(load.options);
     const int requests = 20 + load.below(60);
     const int eagerness = 1 + load.below(6);
@@ -104,21 +128,34 @@ TEST_P(SimulationTest, EveryRequestEndsAndEveryStepKeepsItsPromises) {
     }
     EXPECT_FALSE(engine.step());
     EXPECT_EQ(engine.allocator().free(), engine.allocator().total());
-    for (const Tier pool : engine.allocator().pools())
-      EXPECT_EQ(engine.allocator().unpromised(pool), engine.allocator().total(pool));
-    preemptions += engine.scheduler().preemptions();
-    reused += engine.reused_tokens();
-    loads += engine.loads();
-    drafts += engine.drafts_computed();
-    accepted += engine.drafts_accepted();
-    cut += engine.tokens_cut();
+    for (int group = 0; group < engine.allocator().groups(); ++group)
+      for (const Tier pool : engine.allocator().pools())
+        EXPECT_EQ(engine.allocator().unpromised(pool, group),
+                  engine.allocator().total(pool, group));
+    happened.preemptions += engine.scheduler().preemptions();
+    happened.reused += engine.reused_tokens();
+    happened.loads += engine.loads();
+    happened.drafts += engine.drafts_computed();
+    happened.accepted += engine.drafts_accepted();
+    happened.cut += engine.tokens_cut();
+    happened.reused_windows += engine.reused_windows();
   }
-  EXPECT_GT(cut, 0);
-  EXPECT_GT(accepted, 0);
-  EXPECT_GT(drafts, accepted);
-  EXPECT_GT(loads, 0);
-  EXPECT_GT(preemptions, 0);
-  EXPECT_GT(reused, 0);
+  EXPECT_GT(happened.loads, 0);
+  EXPECT_GT(happened.preemptions, 0);
+  EXPECT_GT(happened.reused, 0);
+  EXPECT_GT(happened.cut, 0);
+  EXPECT_GT(happened.accepted, 0);
+  EXPECT_GT(happened.drafts, happened.accepted);
+}
+
+TEST_P(SimulationTest, EveryRequestEndsAndEveryStepKeepsItsPromises) {
+  Happened happened;
+  run_loads(GetParam() * 60, /*has_groups=*/false, happened);
+}
+TEST_P(SimulationTest, EveryRequestEndsWithGroupsOfLayersToo) {
+  Happened happened;
+  run_loads(GetParam() * 60, /*has_groups=*/true, happened);
+  EXPECT_GT(happened.reused_windows, 0);
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, SimulationTest, testing::Range(0U, 10U));
 
@@ -188,6 +225,65 @@ TEST(SimulatedLoadTest, OneThatOutgrowsItsPoolGoesOnInALargerOne) {
   }
   EXPECT_EQ(engine.exhausted(), 0);
   EXPECT_EQ(engine.scheduler().preemptions(), 1);
+}
+
+// A model with a full group and a window of 4,096 tokens.
+SimulatedOptions with_window(std::vector<int32_t> full, std::vector<int32_t> window) {
+  constexpr StateRule kWindow{StateKind::kWindow, 4096};
+  return {.groups = {{.pools = std::move(full)}, {kWindow, std::move(window)}},
+          .limits = {.max_step_tokens = 512, .admission = {.max_sequences = 8}},
+          .reuses = true};
+}
+constexpr int32_t kLong = 32 * 1024;
+constexpr int32_t kLongBlocks = kLong / kKvBlockTokens;
+const int64_t kMostOfWindow = StateRule{StateKind::kWindow, 4096}.most_blocks(kLong, 512);
+
+TEST(SimulatedWindowTest, ALongSequenceHoldsNoMoreThanItsWindow) {
+  SimulatedEngine engine(with_window({kLongBlocks}, {static_cast<int32_t>(kMostOfWindow)}));
+  engine.submit({.prompt = tokens_of(kLong - 100, 1), .answer = 100});
+  while (engine.outstanding() > 0) engine.step();
+  EXPECT_EQ(engine.exhausted(), 0);
+  EXPECT_EQ(engine.scheduler().preemptions(), 0);
+  EXPECT_EQ(engine.most_held(0), kLongBlocks);
+  EXPECT_LE(engine.most_held(1), kMostOfWindow);
+  EXPECT_GT(engine.most_held(1), 4096 / kKvBlockTokens);
+}
+
+// Two have room in the full group, and not in the window's.
+TEST(SimulatedWindowTest, OneIsPreemptedWhereAWindowsPoolIsFull) {
+  SimulatedEngine engine(
+      with_window({3 * kLongBlocks}, {static_cast<int32_t>(kMostOfWindow + 100)}));
+  engine.submit({.prompt = tokens_of(2500, 1), .answer = 1200, .is_expected = false});
+  engine.submit({.prompt = tokens_of(2600, 2), .answer = 1200, .is_expected = false});
+  while (engine.outstanding() > 0) engine.step();
+  EXPECT_EQ(engine.exhausted(), 0);
+  EXPECT_GT(engine.scheduler().preemptions(), 0);
+  EXPECT_LE(engine.most_held(1), kMostOfWindow);
+}
+
+// The second finds all of the first one's prompt, of which the window's group has the end.
+TEST(SimulatedWindowTest, APromptIsFoundWhereTheWindowsEndIsThere) {
+  SimulatedEngine engine(with_window({3 * kLongBlocks}, {static_cast<int32_t>(kMostOfWindow * 2)}));
+  std::vector<int32_t> prompt = tokens_of(kLong / 2, 1);
+  engine.submit({.prompt = prompt, .answer = 4});
+  while (engine.outstanding() > 0) engine.step();
+  prompt.push_back(7);
+  engine.submit({.prompt = prompt, .answer = 4});
+  while (engine.outstanding() > 0) engine.step();
+  EXPECT_EQ(engine.reused_tokens(), kLong / 2);
+  EXPECT_EQ(engine.reused_windows(), kLong / 2);
+}
+
+TEST(SimulatedWindowTest, ALongSequenceSpansPoolsOfBothGroups) {
+  const auto window = static_cast<int32_t>(kMostOfWindow) + 16;
+  SimulatedOptions options =
+      with_window({kLongBlocks / 2 + 5, kLongBlocks / 2 + 16}, {window, window});
+  options.span_blocks = 16;
+  SimulatedEngine engine(options);
+  engine.submit({.prompt = tokens_of(kLong - 100, 1), .answer = 100});
+  while (engine.outstanding() > 0) engine.step();
+  EXPECT_EQ(engine.exhausted(), 0);
+  EXPECT_LE(engine.most_held(1), window);
 }
 
 // Clients' requests begin within a bound that does not depend on how much another one sends.

@@ -20,6 +20,7 @@
 
 #include "kv/block_allocator.h"
 #include "kv/block_key.h"
+#include "schedule/prefix_search.h"
 #include "schedule/scheduler.h"
 
 namespace spillway::testing_schedule {
@@ -37,6 +38,8 @@ struct SimulatedRequest {
 
 struct SimulatedOptions {
   std::vector<int32_t> pools = {64};
+  std::vector<GroupPools> groups = {};  // instead of these, for layers of several groups
+  int64_t span_blocks = 0;
   SchedulerLimits limits;
   bool fair = false;
   bool reuses = false;  // blocks of others
@@ -54,13 +57,16 @@ class SimulatedEngine : private PrefixSource {
  public:
   explicit SimulatedEngine(const SimulatedOptions& options)
       : options_(options),
-        allocator_(options.pools),
+        allocator_(options.groups.empty() ? std::vector{GroupPools{.pools = options.pools}}
+                                          : options.groups,
+                   options.span_blocks, options.limits.max_step_tokens),
         scheduler_(allocator_, options.limits, options.reuses ? this : nullptr,
                    policies_of(options)),
         contents_(allocator_) {
-    for (const Tier pool : allocator_.pools())
-      for (const BlockId block : block_range(0, allocator_.total(pool), pool))
-        all_blocks_.push_back(block);
+    for (int group = 0; group < allocator_.groups(); ++group)
+      for (const Tier pool : allocator_.pools())
+        for (const BlockId block : block_range(0, allocator_.total(pool, group), pool, group))
+          all_blocks_.push_back(block);
     if (!options.stores) return;
     allocator_.observe_evictions([this](BlockId block, const BlockContents& has) {
       if (block.tier == Tier::kDevice) stored_[has.key] = contents_[block];
@@ -102,6 +108,7 @@ class SimulatedEngine : private PrefixSource {
   // Whether there was anything to do.
   bool step() {
     ++steps_;
+    scheduler_.release_behind();
     const Books before = books();
     StepPlan plan = scheduler_.prepare();
     EXPECT_EQ(flattened(plan), flattened(scheduler_.prepare())) << "a plan changed something";
@@ -109,21 +116,26 @@ class SimulatedEngine : private PrefixSource {
     check_budgets(plan);
     check_work_conservation(plan);
     if (options_.reuses) {
-      for (const RequestId id : plan.preempted) keep_tail(id);
+      for (const RequestId id : plan.preempted) keep_last(id);
     }
     scheduler_.apply(plan);  // throws where what was planned cannot be had
     for (const RequestId id : plan.preempted) sequences_.at(id).lose();
     for (const ScheduledChunk& chunk : plan.chunks) {
       Sequence& sequence = sequences_.at(chunk.id);
-      copies_after_cuts_ += sequence.cut_into ? 1 : 0;
-      sequence.cut_into.reset();
+      copies_after_cuts_ += is_cut_into(sequence) ? 1 : 0;
+      sequence.cut_into = {};
     }
     for (auto& [id, sequence] : sequences_) sequence.steps_to_fetch -= sequence.steps_to_fetch > 0;
     check_holders(plan);
     begin(plan);
     scheduler_.release_copies(plan);
     check_holders({});
-    for (const ScheduledChunk& chunk : plan.chunks) compute(chunk);
+    for (const ScheduledChunk& chunk : plan.chunks) {
+      for (int group = 0; group < allocator_.groups(); ++group) compute(chunk, group);
+      check_windows(chunk);
+      sequences_.at(chunk.id).computed = chunk.start + chunk.tokens - chunk.drafted;
+      if (chunk.last) sequences_.at(chunk.id).fresh = 0;
+    }
     if (options_.reuses) keep(plan);
     for (const ScheduledChunk& chunk : plan.chunks) {
       if (chunk.last) accept(chunk);
@@ -156,6 +168,9 @@ class SimulatedEngine : private PrefixSource {
   int64_t drafts_accepted() const { return drafts_accepted_; }
   int64_t tokens_cut() const { return tokens_cut_; }
   int64_t copies_after_cuts() const { return copies_after_cuts_; }
+  // Reused tokens of groups that no longer needed their first blocks, summed over groups.
+  int64_t reused_windows() const { return reused_windows_; }
+  int64_t most_held(int group) const { return most_held_[index_of(group)]; }
 
  private:
   struct Sequence {
@@ -168,11 +183,11 @@ class SimulatedEngine : private PrefixSource {
     bool begun = false;           // once
     bool runs = false;
     int steps_to_fetch = 0;  // what is stored comes to where it can be loaded from
-    std::optional<BlockId> cut_into;
+    PerGroup<std::optional<BlockId>> cut_into = {};
     void lose() {
       computed = 0;
       runs = false;
-      cut_into.reset();
+      cut_into = {};
     }
   };
   struct Books {
@@ -197,15 +212,17 @@ class SimulatedEngine : private PrefixSource {
   template <class T>
   class ByBlock {
    public:
-    explicit ByBlock(const BlockAllocator& of) {
-      for (const Tier pool : of.pools()) pools_.emplace_back(static_cast<size_t>(of.total(pool)));
+    explicit ByBlock(const BlockAllocator& of) : pools_(static_cast<size_t>(of.groups())) {
+      for (int group = 0; group < of.groups(); ++group)
+        for (const Tier pool : of.pools())
+          pools_[index_of(group)].emplace_back(static_cast<size_t>(of.total(pool, group)));
     }
     T& operator[](BlockId block) {
-      return pools_.at(index_of(block.tier)).at(static_cast<size_t>(block.number));
+      return pools_.at(block.group).at(index_of(block.tier)).at(static_cast<size_t>(block.number));
     }
 
    private:
-    std::vector<std::vector<T>> pools_;
+    std::vector<std::vector<std::vector<T>>> pools_;
   };
   using Contents = std::array<uint64_t, kKvBlockTokens>;
 
@@ -223,7 +240,7 @@ class SimulatedEngine : private PrefixSource {
   static std::vector<int64_t> flattened(const StepPlan& plan) {
     std::vector<int64_t> all;
     const auto add = [&](auto... values) { (all.push_back(static_cast<int64_t>(values)), ...); };
-    const auto add_block = [&](BlockId block) { add(block.tier, block.number); };
+    const auto add_block = [&](BlockId block) { add(block.tier, block.number, block.group); };
     for (const ScheduledChunk& chunk : plan.chunks)
       add(chunk.id, chunk.start, chunk.tokens, chunk.drafted, chunk.reused, chunk.last,
           chunk.generates);
@@ -232,11 +249,14 @@ class SimulatedEngine : private PrefixSource {
       for (const RequestId id : *ids) add(id);
     }
     for (const StepPlan::Beginning& beginning : plan.beginning) {
-      add(-2, beginning.chunk, beginning.pool, beginning.found.tokens,
-          beginning.found.partly[0].has_value());
-      if (beginning.found.partly[0]) add_block(*beginning.found.partly[0]);
-      for (const BlockId block : beginning.found.blocks[0]) add_block(block);
-      for (const BlockKey& key : beginning.found.loads[0]) add(key.low, key.high);
+      const FoundPrefix& found = beginning.found;
+      add(-2, beginning.chunk, beginning.pool, found.tokens);
+      for (size_t group = 0; group < found.blocks.size(); ++group) {
+        add(found.partly[group].has_value());
+        if (found.partly[group]) add_block(*found.partly[group]);
+        for (const BlockId block : found.blocks[group]) add_block(block);
+        for (const BlockKey& key : found.loads[group]) add(key.low, key.high);
+      }
     }
     add(plan.is_full, plan.copies.size());
     for (const RequestId id : plan.passed_over) add(id);
@@ -325,8 +345,11 @@ class SimulatedEngine : private PrefixSource {
     // Whoever runs, and has blocks for its next token or finds one.
     for (const auto& [id, sequence] : sequences_) {
       if (!sequence.runs || seen.contains(id)) continue;
-      const auto have = static_cast<int64_t>(scheduler_.blocks_of(id).size());
-      EXPECT_GT(blocks_for_tokens(known(sequence)), have) << "it has all it needs and waits";
+      bool has_all = true;
+      for (int group = 0; group < allocator_.groups(); ++group)
+        has_all &= allocator_.rule(group).entries(known(sequence)) <=
+                   static_cast<int64_t>(scheduler_.blocks_of(id, group).size());
+      EXPECT_FALSE(has_all) << "it has all it needs and waits";
     }
   }
 
@@ -335,13 +358,29 @@ class SimulatedEngine : private PrefixSource {
     ByBlock<int32_t> holders(allocator_);
     int running = 0;
     for (const auto& [id, sequence] : sequences_) {
-      const std::vector<BlockId>& blocks = scheduler_.blocks_of(id);
-      for (const BlockId block : blocks) {
-        ++holders[block];
-        EXPECT_EQ(block.tier, blocks.front().tier);
+      bool has_blocks = false;
+      const std::vector<BlockId>* first = nullptr;  // of a paged group
+      for (int group = 0; group < allocator_.groups(); ++group) {
+        const std::vector<BlockId>& blocks = scheduler_.blocks_of(id, group);
+        has_blocks |= !blocks.empty();
+        if (first == nullptr && allocator_.rule(group).is_paged()) first = &blocks;
+        for (size_t i = 0; i < blocks.size(); ++i) {
+          EXPECT_EQ(blocks[i].group, group);
+          if (options_.span_blocks == 0) {
+            EXPECT_EQ(blocks[i].tier, blocks.front().tier);
+          }
+          if (first != nullptr && allocator_.rule(group).is_paged() && i < first->size()) {
+            EXPECT_EQ(blocks[i].tier, (*first)[i].tier);
+          }
+          if (!blocks[i].is_released()) ++holders[blocks[i]];
+        }
       }
-      running += blocks.empty() && !sequence.cut_into ? 0 : 1;
-      if (sequence.cut_into) ++holders[*sequence.cut_into];
+      bool is_cut = false;
+      for (const std::optional<BlockId>& block : sequence.cut_into) {
+        is_cut |= block.has_value();
+        if (block) ++holders[*block];
+      }
+      running += has_blocks || is_cut ? 1 : 0;
     }
     for (const StepPlan::Copy& copy : plan.copies) ++holders[copy.from];
     int32_t free = 0;
@@ -363,6 +402,8 @@ class SimulatedEngine : private PrefixSource {
       sequence.begun = sequence.runs = true;
       sequence.computed = chunk.start;
       reused_ += chunk.reused;
+      for (const std::vector<BlockId>& blocks : beginning.found.blocks)
+        if (!blocks.empty() && blocks.front().is_released()) reused_windows_ += chunk.reused;
     }
     for (const StepPlan::Load& load : plan.loads) {
       EXPECT_EQ(allocator_.holders(load.to), 1);
@@ -378,29 +419,46 @@ class SimulatedEngine : private PrefixSource {
   }
 
   // What is read is what this sequence would have computed itself, and what is written is its own.
-  void compute(const ScheduledChunk& chunk) {
-    Sequence& sequence = sequences_.at(chunk.id);
-    const std::vector<BlockId>& blocks = *chunk.block_table;
+  void compute(const ScheduledChunk& chunk, int group) {
+    const Sequence& sequence = sequences_.at(chunk.id);
+    const StateRule& rule = allocator_.rule(group);
+    const std::vector<BlockId>& blocks = chunk.table->blocks(group);
     const int32_t end = chunk.start + chunk.tokens;
-    ASSERT_LE(blocks_for_tokens(end), static_cast<int64_t>(blocks.size()));
     std::vector<int32_t> tokens = sequence.tokens;
     tokens.insert(tokens.end(), sequence.drafts.begin(), sequence.drafts.begin() + chunk.drafted);
-    drafts_computed_ += chunk.drafted;
+    if (group == 0) drafts_computed_ += chunk.drafted;
+    ASSERT_LE(rule.entries(end), static_cast<int64_t>(blocks.size()));
     uint64_t history = 0;
     for (int32_t i = 0; i < end; ++i) {
       history = (history ^ static_cast<uint64_t>(tokens[static_cast<size_t>(i)] + 1)) *
                 0x9E3779B97F4A7C15ULL;
-      const BlockId block = blocks[static_cast<size_t>(i / kKvBlockTokens)];
-      uint64_t& at = contents_[block][static_cast<size_t>(i % kKvBlockTokens)];
+      // A recurrent state is of the last of its tokens.
+      const BlockId block = blocks[rule.is_paged() ? static_cast<size_t>(i / kKvBlockTokens) : 0];
+      const size_t place = rule.is_paged() ? static_cast<size_t>(i % kKvBlockTokens) : 0;
       if (i < chunk.start) {
-        ASSERT_EQ(at, history) << "another sequence's KV";
+        const bool is_read =
+            rule.is_paged() ? i >= rule.first_reachable(chunk.start) : i == chunk.start - 1;
+        if (!is_read) continue;
+        ASSERT_FALSE(block.is_released()) << "it is still needed";
+        ASSERT_EQ(contents_[block][place], history) << "another sequence's KV";
       } else {
+        ASSERT_FALSE(block.is_released()) << "it is not there yet";
         ASSERT_EQ(allocator_.holders(block), 1) << "written by one, read by others";
-        at = history;
+        contents_[block][place] = history;
       }
     }
-    sequence.computed = end - chunk.drafted;
-    if (chunk.last) sequence.fresh = 0;
+  }
+
+  // Windows hold no more than what a step and the window take.
+  void check_windows(const ScheduledChunk& chunk) {
+    for (int group = 0; group < allocator_.groups(); ++group) {
+      const auto held = static_cast<int64_t>(chunk.table->held(group).size());
+      int64_t& most = most_held_[index_of(group)];
+      most = std::max(most, held);
+      if (allocator_.rule(group).keeps_all()) continue;
+      EXPECT_LE(held,
+                allocator_.most_blocks(chunk.start + chunk.tokens, group) + options_.span_blocks);
+    }
   }
 
   void accept(const ScheduledChunk& chunk) {
@@ -427,7 +485,15 @@ class SimulatedEngine : private PrefixSource {
       sequence.drafts.push_back(below(4) == 0 ? 7 : sequence.tokens.back() % 5);
     if (most > 0) scheduler_.propose(id, most);
   }
-  void end(RequestId id) { cancel(id); }
+  void end(RequestId id) {
+    if (options_.reuses && sequences_.at(id).runs) keep_last(id);
+    cancel(id);
+  }
+
+  static bool is_cut_into(const Sequence& sequence) {
+    return std::ranges::any_of(sequence.cut_into,
+                               [](const auto& block) { return block.has_value(); });
+  }
 
   // The newest tokens are others, all of a sudden.
   void cut_back(RequestId id) {
@@ -435,19 +501,22 @@ class SimulatedEngine : private PrefixSource {
     const int32_t most = std::min(options_.cut_back, known(sequence) - sequence.prompt);
     if (most <= 0 || below(6) > 0) return;
     const int32_t tokens = 1 + below(most);
-    const std::vector<BlockId> before = scheduler_.blocks_of(id);
+    PerGroup<std::vector<BlockId>> before;
+    for (int group = 0; group < allocator_.groups(); ++group)
+      before[index_of(group)] = scheduler_.blocks_of(id, group);
     scheduler_.cut_back(id, tokens);
     sequence.tokens.resize(sequence.tokens.size() - static_cast<size_t>(tokens));
     sequence.drafts.clear();
     sequence.computed = scheduler_.computed_of(id);
     EXPECT_LE(sequence.computed, known(sequence));
-    const size_t left = scheduler_.blocks_of(id).size();
-    const bool is_cut_into =
-        sequence.runs && static_cast<size_t>(sequence.computed) > left * kKvBlockTokens;
-    if (!is_cut_into) {
-      sequence.cut_into.reset();
-    } else if (!sequence.cut_into) {
-      sequence.cut_into = before[left];
+    for (int group = 0; group < allocator_.groups(); ++group) {
+      const size_t left = scheduler_.blocks_of(id, group).size();
+      auto& cut_into = sequence.cut_into[index_of(group)];
+      if (!sequence.runs || static_cast<size_t>(sequence.computed) <= left * kKvBlockTokens) {
+        cut_into.reset();
+      } else if (!cut_into) {
+        cut_into = before[index_of(group)][left];
+      }
     }
     tokens_cut_ += tokens;
     const int32_t others = 1 + below(3);
@@ -469,52 +538,49 @@ class SimulatedEngine : private PrefixSource {
     return keys;
   }
 
+  BlockKey key_before(std::span<const BlockKey> keys) const {
+    return keys.empty() ? first_key_ : keys.back();
+  }
+
   void keep(const StepPlan& plan) {
     for (const ScheduledChunk& chunk : plan.chunks) {
       const Sequence& sequence = sequences_.at(chunk.id);
       const auto end = static_cast<size_t>(chunk.start + chunk.tokens - chunk.drafted);
       const auto tokens = std::span<const int32_t>(sequence.tokens).first(end);
       const std::vector<BlockKey> keys = keys_of(tokens);
-      for (size_t i = 0; i < keys.size(); ++i) allocator_.keep((*chunk.block_table)[i], keys[i]);
-      const auto rest = tokens.subspan(keys.size() * kKvBlockTokens);
-      if (chunk.last && !rest.empty())
-        keep_some((*chunk.block_table)[keys.size()], keys.empty() ? first_key_ : keys.back(), rest);
+      for (int group = 0; group < allocator_.groups(); ++group) {
+        if (!allocator_.rule(group).is_paged()) continue;
+        const std::vector<BlockId>& blocks = chunk.table->blocks(group);
+        for (size_t i = 0; i < keys.size(); ++i)
+          if (!blocks[i].is_released()) allocator_.keep(blocks[i], group_key(keys[i], group));
+      }
+      if (chunk.last) keep_tail(chunk.id, tokens);
     }
   }
 
-  void keep_tail(RequestId id) {
+  void keep_tail(RequestId id, std::span<const int32_t> tokens) {
+    const std::vector<BlockKey> keys = keys_of(tokens);
+    const auto rest = tokens.subspan(keys.size() * kKvBlockTokens);
+    if (rest.empty() || is_cut_into(sequences_.at(id))) return;
+    const BlockKey key = next_key(key_before(keys), rest);
+    for (int group = 0; group < allocator_.groups(); ++group)
+      if (allocator_.rule(group).is_paged())
+        allocator_.keep(scheduler_.blocks_of(id, group)[keys.size()], group_key(key, group));
+  }
+
+  // As far as it is computed, of one that is about to lose its blocks.
+  void keep_last(RequestId id) {
     const Sequence& sequence = sequences_.at(id);
     const auto tokens =
         std::span<const int32_t>(sequence.tokens).first(static_cast<size_t>(sequence.computed));
+    if (tokens.empty()) return;
+    keep_tail(id, tokens);
     const std::vector<BlockKey> keys = keys_of(tokens);
     const auto rest = tokens.subspan(keys.size() * kKvBlockTokens);
-    if (rest.empty() || sequence.cut_into) return;
-    keep_some(scheduler_.blocks_of(id)[keys.size()], keys.empty() ? first_key_ : keys.back(), rest);
-  }
-
-  // A block with these tokens, which may not fill it.
-  void keep_some(BlockId block, const BlockKey& before, std::span<const int32_t> tokens) {
-    allocator_.keep(block, BlockContents{.key = next_key(before, tokens),
-                                         .tokens = static_cast<int32_t>(tokens.size())});
-  }
-
-  // Behind what the pool has, where that is the device's: whole blocks, and a tail.
-  void find_stored(std::span<const int32_t> tokens, std::span<const BlockKey> keys,
-                   FoundPrefix& found) const {
-    if (!found.blocks[0].empty() && found.blocks[0].front().tier != Tier::kDevice) return;
-    size_t next = found.blocks[0].size();
-    for (; next < keys.size() && stored_.contains(keys[next]); ++next)
-      found.loads[0].push_back(keys[next]);
-    found.tokens += static_cast<int32_t>(found.loads[0].size()) * kKvBlockTokens;
-    if (next < keys.size()) return;
-    const auto rest = tokens.subspan(next * kKvBlockTokens);
-    for (size_t n = rest.size(); n > 0; --n) {
-      const BlockKey key = next_key(next == 0 ? first_key_ : keys[next - 1], rest.first(n));
-      if (!stored_.contains(key)) continue;
-      found.loads[0].push_back(key);
-      found.tokens += static_cast<int32_t>(n);
-      return;
-    }
+    const BlockKey key = rest.empty() ? keys.back() : next_key(key_before(keys), rest);
+    for (int group = 0; group < allocator_.groups(); ++group)
+      if (!allocator_.rule(group).is_paged())
+        allocator_.keep(scheduler_.blocks_of(id, group)[0], group_key(key, group));
   }
 
   FoundPrefix find(RequestId id, std::span<const RequestId> beginning) const override {
@@ -522,22 +588,16 @@ class SimulatedEngine : private PrefixSource {
     const Sequence& sequence = sequences_.at(id);
     const auto tokens = std::span(sequence.tokens).first(sequence.tokens.size() - 1);
     const std::vector<BlockKey> keys = keys_of(tokens);
-    FoundPrefix found;
-    const auto peek = [&](const BlockKey& key) {
-      const auto block = allocator_.try_peek(key);
-      const bool is_elsewhere =
-          block && !found.blocks[0].empty() && block->tier != found.blocks[0].front().tier;
-      return is_elsewhere ? std::nullopt : block;
-    };
-    while (found.blocks[0].size() < keys.size()) {
-      const auto block = peek(keys[found.blocks[0].size()]);
-      if (!block) break;
-      found.blocks[0].push_back(*block);
-    }
-    const size_t whole = found.blocks[0].size() * kKvBlockTokens;
-    found.tokens = static_cast<int32_t>(whole);
+    const PrefixSearch search(allocator_, {.tokens = sequence.tokens,
+                                           .most = tokens.size(),
+                                           .first_key = first_key_,
+                                           .keys = keys,
+                                           .spans = scheduler_.spans(id),
+                                           .has_stored_tail = true});
+    FoundPrefix found = search.longest();
+    const size_t whole = static_cast<size_t>(found.tokens) / kKvBlockTokens * kKvBlockTokens;
     const size_t worth = whole + kWorthWaiting * kKvBlockTokens;
-    if (worth <= tokens.size()) {
+    if (worth <= tokens.size() && !allocator_.has_states()) {
       for (const auto& [other, computing] : sequences_) {
         const bool begins = std::ranges::count(beginning, other) > 0;
         if (!(computing.runs || begins) || static_cast<size_t>(computing.computed) >= worth ||
@@ -547,23 +607,11 @@ class SimulatedEngine : private PrefixSource {
             std::ranges::equal(std::span(computing.tokens).first(worth), tokens.first(worth));
       }
     }
-    if (found.is_coming) return found;
-    if (options_.stores) find_stored(tokens, keys, found);
-    if (!found.loads[0].empty() && sequence.steps_to_fetch > 0) {
-      found.is_coming = true;
-      return found;
-    }
-    if (found.tokens % kKvBlockTokens != 0) return found;
-    const size_t begun = found.blocks[0].size() + found.loads[0].size();
-    const auto rest = tokens.subspan(begun * kKvBlockTokens);
-    for (size_t n = std::min<size_t>(rest.size(), kKvBlockTokens - 1); n > 0; --n) {
-      const auto block = peek(next_key(begun == 0 ? first_key_ : keys[begun - 1], rest.first(n)));
-      // What is loaded comes to the device, and so must the copy.
-      if (!block || (!found.loads[0].empty() && block->tier != Tier::kDevice)) continue;
-      found.partly[0] = block;
-      found.tokens += static_cast<int32_t>(n);
-      break;
-    }
+    if (found.is_coming || !options_.stores) return found;
+    found = search.longest([this](const BlockKey& key, int) { return stored_.contains(key); });
+    const bool loads =
+        std::ranges::any_of(found.loads, [](const auto& keys) { return !keys.empty(); });
+    found.is_coming = loads && sequence.steps_to_fetch > 0;
     return found;
   }
 
@@ -579,6 +627,8 @@ class SimulatedEngine : private PrefixSource {
   int64_t loads_ = 0;
   int64_t steps_ = 0;
   int64_t reused_ = 0;
+  int64_t reused_windows_ = 0;
+  PerGroup<int64_t> most_held_ = {};
   int64_t exhausted_ = 0;
   int64_t drafts_computed_ = 0, drafts_accepted_ = 0, tokens_cut_ = 0, copies_after_cuts_ = 0;
   uint32_t random_ = 1;
