@@ -5,7 +5,8 @@
     bench/drafts.py --cell 13b-f16-8gib -o bench/results/NAME.json       # on a GPU; also opt-30b-f16-6.8gb
     bench/drafts.py --cell smollm2-disk --rounds 5 -o bench/results/NAME.json
 
-Cells of dummy models run `spillway bench --draft-acceptance` with 0.6 and with 0 (never right) beside a run without. The cell of SmolLM2 has its
+Cells of dummy models run draft_sweep, which loads a model once and generates without drafts, with drafts that are right with probability 0.6, and
+with drafts that are never right. The cell of SmolLM2 has its
 weights on disk and answers prompts that ask for a text once more, with small changes; answers are compared, too.
 Prints medians over the rounds and ratios to the run without drafts of the same round.
 """
@@ -29,7 +30,7 @@ BENCHES = {
     "opt-30b-f16-6.8gb": ["dummy:opt-30b", "--device", "cuda", "--gpu-memory", "6.8GB"],
     "1.1b-q8_0-disk": ["dummy:tinyllama-1.1b:q8_0", "--device", "cpu", "--weights", "0,0,100", "--disk-memory", "8GiB"],
 }
-DRAFTS = {"without": [], "0.6": ["--draft-acceptance", "0.6", "--draft-tokens", "4"], "never": ["--draft-acceptance", "0"]}
+ACCEPTANCES = {"without": "without", "0.6": "0.6", "never": "0"}  # names here, and those that draft_sweep prints
 QUOTED = """def mean_and_spread(values):
     if len(values) == 0:
         raise ValueError("no values were given")
@@ -59,19 +60,28 @@ def run_json(command):
     return json.loads(done.stdout)
 
 
-def bench_round(options):
-    sizes = ["--batch", "1", "--prompt-len", options.prompt_tokens, "--gen-len", options.tokens + 1, "--repeat", "1", "--json"]
-    results = {}
-    for name, drafts in DRAFTS.items():
-        found = run_json([options.spillway, "bench", *BENCHES[options.cell], *sizes, *drafts, *options.extra])
-        results[name] = {
-            "tokens_per_s": found["decode_tokens_per_s"],
-            "steps": found["decode"]["steps"],
-            "s_per_step": found["decode"]["seconds"] / found["decode"]["steps"],
-            "proposed": found["draft_proposed"],
-            "accepted": found["draft_accepted"],
-        }
-    return results
+def bench_rounds(options):
+    """One process loads the model once; its rounds alternate."""
+    command = [options.draft_sweep, *BENCHES[options.cell], "--rounds", options.rounds, "--acceptance", "0.6", "0"]
+    sizes = ["--prompt-len", options.prompt_tokens, "--gen-len", options.tokens + 1]
+    words = [str(word) for word in [*command, *sizes, *options.extra]]
+    rounds = [{} for _ in range(options.rounds)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            found = json.loads(line)
+            name = next(name for name, printed in ACCEPTANCES.items() if printed == found.pop("name"))
+            number = found.pop("round")
+            rounds[number][name] = found
+            if len(rounds[number]) == len(ACCEPTANCES):
+                tell(number, rounds[number])
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(words)}: ended with {process.returncode}")
+    return rounds
+
+
+def tell(number, results):
+    told = ", ".join(f"{name} {result['tokens_per_s']:.2f}" for name, result in results.items())
+    print(f"round {number + 1}: tokens/s {told}", file=sys.stderr)
 
 
 def smollm2_round(options, folder):
@@ -99,6 +109,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cell", required=True, choices=[*BENCHES, "smollm2-disk"])
     parser.add_argument("--spillway", default=str(ROOT / "build/release/bin/spillway"), help="the executable")
+    parser.add_argument("--draft-sweep", default=str(ROOT / "build/release/bin/draft_sweep"), help="the program of the dummy models' cells")
     parser.add_argument("--model", default="smollm2", help="of the cell smollm2-disk")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--prompt-tokens", type=int, default=64)
@@ -108,12 +119,14 @@ def main():
     parser.add_argument("extra", nargs="*", help="more options of spillway, after --")
     options = parser.parse_args()
 
-    rounds = []
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(options.rounds):
-            rounds.append(smollm2_round(options, folder) if options.cell == "smollm2-disk" else bench_round(options))
-            told = ", ".join(f"{name} {result['tokens_per_s']:.2f}" for name, result in rounds[-1].items())
-            print(f"round {number + 1}: tokens/s {told}", file=sys.stderr)
+    if options.cell == "smollm2-disk":
+        rounds = []
+        with tempfile.TemporaryDirectory() as folder:
+            for number in range(options.rounds):
+                rounds.append(smollm2_round(options, folder))
+                tell(number, rounds[-1])
+    else:
+        rounds = bench_rounds(options)
     summary = {}
     for name in rounds[0]:
         ratios = [one[name]["tokens_per_s"] / one["without"]["tokens_per_s"] for one in rounds]
