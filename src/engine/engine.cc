@@ -76,6 +76,7 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
     expansion_.emplace(kv.layers().sizes(), kv.swapped().shape().layer_block_bytes());
   if (drafts_.is_on() && !can_draft()) drafts_ = {};
   if (store_ == nullptr) return;
+  SPW_ASSERT(store_->groups() == allocator_.groups());
   allocator_.observe_evictions([this](BlockId block, const BlockContents& contents) {
     if (block.tier == Tier::kDevice) evicted_.push_back({contents, block.in<Tier::kDevice>()});
   });

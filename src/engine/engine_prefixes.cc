@@ -104,17 +104,20 @@ FoundPrefix Engine::find_stored(const Request& request, const PrefixSearch& sear
   return all_in_host ? found : search.longest(is_in_host);
 }
 
-// By whole blocks, which come from the stores of all groups.
+// Compares whole blocks: a part of one is stored only where loading it pays.
 bool Engine::loading_pays(const FoundPrefix& found, const FoundPrefix& in_pools) const {
-  const int64_t position = in_pools.tokens / kKvBlockTokens * kKvBlockTokens;
+  const auto whole = static_cast<size_t>(found.tokens) / kKvBlockTokens;
+  const auto whole_in_pools = static_cast<size_t>(in_pools.tokens) / kKvBlockTokens;
+  if (whole <= whole_in_pools) return true;
+  PerGroup<std::span<const BlockKey>> loads;
   for (int group = 0; group < allocator_.groups(); ++group) {
-    const std::vector<BlockKey>& loads = found.loads[index_of(group)];
-    const auto whole =
-        static_cast<size_t>(found.tokens) / kKvBlockTokens - found.blocks[index_of(group)].size();
-    const auto keys = std::span(loads).first(std::min(loads.size(), whole));
-    if (store_->of(group).worth_loading(keys, position) < keys.size()) return false;
+    const std::span<const BlockKey> all = found.loads[index_of(group)];
+    const size_t whole_loads =
+        allocator_.rule(group).is_paged() ? whole - found.blocks[index_of(group)].size() : 1;
+    loads[index_of(group)] = all.first(std::min(all.size(), whole_loads));
   }
-  return true;
+  return store_->loading_pays(loads, static_cast<int64_t>(whole_in_pools) * kKvBlockTokens,
+                              static_cast<int64_t>(whole - whole_in_pools) * kKvBlockTokens);
 }
 
 BlockContents Engine::contents_of(const Request& request, size_t block, int group) const {
@@ -148,7 +151,8 @@ void Engine::keep_tail(Request& request, int64_t computed) {
 
 void Engine::keep_last(Request& request, int64_t computed) {
   keep_tail(request, computed);
-  if (!reuses_ || computed == 0) return;
+  if (!reuses_ || computed == 0 || decoder_.attention_topk() > 0) return;
+  std::vector<KvStore::Copy> copies;
   const auto whole = static_cast<size_t>(computed / kKvBlockTokens);
   const auto rest = std::span<const TokenId>(request.tokens)
                         .first(static_cast<size_t>(computed))
@@ -157,10 +161,13 @@ void Engine::keep_last(Request& request, int64_t computed) {
     if (allocator_.rule(group).is_paged()) continue;
     const std::span<const BlockKey> keys = keys_of(request, whole);
     const BlockKey length = rest.empty() ? keys.back() : next_key(key_before(request, whole), rest);
-    allocator_.keep(
-        scheduler_.blocks_of(request.id, group).at(0),
-        BlockContents{.key = group_key(length, group), .tokens = static_cast<int32_t>(computed)});
+    const BlockId state = scheduler_.blocks_of(request.id, group).at(0);
+    const BlockContents contents{.key = group_key(length, group),
+                                 .tokens = static_cast<int32_t>(computed)};
+    if (allocator_.keep(state, contents) && state.tier == Tier::kDevice)
+      copies.push_back({contents, state.in<Tier::kDevice>()});
   }
+  if (store_ != nullptr && !copies.empty()) store_ahead(copies);
 }
 
 void Engine::keep_blocks(Request& request, const BlockTable& table, int64_t from, int64_t end,
@@ -320,16 +327,19 @@ void Engine::unpin(Request& request) {
   request.from_disk.clear();
 }
 
-// All that it has computed may be wrong, or of use to nobody.
+// Everything that the request has computed may be wrong: nothing of it is found again.
 void Engine::distrust(Request& request) {
   allocator_.forget_all();
   if (store_ == nullptr) return;
   const size_t whole = request.tokens.size() / kKvBlockTokens;
   const std::span<const BlockKey> keys = keys_of(request, whole);
   std::vector<BlockKey> all(keys.begin(), keys.end());
-  const auto rest = std::span<const TokenId>(request.tokens).subspan(whole * kKvBlockTokens);
-  for (size_t tokens = 1; tokens <= rest.size(); ++tokens)
-    all.push_back(next_key(key_before(request, whole), rest.first(tokens)));
+  // Parts of blocks are kept of the last one; recurrent states of any length.
+  for (size_t block = allocator_.has_states() ? 0 : whole; block <= whole; ++block) {
+    const auto rest = std::span<const TokenId>(request.tokens).subspan(block * kKvBlockTokens);
+    for (size_t tokens = 1; tokens < kKvBlockTokens && tokens <= rest.size(); ++tokens)
+      all.push_back(next_key(key_before(request, block), rest.first(tokens)));
+  }
   const size_t of_a_group = all.size();
   for (int group = 1; group < allocator_.groups(); ++group)
     for (size_t i = 0; i < of_a_group; ++i) all.push_back(group_key(all[i], group));

@@ -128,6 +128,9 @@ std::vector<std::unique_ptr<KvStore>> Session::make_kv_stores(const KvCache& kv,
     most_bytes = budgets_.host - std::min(budgets_.host, used);
   }
   const KvCosts costs = kv_costs();
+  double part_bytes = 0;
+  for (int i = 0; i < kv.groups(); ++i)
+    if (kv.shape(i).rule.is_paged()) part_bytes += static_cast<double>(kv.block_bytes(i));
   std::vector<std::unique_ptr<KvStore>> stores;
   uint64_t bytes = 0;
   size_t found = 0;
@@ -138,10 +141,10 @@ std::vector<std::unique_ptr<KvStore>> Session::make_kv_stores(const KvCache& kv,
     uint64_t slots = folders[i] ? static_cast<uint64_t>(group.blocks) * 4 / 3 + kFewestSlots : 0;
     if (in_host) slots = std::max(slots, part_of(group, host_bytes) / group.slot_bytes);
     if (most_bytes) slots = std::min(slots, part_of(group, *most_bytes) / group.slot_bytes);
-    KvStore::Options of{.costs = costs, .group = static_cast<int>(i), .rule = group.rule};
-    // Blocks of all groups come over the same link, whose time each store counts as its own.
-    of.costs.to_device *= group.share;
-    of.costs.from_disk *= group.share;
+    const KvStore::Options of{.costs = costs,
+                              .group = static_cast<int>(i),
+                              .rule = group.rule,
+                              .part_bytes = group.rule.is_paged() ? part_bytes : 0};
     auto store = try_make_store(kv, of, slots, folders[i]);
     if (!store) {
       log_warning(

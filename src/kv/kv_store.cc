@@ -24,6 +24,7 @@ KvStore::KvStore(const KvCache& kv, Device& device, Device& host, const Options&
       follows_(options.rule.kind == StateKind::kFull),
       block_bytes_(static_cast<size_t>(kv.block_bytes(options.group))),
       stride_(slot_bytes(kv, options.group)),
+      part_bytes_(options.part_bytes > 0 ? options.part_bytes : static_cast<double>(block_bytes_)),
       buffer_(
           host, device, static_cast<size_t>(options.slots) * stride_ + kDirectAlignment,
           MemoryTag::kKv,
@@ -79,12 +80,12 @@ double KvStore::worth_of(const BlockContents& contents) const {
                             : contents.tokens;
 }
 
-// Of whole blocks it is the sequence's length that tells (worth_loading()). A part of one goes out
-// when its room is needed, which is waited for, too: both ways count.
+// Whole blocks always get a slot: whether loading them pays depends on how many a request finds
+// (KvStores::loading_pays()). A part of a block is copied out when its room is needed, and a step
+// waits for that, too: both directions count.
 bool KvStore::is_worth_a_slot(const BlockContents& contents) const {
   return contents.tokens == kKvBlockTokens ||
-         costs_.loading_pays(contents.position, contents.tokens,
-                             2 * static_cast<double>(block_bytes_), 0);
+         costs_.loading_pays(contents.position, contents.tokens, 2 * part_bytes_, 0);
 }
 
 KvStore::Place KvStore::place_of(const BlockKey& key) const {
@@ -97,23 +98,13 @@ KvStore::Place KvStore::place_of(const BlockKey& key) const {
   return on_disk_.contains(key) ? Place::kDisk : Place::kNowhere;
 }
 
-size_t KvStore::worth_loading(std::span<const BlockKey> keys, int64_t position) const {
-  size_t count = 0, in_host = 0, on_disk = 0;
+KvStore::LoadBytes KvStore::load_bytes(std::span<const BlockKey> keys) const {
+  LoadBytes bytes;
   for (const BlockKey& key : keys) {
-    const Place place = place_of(key);
-    if (place == Place::kNowhere) break;
-    ++count;
-    if (place == Place::kDisk) ++on_disk;
-    if (on_disk == 0) in_host = count;
+    bytes.device += static_cast<double>(block_bytes_);
+    if (place_of(key) == Place::kDisk) bytes.disk += static_cast<double>(block_bytes_);
   }
-  const auto pays = [&](size_t blocks, size_t of_disk) {
-    const auto bytes = [&](size_t n) { return static_cast<double>(n * block_bytes_); };
-    return costs_.loading_pays(static_cast<double>(position),
-                               static_cast<double>(blocks * kKvBlockTokens), bytes(blocks),
-                               bytes(of_disk));
-  };
-  if (pays(count, on_disk)) return count;
-  return pays(in_host, 0) ? in_host : 0;
+  return bytes;
 }
 
 KvStore::SlotId KvStore::take_slot_locked(const BlockKey& parent) {

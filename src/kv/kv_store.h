@@ -6,7 +6,7 @@
 // of its own, and what a step begins with comes in before the step. Host memory is divided into
 // slots of a block each. Behind them may be a folder (BlockFolder), which a thread of the store
 // writes and reads; blocks go through a slot both ways, so that none is begun with before it has
-// come whole. See docs/kv.md.
+// come whole. See docs/kv-cache.md.
 #pragma once
 
 #include <chrono>
@@ -42,9 +42,12 @@ class KvStore {
     int32_t slots = 0;  // at least 2
     KvCosts costs = {};
     int group = 0;
-    // What the group's layers keep. Only behind all blocks before it a block of a full group is of
-    // use, and it is stored with them; others are of use by themselves.
+    // A block of a full group is useful only with all blocks before it, and is stored behind them;
+    // a window's last blocks and a recurrent state are useful by themselves.
     StateRule rule = {};
+    // Bytes that a part of a block takes in all groups together, which are loaded or computed
+    // together. 0: those of this group.
+    double part_bytes = 0;
   };
   // `host` is the CPU; the device itself where that is the CPU. Throws kOutOfMemory; the folder is
   // then still the caller's.
@@ -64,9 +67,13 @@ class KvStore {
   enum class Place : uint8_t { kNowhere, kHost, kComing, kDisk };
   Place place_of(const BlockKey& key) const;
   bool has(const BlockKey& key) const { return place_of(key) != Place::kNowhere; }
-  // Of blocks in order behind `position` tokens: so many of the first are here, and come faster
-  // than they are computed.
-  size_t worth_loading(std::span<const BlockKey> keys, int64_t position) const;
+  // The bytes that these blocks, all of which are here, bring to the device, and those of them that
+  // are still on disk.
+  struct LoadBytes {
+    double device = 0, disk = 0;
+  };
+  LoadBytes load_bytes(std::span<const BlockKey> keys) const;
+  const KvCosts& costs() const { return costs_; }
 
   // Brings the first of these from the disk to host memory, as far as there is room, where all of
   // them then stay until unpin(): how many.
@@ -141,6 +148,7 @@ class KvStore {
   KvCosts costs_;
   bool follows_;  // blocks are of use behind others
   size_t block_bytes_, stride_;
+  double part_bytes_;
   PinnedBuffer buffer_;
   std::byte* memory_ = nullptr;  // of the first slot
   std::unique_ptr<DeviceStream> stream_;

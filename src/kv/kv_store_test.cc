@@ -11,6 +11,7 @@
 
 #include "base/fault_points.h"
 #include "base/test_scoped_folder.h"
+#include "kv/kv_stores.h"
 #include "tests/test_machine.h"
 
 namespace spillway {
@@ -182,21 +183,25 @@ TEST_P(KvStoreTest, WhatIsPinnedStays) {
   store->unpin(std::span(keys).first(1));
 }
 
-TEST_P(KvStoreTest, LoadsOnlyWhatIsComputedMoreSlowly) {
+TEST_P(KvStoreTest, LoadingPaysWhereBlocksAreComputedMoreSlowly) {
   const auto bytes = static_cast<double>(kShape.block_bytes());
   // A token takes 1 s, a block comes in 8 s from host memory.
   auto slow = make(4, {.token_s = 1, .to_device = bytes / 8});
   auto slower = make(4, {.token_s = 1, .to_device = bytes / 20});
   auto deep = make(4, {.token_s = 1, .token_position_s = 0.01, .to_device = bytes / 20});
-  const std::vector<BlockKey> keys = {key(1), key(2), key(3)};
+  const std::vector<BlockKey> keys = {key(1), key(2)};
   for (auto* const store : {&slow, &slower, &deep}) {
     put(**store, DeviceBlock{0}, 1);
     put(**store, DeviceBlock{1}, 2);
   }
-  EXPECT_EQ(slow->worth_loading(keys, 0), 2U);
-  EXPECT_EQ(slower->worth_loading(keys, 0), 0U);
-  EXPECT_EQ(deep->worth_loading(keys, 0), 0U);
-  EXPECT_EQ(deep->worth_loading(keys, 100), 2U) << "there is more to attend to";
+  const auto pays = [&](KvStore& store, int64_t position, int64_t tokens = 2 * kKvBlockTokens) {
+    return KvStores(&store).loading_pays({std::span(keys)}, position, tokens);
+  };
+  EXPECT_TRUE(pays(*slow, 0));
+  EXPECT_FALSE(pays(*slower, 0));
+  EXPECT_FALSE(pays(*deep, 0));
+  EXPECT_TRUE(pays(*deep, 100)) << "there is more to attend to";
+  EXPECT_FALSE(pays(*slow, 0, kKvBlockTokens)) << "the blocks of two groups bring 16 tokens";
 }
 
 TEST_P(KvStoreTest, BlocksOnDiskOutlastTheStore) {
@@ -214,7 +219,6 @@ TEST_P(KvStoreTest, BlocksOnDiskOutlastTheStore) {
     EXPECT_EQ(store->stats().refused, 0);
   }
   auto store = make_lasting(32);
-  EXPECT_EQ(store->worth_loading(keys, 0), 12U);
   EXPECT_EQ(store->place_of(key(5)), KvStore::Place::kDisk);
   EXPECT_EQ(store->fetch(keys), 12U);
   wait_until_fetched(*store, keys);
@@ -244,7 +248,6 @@ TEST_P(KvStoreTest, ADamagedBlockIsNowhere) {
   EXPECT_EQ(store->place_of(key(2)), KvStore::Place::kNowhere);
   EXPECT_EQ(store->place_of(key(3)), KvStore::Place::kHost);
   EXPECT_EQ(store->stats().damaged, 1);
-  EXPECT_EQ(store->worth_loading(keys, 0), 1U);
   store->unpin(keys);
 }
 

@@ -2,8 +2,7 @@
 #include "kv/kv_stores.h"
 
 #include <algorithm>
-
-#include "tensor/state_rule.h"
+#include <iterator>
 
 namespace spillway {
 namespace {
@@ -31,8 +30,20 @@ int64_t KvStores::slots() const {
   return fewest;
 }
 
+bool KvStores::loading_pays(const PerGroup<std::span<const BlockKey>>& blocks, int64_t position,
+                            int64_t tokens) const {
+  KvStore::LoadBytes bytes;  // over the same link
+  for (size_t group = 0; group < stores_.size(); ++group) {
+    const KvStore::LoadBytes more = stores_[group]->load_bytes(blocks[group]);
+    bytes.device += more.device;
+    bytes.disk += more.disk;
+  }
+  return stores_[0]->costs().loading_pays(static_cast<double>(position),
+                                          static_cast<double>(tokens), bytes.device, bytes.disk);
+}
+
 void KvStores::wait_for_fetch(std::chrono::milliseconds most) const {
-  for (KvStore* const store : stores_) store->wait_for_fetch(most);
+  for (KvStore* const store : stores_) store->wait_for_fetch(most / std::ssize(stores_));
 }
 
 void KvStores::wait_for_copies() const {

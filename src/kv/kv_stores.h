@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kv/kv_store.h"
+#include "tensor/state_rule.h"
 
 namespace spillway {
 
@@ -22,6 +23,11 @@ class KvStores {
 
   bool empty() const { return stores_.empty(); }
   KvStore& of(int group) const { return *stores_.at(static_cast<size_t>(group)); }
+  int groups() const { return static_cast<int>(stores_.size()); }
+  // Whether `tokens` tokens behind `position` come faster from the stores than they are computed,
+  // if these blocks of each group bring them. All of them are stored.
+  bool loading_pays(const PerGroup<std::span<const BlockKey>>& blocks, int64_t position,
+                    int64_t tokens) const;
   int64_t slots() const;  // of the group that has fewest
   bool lasts() const { return stores_[0]->lasts(); }
   void wait_for_fetch(std::chrono::milliseconds most) const;

@@ -207,6 +207,12 @@ TEST_F(BlockFolderTest, LeavesItsKinAloneAndSharesTheRoom) {
   EXPECT_EQ(first->room(), alone / 4);
 }
 
+// Folders outlive the program: another name would lose what is in them.
+TEST_F(BlockFolderTest, NamesItsFolderAsEver) {
+  write(*open(kPlenty, "salt"), kSix);
+  EXPECT_EQ(inner().filename(), "kv-4e47016f5925adb4a1acb35860dcf1a8");
+}
+
 TEST_F(BlockFolderTest, SaysWhatIsWrongWithAFolder) {
   set_bytes(dir(), {'x'});
   EXPECT_THAT(error_of([&] { open(); }), HasSubstr("is not a folder; give another name"));

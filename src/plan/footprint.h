@@ -60,7 +60,7 @@ struct RunLayout {
   // In each staging plane. Less than a sequence has: it comes in parts, or where there is not even
   // room for those (least_staging) prompts are attended to on the CPU.
   int32_t staging_blocks = 0;
-  bool parts = false;        // some sequence may be attended to in parts (docs/kv.md)
+  bool parts = false;        // some sequence may be attended to in parts (docs/kv-cache.md)
   int64_t fixed_blocks = 0;  // of such a part; 0: it is as large as it can be
   int max_tokens = 0;        // of a step: of a block, in FlexGen's words
   int micro_tokens = 0;      // of a micro-batch

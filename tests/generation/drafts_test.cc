@@ -205,7 +205,8 @@ TEST_P(DraftsTest, StopWhereTheContextEnds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, DraftsTest,
-                         testing::Values("llama", "window", "opt", "qwen3", "neox"));
+                         testing::Values("llama", "window", "mixed", "chunks", "opt", "qwen3",
+                                         "neox"));
 
 // Layers whose KV is swapped, more and fewer of them from step to step.
 TEST(DraftsOnAcceleratorTest, AnswersAreTheSameWithSwappedLayers) {
