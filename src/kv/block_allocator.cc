@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -363,14 +364,23 @@ std::optional<Reservation> BlockTable::try_plan(int64_t tokens, const PoolRooms&
   Reservation plan{.pool = begins_in.value_or(pool_.value_or(pools.front())),
                    .promised = promised_};
   if (!begins_in && !pool_) {
-    // The first with room for all that is expected; where none has it, the one with most free.
+    // The first with room for all that is expected; where none has it, the one in which the group
+    // that is short has most free.
     const auto has_room_in_the_end = [&](Tier pool) {
       for (size_t group = 0; group < groups; ++group)
         if (room(group, pool).free - room(group, pool).promised < to_come[group]) return false;
       return true;
     };
     const auto most = [&](Tier pool) {
-      return std::pair(has_room(pool), room(index_of(allocator_->forecast_group()), pool).free);
+      int64_t least = room(index_of(allocator_->forecast_group()), pool).free;
+      bool is_short = false;
+      for (size_t group = 0; group < groups; ++group) {
+        const int64_t free = room(group, pool).free;
+        if (free >= to_come[group]) continue;
+        least = is_short ? std::min(least, free) : free;
+        is_short = true;
+      }
+      return std::tuple(has_room(pool), !is_short, least);
     };
     for (const Tier pool : pools) {
       if (has_room_in_the_end(pool)) {

@@ -72,6 +72,15 @@ TEST(BlockGroupsTest, APoolIsChosenByTheGroupThatHasLeast) {
   EXPECT_EQ(table.blocks(1).size(), 1u);
 }
 
+// No pool has room for all that is expected. The window's blocks say how far it would get.
+TEST(BlockGroupsTest, APoolThatIsTooSmallIsChosenByTheGroupThatIsShort) {
+  BlockAllocator blocks(Groups{{kFull, {8, 15}}, {window(108), {8, 7}}}, 0, 24);
+  BlockTable table(blocks, 9 * kKvBlockTokens);
+  ASSERT_TRUE(table.try_reserve(24));
+  EXPECT_EQ(table.pool(), Tier::kDevice);
+  EXPECT_TRUE(table.try_reserve(8 * kKvBlockTokens));
+}
+
 TEST(BlockGroupsTest, TheLongestSequenceDoesNotDependOnWindowsThatHaveRoom) {
   const int32_t most = static_cast<int32_t>(window(64).most_blocks(1 << 20, 32));
   EXPECT_EQ(BlockAllocator(Groups{{kFull, {100}}, {window(64), {most}}}, 0, 32).longest(), 1600);
