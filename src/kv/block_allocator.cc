@@ -236,7 +236,8 @@ BlockTable::BlockTable(BlockTable&& other) noexcept
       spans_(std::exchange(other.spans_, false)),
       promised_(std::exchange(other.promised_, {})),
       blocks_(std::exchange(other.blocks_, {})),
-      released_(std::exchange(other.released_, {})) {}
+      released_(std::exchange(other.released_, {})),
+      checkpoint_(std::exchange(other.checkpoint_, std::nullopt)) {}
 
 BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   std::swap(allocator_, other.allocator_);
@@ -246,6 +247,7 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   std::swap(promised_, other.promised_);
   std::swap(blocks_, other.blocks_);
   std::swap(released_, other.released_);
+  std::swap(checkpoint_, other.checkpoint_);
   return *this;
 }
 
@@ -406,6 +408,16 @@ std::optional<Reservation> BlockTable::try_plan(int64_t tokens, const PoolRooms&
 }
 
 void BlockTable::take(const Reservation& reservation) {
+  if (reservation.checkpoint) {
+    for (int group = 0; group < allocator_->groups(); ++group) {
+      if (allocator_->rule(group).is_paged()) continue;
+      std::vector<BlockId>& states = blocks_[index_of(group)];
+      SPW_ASSERT(!states.empty() && states.front().tier == Tier::kDevice);
+      if (states.size() == 1)
+        states.push_back(allocator_->try_allocate(Tier::kDevice, group).value());
+    }
+    checkpoint_ = reservation.checkpoint;
+  }
   // As it was planned: only one that no pool can hold is planned so, be it for more than was
   // expected of it.
   const auto sum = [](const auto& of) { return std::accumulate(of.begin(), of.end(), int64_t{0}); };
@@ -461,6 +473,7 @@ void BlockTable::rename(std::span<const BlockAllocator::Move> moves) {
 }
 
 void BlockTable::release_behind(int64_t computed) {
+  if (checkpoint_) drop_state(1);
   for (int group = 0; group < allocator_->groups(); ++group) {
     std::vector<BlockId>& blocks = blocks_[index_of(group)];
     size_t& released = released_[index_of(group)];
@@ -471,7 +484,31 @@ void BlockTable::release_behind(int64_t computed) {
   }
 }
 
+void BlockTable::drop_state(size_t entry) {
+  for (int group = 0; group < allocator_->groups(); ++group) {
+    if (allocator_->rule(group).is_paged()) continue;
+    std::vector<BlockId>& states = blocks_[index_of(group)];
+    allocator_->release(states.at(entry));
+    states.erase(states.begin() + static_cast<std::ptrdiff_t>(entry));
+  }
+  checkpoint_.reset();
+}
+
+std::optional<int64_t> BlockTable::try_cut_end(int64_t tokens) const {
+  if (allocator_->has_states()) {
+    if (!checkpoint_ || *checkpoint_ > tokens) return std::nullopt;
+    tokens = *checkpoint_;
+  }
+  for (int group = 0; group < allocator_->groups(); ++group) {
+    const auto needed = static_cast<size_t>(allocator_->rule(group).unreachable(tokens));
+    if (released_[index_of(group)] > needed) return std::nullopt;
+  }
+  return tokens;
+}
+
 PerGroup<std::optional<BlockId>> BlockTable::cut_back(int64_t tokens) {
+  SPW_ASSERT(try_cut_end(tokens) == tokens);
+  if (checkpoint_) drop_state(0);
   PerGroup<std::optional<BlockId>> cut_into = {};
   PerGroup<int64_t> to_come = promised_;
   for (int group = 0; group < allocator_->groups(); ++group) {
@@ -492,7 +529,7 @@ std::optional<BlockId> BlockTable::cut_group_back(int64_t tokens, int group) {
   std::vector<BlockId>& blocks = blocks_[index_of(group)];
   const auto whole = static_cast<size_t>(tokens / kKvBlockTokens);
   const auto rest = static_cast<int32_t>(tokens % kKvBlockTokens);
-  SPW_ASSERT(pool_ && released_[index_of(group)] <= whole);
+  SPW_ASSERT(pool_);
   if (blocks.size() <= whole && rest > 0) return std::nullopt;  // it went with an earlier cut
   const bool grows_by_blocks =
       !spans_ && (pool_ == allocator_->pools().front() || !allocator_->rule(group).keeps_all());
@@ -529,6 +566,7 @@ void BlockTable::clear() {
   }
   blocks_ = {};
   released_ = {};
+  checkpoint_.reset();
   pool_.reset();
   spans_ = false;
 }

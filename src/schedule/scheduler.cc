@@ -97,16 +97,23 @@ void Scheduler::propose(RequestId id, int32_t drafts) {
   at(id).proposed = drafts;
 }
 
-void Scheduler::cut_back(RequestId id, int32_t tokens) {
+bool Scheduler::cut_back(RequestId id, int32_t tokens) {
   Sequence& sequence = at(id);
   SPW_ASSERT(tokens >= 0 && tokens <= kMostCutBack);
   sequence.known -= tokens;
   SPW_ASSERT(sequence.known >= sequence.given.tokens);
   sequence.fresh = std::max(0, sequence.fresh - tokens);
   sequence.proposed = sequence.drafted = 0;
-  if (sequence.computed <= sequence.known) return;
-  sequence.computed = sequence.known;
-  sequence.farthest = std::min(sequence.farthest, sequence.computed);
+  if (sequence.computed <= sequence.known) return true;
+  sequence.farthest = sequence.known;  // with drafts that were right
+  const std::optional<int64_t> end = sequence.blocks.try_cut_end(sequence.known);
+  if (!end) {
+    preempt(sequence);
+    return false;
+  }
+  sequence.computed = static_cast<int32_t>(*end);
+  // What is computed again behind a checkpoint is a part of the answer as it was.
+  sequence.fresh = std::max(sequence.fresh, sequence.known - sequence.computed);
   for (int group = 0; group < allocator_.groups(); ++group) {
     // It is cut again before the copy was made, and before the block that was cut into.
     const auto whole = static_cast<int32_t>(sequence.blocks.blocks(group).size()) * kKvBlockTokens;
@@ -120,9 +127,12 @@ void Scheduler::cut_back(RequestId id, int32_t tokens) {
     if (cut_into[group]) sequence.cut_into[group] = cut_into[group];
     can_copy = can_copy && (!cut_into[group] || cut_into[group]->tier == Tier::kDevice);
   }
-  if (can_copy) return;
+  if (can_copy) return true;
   release_cut_into(sequence);  // the block's tokens are computed again
   sequence.computed = sequence.computed / kKvBlockTokens * kKvBlockTokens;
+  if (sequence.blocks.try_cut_end(sequence.computed) == sequence.computed) return true;
+  preempt(sequence);
+  return false;
 }
 
 void Scheduler::release_cut_into(Sequence& sequence) {
@@ -492,6 +502,26 @@ class Scheduler::Planner {
     return static_cast<int32_t>((least + 1) * kKvBlockTokens);
   }
 
+  // Whether there is a block on the device for a copy of each of its recurrent states, which must
+  // be there, too.
+  bool can_keep_states(const Sequence& sequence) const {
+    for (int group = 0; group < of_.allocator_.groups(); ++group) {
+      if (of_.allocator_.rule(group).is_paged()) continue;
+      const std::vector<BlockId>& states = sequence.blocks.blocks(group);
+      if (states.empty() || states.front().tier != Tier::kDevice) return false;
+      const int64_t free = rooms_[index_of(group)][index_of(Tier::kDevice)].free;
+      if (states.size() == 1 && free < 1) return false;
+    }
+    return true;
+  }
+
+  void take_checkpoint(const Sequence& sequence, ScheduledChunk& chunk) {
+    chunk.reservation.checkpoint = chunk.start;
+    for (int group = 0; group < of_.allocator_.groups(); ++group)
+      if (!of_.allocator_.rule(group).is_paged() && sequence.blocks.blocks(group).size() == 1)
+        --room(Tier::kDevice, group).free;
+  }
+
   // They take what nothing else of this step wants: tokens, rows of logits and free blocks.
   void add_drafts() {
     for (ScheduledChunk& chunk : plan_.chunks) {
@@ -499,8 +529,13 @@ class Scheduler::Planner {
       if (!chunk.last || !chunk.generates || sequence.proposed == 0) continue;
       const int32_t end = chunk.start + chunk.tokens;
       int32_t drafts = std::min({sequence.proposed, tokens_, logit_rows_});
+      // When some are cut off, no more than kMostCutBack tokens are to be computed again.
+      const bool has_states = of_.allocator_.has_states();
+      if (has_states) drafts = std::min(drafts, kMostCutBack - chunk.tokens);
+      if (drafts <= 0 || (has_states && !can_keep_states(sequence))) continue;
       drafts = std::min(drafts, reserve_for_drafts(sequence, chunk.reservation, end, drafts) - end);
       if (drafts <= 0) continue;
+      if (has_states) take_checkpoint(sequence, chunk);
       chunk.drafted = drafts;
       chunk.tokens += drafts;
       tokens_ -= drafts;
@@ -743,6 +778,10 @@ void Scheduler::apply(StepPlan& plan) {
       auto& block = sequence.cut_into[index_of(group)];
       if (block) plan.copies.push_back({*block, sequence.blocks.blocks(group)[cut]});
       block.reset();  // release_copies() releases it
+      if (!chunk.reservation.checkpoint || allocator_.rule(group).is_paged()) continue;
+      const std::vector<BlockId>& states = sequence.blocks.blocks(group);
+      allocator_.hold(states[0]);
+      plan.copies.push_back({states[0], states[1]});
     }
   }
   for (size_t i = 0; i < plan.beginning.size(); ++i) {
