@@ -13,6 +13,9 @@
 namespace spillway {
 namespace {
 
+// Tokens of a sequence that is longer than any.
+constexpr int64_t kEndless = int64_t{1} << 40;
+
 // Tokens that it is likely to have in the end; 0 where nobody knows.
 int64_t likely_end(const NewSequence& given) {
   if (given.predicted <= 0) return given.expected;
@@ -38,18 +41,21 @@ double Scheduler::mean_answer() const {
   return answers_ > 0 ? static_cast<double>(answer_tokens_) / static_cast<double>(answers_) : 0;
 }
 
-SequenceView Scheduler::view_of(const Sequence& sequence) const {
-  return {.id = sequence.given.id,
-          .prompt = sequence.given.tokens,
-          .known = sequence.known,
-          .expected = sequence.given.expected,
-          .priority = sequence.given.priority,
-          .client = sequence.given.client,
-          .mean_answer = mean_answer(),
-          .reserved = sequence.reserved,
-          .outgrown = sequence.outgrown,
-          .blocks = static_cast<int64_t>(sequence.blocks.held(allocator_.forecast_group()).size()),
-          .pool = sequence.blocks.pool()};
+SequenceView Scheduler::view_of(const Sequence& sequence, int group) const {
+  const bool is_full = allocator_.rule(group).kind == StateKind::kFull;
+  return {
+      .id = sequence.given.id,
+      .prompt = sequence.given.tokens,
+      .known = sequence.known,
+      .expected = sequence.given.expected,
+      .priority = sequence.given.priority,
+      .client = sequence.given.client,
+      .mean_answer = mean_answer(),
+      .reserved = sequence.reserved,
+      .outgrown = sequence.outgrown,
+      .blocks = static_cast<int64_t>(sequence.blocks.held(group).size()),
+      .most_blocks = is_full ? SequenceView::kAnyBlocks : allocator_.most_blocks(kEndless, group),
+      .pool = sequence.blocks.pool()};
 }
 
 Scheduler::Sequence& Scheduler::at(RequestId id) {
@@ -589,7 +595,7 @@ class Scheduler::Planner {
     constexpr int kMostPassed = 64;  // who waits for what is coming; looking at all takes time
     constexpr int kMostPassingBegun = 8;
     int newcomers = 0, passed = 0;
-    std::optional<std::unique_ptr<RoomForecast>> forecast;  // made when somebody could begin
+    std::optional<Forecasts> forecasts;  // made when somebody could begin
     std::vector<RequestId> without_room;
     int may_pass = std::numeric_limits<int>::max();  // all of these, in this step too
     for (const Place& place : of_.queue_) {
@@ -598,8 +604,8 @@ class Scheduler::Planner {
         return;
       if (place.is_new && newcomers >= most) return;
       const Sequence& next = *of_.by_id_.at(place.id);
-      if (!forecast) forecast = make_forecast();
-      if (*forecast && !(*forecast)->try_add(of_.view_of(next)) && !is_alone()) {
+      if (!forecasts) forecasts = make_forecasts();
+      if (!try_add(*forecasts, next) && !is_alone()) {
         plan_.is_full = true;
         without_room.push_back(place.id);
         // Somebody reads an answer that has begun.
@@ -626,18 +632,39 @@ class Scheduler::Planner {
 
   bool is_alone() const { return of_.running_.empty() && plan_.beginning.empty(); }
 
+  // Of each paged group that has one.
+  struct Forecast {
+    int group = 0;
+    std::unique_ptr<RoomForecast> of_group;
+  };
+  using Forecasts = std::vector<Forecast>;
+
   // What runs on holds its blocks, and those that are free are for all. Blocks that several hold
   // count for each of them, here and in what they are expected to need.
-  std::unique_ptr<RoomForecast> make_forecast() const {
-    std::vector<SequenceView> views;
-    int64_t blocks = 0;
-    for (const Sequence& sequence : of_.running_) {
-      views.push_back(of_.view_of(sequence));
-      blocks += views.back().blocks;
+  Forecasts make_forecasts() const {
+    Forecasts forecasts;
+    for (int group = 0; group < of_.allocator_.groups(); ++group) {
+      if (!of_.allocator_.rule(group).is_paged()) continue;
+      std::vector<SequenceView> views;
+      int64_t blocks = of_.allocator_.free_of(group);
+      for (const Sequence& sequence : of_.running_) {
+        views.push_back(of_.view_of(sequence, group));
+        blocks += views.back().blocks;
+      }
+      if (auto forecast = of_.policies_.admission->forecast(views, blocks))
+        forecasts.push_back({group, std::move(forecast)});
     }
-    const BlockAllocator& allocator = of_.allocator_;
-    return of_.policies_.admission->forecast(
-        views, blocks + allocator.free_of(allocator.forecast_group()));
+    return forecasts;
+  }
+
+  // In all of them, or in none.
+  bool try_add(Forecasts& forecasts, const Sequence& next) const {
+    for (auto forecast = forecasts.begin(); forecast != forecasts.end(); ++forecast) {
+      if (forecast->of_group->try_add(of_.view_of(next, forecast->group))) continue;
+      for (auto added = forecasts.begin(); added != forecast; ++added) added->of_group->take_back();
+      return false;
+    }
+    return true;
   }
 
   bool try_begin(const Sequence& next, FoundPrefix found) {

@@ -176,7 +176,10 @@ class Scheduler {
   static bool is_in_prefill(const Sequence& sequence);
   void release_cut_into(Sequence& sequence);
   double mean_answer() const;
-  SequenceView view_of(const Sequence& sequence) const;
+  SequenceView view_of(const Sequence& sequence, int group) const;
+  SequenceView view_of(const Sequence& sequence) const {
+    return view_of(sequence, allocator_.forecast_group());
+  }
   Sequence& at(RequestId id);
   void preempt(Sequence& sequence);
   // Whether both wait for their first turn, and what one costs puts the other back.

@@ -482,8 +482,9 @@ class SimulatedEngine : private PrefixSource {
     }
     drafts_accepted_ += accepted;
     sequence.computed += accepted;
-    if (chunk.drafted > 0)
+    if (chunk.drafted > 0) {
       EXPECT_TRUE(scheduler_.cut_back(id, chunk.drafted - accepted)) << "drafts can be cut off";
+    }
     if (allocator_.has_states() && accepted < chunk.drafted) {
       sequence.computed = chunk.start;  // the checkpoint's
       ++uses_of_checkpoints_;
