@@ -19,11 +19,6 @@
 namespace spillway {
 
 bool Engine::can_draft() {
-  for (int group = 0; group < allocator_.groups(); ++group) {
-    if (allocator_.rule(group).is_paged()) continue;
-    log_warning("no drafts: this model's recurrent state cannot be cut back");
-    return false;
-  }
   try {
     decoder_.expect_rows(rows_with_drafts(max_sequences_, drafts_.most_tokens()));
     return true;

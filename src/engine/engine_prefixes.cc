@@ -152,6 +152,8 @@ void Engine::keep_tail(Request& request, int64_t computed) {
 void Engine::keep_last(Request& request, int64_t computed) {
   keep_tail(request, computed);
   if (!reuses_ || computed == 0 || decoder_.attention_topk() > 0) return;
+  // A state that has drafts in it, which ended with the request, is not that of its tokens.
+  if (scheduler_.computed_of(request.id) != computed) return;
   std::vector<KvStore::Copy> copies;
   const auto whole = static_cast<size_t>(computed / kKvBlockTokens);
   const auto rest = std::span<const TokenId>(request.tokens)

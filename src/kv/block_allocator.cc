@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -235,7 +236,8 @@ BlockTable::BlockTable(BlockTable&& other) noexcept
       spans_(std::exchange(other.spans_, false)),
       promised_(std::exchange(other.promised_, {})),
       blocks_(std::exchange(other.blocks_, {})),
-      released_(std::exchange(other.released_, {})) {}
+      released_(std::exchange(other.released_, {})),
+      checkpoint_(std::exchange(other.checkpoint_, std::nullopt)) {}
 
 BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   std::swap(allocator_, other.allocator_);
@@ -245,6 +247,7 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   std::swap(promised_, other.promised_);
   std::swap(blocks_, other.blocks_);
   std::swap(released_, other.released_);
+  std::swap(checkpoint_, other.checkpoint_);
   return *this;
 }
 
@@ -363,14 +366,23 @@ std::optional<Reservation> BlockTable::try_plan(int64_t tokens, const PoolRooms&
   Reservation plan{.pool = begins_in.value_or(pool_.value_or(pools.front())),
                    .promised = promised_};
   if (!begins_in && !pool_) {
-    // The first with room for all that is expected; where none has it, the one with most free.
+    // The first with room for all that is expected; where none has it, the one in which the group
+    // that is short has most free.
     const auto has_room_in_the_end = [&](Tier pool) {
       for (size_t group = 0; group < groups; ++group)
         if (room(group, pool).free - room(group, pool).promised < to_come[group]) return false;
       return true;
     };
     const auto most = [&](Tier pool) {
-      return std::pair(has_room(pool), room(index_of(allocator_->forecast_group()), pool).free);
+      int64_t least = room(index_of(allocator_->forecast_group()), pool).free;
+      bool is_short = false;
+      for (size_t group = 0; group < groups; ++group) {
+        const int64_t free = room(group, pool).free;
+        if (free >= to_come[group]) continue;
+        least = is_short ? std::min(least, free) : free;
+        is_short = true;
+      }
+      return std::tuple(has_room(pool), !is_short, least);
     };
     for (const Tier pool : pools) {
       if (has_room_in_the_end(pool)) {
@@ -396,6 +408,16 @@ std::optional<Reservation> BlockTable::try_plan(int64_t tokens, const PoolRooms&
 }
 
 void BlockTable::take(const Reservation& reservation) {
+  if (reservation.checkpoint) {
+    for (int group = 0; group < allocator_->groups(); ++group) {
+      if (allocator_->rule(group).is_paged()) continue;
+      std::vector<BlockId>& states = blocks_[index_of(group)];
+      SPW_ASSERT(!states.empty() && states.front().tier == Tier::kDevice);
+      if (states.size() == 1)
+        states.push_back(allocator_->try_allocate(Tier::kDevice, group).value());
+    }
+    checkpoint_ = reservation.checkpoint;
+  }
   // As it was planned: only one that no pool can hold is planned so, be it for more than was
   // expected of it.
   const auto sum = [](const auto& of) { return std::accumulate(of.begin(), of.end(), int64_t{0}); };
@@ -451,6 +473,7 @@ void BlockTable::rename(std::span<const BlockAllocator::Move> moves) {
 }
 
 void BlockTable::release_behind(int64_t computed) {
+  if (checkpoint_) drop_state(1);
   for (int group = 0; group < allocator_->groups(); ++group) {
     std::vector<BlockId>& blocks = blocks_[index_of(group)];
     size_t& released = released_[index_of(group)];
@@ -461,7 +484,31 @@ void BlockTable::release_behind(int64_t computed) {
   }
 }
 
+void BlockTable::drop_state(size_t entry) {
+  for (int group = 0; group < allocator_->groups(); ++group) {
+    if (allocator_->rule(group).is_paged()) continue;
+    std::vector<BlockId>& states = blocks_[index_of(group)];
+    allocator_->release(states.at(entry));
+    states.erase(states.begin() + static_cast<std::ptrdiff_t>(entry));
+  }
+  checkpoint_.reset();
+}
+
+std::optional<int64_t> BlockTable::try_cut_end(int64_t tokens) const {
+  if (allocator_->has_states()) {
+    if (!checkpoint_ || *checkpoint_ > tokens) return std::nullopt;
+    tokens = *checkpoint_;
+  }
+  for (int group = 0; group < allocator_->groups(); ++group) {
+    const auto needed = static_cast<size_t>(allocator_->rule(group).unreachable(tokens));
+    if (released_[index_of(group)] > needed) return std::nullopt;
+  }
+  return tokens;
+}
+
 PerGroup<std::optional<BlockId>> BlockTable::cut_back(int64_t tokens) {
+  SPW_ASSERT(try_cut_end(tokens) == tokens);
+  if (checkpoint_) drop_state(0);
   PerGroup<std::optional<BlockId>> cut_into = {};
   PerGroup<int64_t> to_come = promised_;
   for (int group = 0; group < allocator_->groups(); ++group) {
@@ -482,7 +529,7 @@ std::optional<BlockId> BlockTable::cut_group_back(int64_t tokens, int group) {
   std::vector<BlockId>& blocks = blocks_[index_of(group)];
   const auto whole = static_cast<size_t>(tokens / kKvBlockTokens);
   const auto rest = static_cast<int32_t>(tokens % kKvBlockTokens);
-  SPW_ASSERT(pool_ && released_[index_of(group)] <= whole);
+  SPW_ASSERT(pool_);
   if (blocks.size() <= whole && rest > 0) return std::nullopt;  // it went with an earlier cut
   const bool grows_by_blocks =
       !spans_ && (pool_ == allocator_->pools().front() || !allocator_->rule(group).keeps_all());
@@ -519,6 +566,7 @@ void BlockTable::clear() {
   }
   blocks_ = {};
   released_ = {};
+  checkpoint_.reset();
   pool_.reset();
   spans_ = false;
 }

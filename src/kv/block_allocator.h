@@ -53,6 +53,9 @@ struct Reservation {
   PerGroup<int64_t> promised = {};  // blocks of it that are expected to come then
   // Then so many of each pool behind that: of a sequence that spans pools.
   PerGroup<std::array<int64_t, kTierCount>> beyond = {};
+  // A second block of each recurrent group besides, on the device, for a copy of the state that the
+  // sequence has there: of so many tokens.
+  std::optional<int64_t> checkpoint = {};
 };
 
 // Not thread-safe (the engine's thread). Blocks are in pools: a group of layers has one for each
@@ -209,7 +212,8 @@ void rename_block(BlockId& block, std::span<const BlockAllocator::Move> moves);
 // destroyed. Move-only. The allocator must outlive it.
 //
 // The entries of a group are as its rule says: a window's begin with placeholders for the blocks
-// that release_behind() gave back, and a recurrent group has one entry, its state.
+// that release_behind() gave back. A recurrent group has one entry, its state; from take() of a
+// checkpoint until release_behind() or cut_back() it has a second one, the checkpoint.
 //
 // Which memory they are in is a policy, and all of it is here (try_plan()): by their ids, any of
 // them may be in any. They are all of one pool, where one can hold what is expected. A sequence
@@ -242,12 +246,16 @@ class BlockTable {
   void take(const Reservation& reservation);
   // Grows to hold `tokens` tokens: all the blocks needed, or none (false).
   [[nodiscard]] bool try_reserve(int64_t tokens);
-  // Gives back what no token reaches any more now that so many are computed.
+  // Gives back what no token reaches any more now that so many are computed, and the checkpoint.
   void release_behind(int64_t computed);
-  // Holds so many tokens, kMostCutBack fewer than before at most; blocks behind go back where it
+  // The most tokens, up to `tokens`, that cut_back() can leave, of more that are computed: with a
+  // recurrent group those of the checkpoint. Nothing: blocks that the next token would reach, or
+  // the state before it, are gone.
+  [[nodiscard]] std::optional<int64_t> try_cut_end(int64_t tokens) const;
+  // Holds so many tokens, which is what try_cut_end() returned; blocks behind go back where it
   // grows block by block. A block of a group that is cut into and that others hold goes, too: it is
   // returned, still held, for the caller to copy its first tokens to the next block that is taken,
-  // and then to release. A recurrent state stays as it is: whoever cuts has kept an earlier one.
+  // and then to release. The checkpoint is a recurrent group's state from then on.
   [[nodiscard]] PerGroup<std::optional<BlockId>> cut_back(int64_t tokens);
   void clear();
   // Those of its blocks that the allocator gave other ids.
@@ -267,6 +275,9 @@ class BlockTable {
   std::optional<Reservation> try_plan_spanning(int64_t tokens, const PoolRooms& rooms,
                                                const GroupBlocks& begun) const;
   std::optional<BlockId> cut_group_back(int64_t tokens, int group);
+  // Gives back one of the two blocks of recurrent groups with a checkpoint: the first one, which is
+  // the state that was, or the second.
+  void drop_state(size_t entry);
   void promise(const PerGroup<int64_t>& blocks);
   int64_t entries(int group) const { return static_cast<int64_t>(blocks_[index_of(group)].size()); }
 
@@ -277,6 +288,8 @@ class BlockTable {
   PerGroup<int64_t> promised_ = {};  // blocks of it that are expected to come
   GroupBlocks blocks_ = {};
   PerGroup<size_t> released_ = {};  // placeholders, the first of blocks_
+  // Tokens that the checkpoint is of; nothing: there is none.
+  std::optional<int64_t> checkpoint_ = {};
 };
 
 }  // namespace spillway

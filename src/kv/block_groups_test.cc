@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <utility>
@@ -72,6 +73,15 @@ TEST(BlockGroupsTest, APoolIsChosenByTheGroupThatHasLeast) {
   EXPECT_EQ(table.blocks(1).size(), 1u);
 }
 
+// No pool has room for all that is expected. The window's blocks say how far it would get.
+TEST(BlockGroupsTest, APoolThatIsTooSmallIsChosenByTheGroupThatIsShort) {
+  BlockAllocator blocks(Groups{{kFull, {8, 15}}, {window(108), {8, 7}}}, 0, 24);
+  BlockTable table(blocks, 9 * kKvBlockTokens);
+  ASSERT_TRUE(table.try_reserve(24));
+  EXPECT_EQ(table.pool(), Tier::kDevice);
+  EXPECT_TRUE(table.try_reserve(8 * kKvBlockTokens));
+}
+
 TEST(BlockGroupsTest, TheLongestSequenceDoesNotDependOnWindowsThatHaveRoom) {
   const int32_t most = static_cast<int32_t>(window(64).most_blocks(1 << 20, 32));
   EXPECT_EQ(BlockAllocator(Groups{{kFull, {100}}, {window(64), {most}}}, 0, 32).longest(), 1600);
@@ -84,11 +94,146 @@ TEST(BlockGroupsTest, TheLongestSequenceDoesNotDependOnWindowsThatHaveRoom) {
             (32 + 64) * kKvBlockTokens);
 }
 
+// A sequence of `tokens` tokens, whose blocks another holds, too, where it is `shared`.
+struct ToCut {
+  BlockAllocator blocks;
+  BlockTable table;
+  std::vector<BlockId> others = {};
+
+  ToCut(const std::vector<StateRule>& rules, Tier pool, bool shared, int64_t tokens)
+      : blocks(groups_of(rules, pool), 0, 64), table(blocks, tokens) {
+    for (int64_t computed = 0; computed < tokens;) {
+      table.release_behind(computed);
+      computed = std::min(tokens, computed + 13);
+      EXPECT_TRUE(table.try_reserve(computed));
+    }
+    table.release_behind(tokens);
+    for (int group = 0; shared && group < blocks.groups(); ++group)
+      for (const BlockId block : table.held(group)) others.push_back(block);
+    for (const BlockId block : others) blocks.hold(block);
+  }
+  static Groups groups_of(const std::vector<StateRule>& rules, Tier pool) {
+    Groups groups;
+    for (const StateRule& rule : rules)
+      groups.push_back({rule, pool == Tier::kDevice ? std::vector{30} : std::vector{0, 30}});
+    return groups;
+  }
+
+  // Whether each group has all that the next token reaches behind `end` tokens.
+  bool has_all(int64_t end) const {
+    for (int group = 0; group < blocks.groups(); ++group) {
+      const StateRule& rule = blocks.rule(group);
+      int64_t first = 0;
+      if (rule.kind == StateKind::kWindow) first = std::max<int64_t>(0, end + 1 - rule.window);
+      if (rule.kind == StateKind::kChunk) first = end - end % rule.window;
+      for (int64_t position = first; position < end; ++position)
+        if (table.blocks(group)[static_cast<size_t>(position / kKvBlockTokens)].is_released())
+          return false;
+    }
+    return true;
+  }
+
+  // Cuts it back, where that can be done, and lets it grow again. False: it cannot.
+  bool cut(int64_t end, int64_t grown) {
+    const bool can_cut = table.try_cut_end(end).has_value();
+    if (!can_cut) return false;
+    EXPECT_TRUE(has_all(end));
+    PerGroup<std::vector<BlockId>> before;
+    for (int group = 0; group < blocks.groups(); ++group)
+      before[index_of(group)] = table.blocks(group);
+    const auto whole = static_cast<size_t>(end / kKvBlockTokens);
+    const auto cut_into = table.cut_back(end);
+    EXPECT_TRUE(table.try_reserve(grown));
+    for (int group = 0; group < blocks.groups(); ++group) {
+      const std::vector<BlockId>& now = table.blocks(group);
+      for (size_t i = 0; i < now.size(); ++i) {
+        if (i < whole) {
+          EXPECT_EQ(now[i], before[index_of(group)][i]);
+        } else {
+          EXPECT_EQ(blocks.holders(now[i]), 1) << "it is written to";
+        }
+      }
+      const auto& block = cut_into[index_of(group)];
+      if (block) {
+        EXPECT_EQ(*block, before[index_of(group)][whole]);
+        EXPECT_GE(blocks.holders(*block), 2);
+        blocks.release(*block);
+      }
+    }
+    return true;
+  }
+  void end() {
+    table.clear();
+    for (const BlockId block : others) blocks.release(block);
+    EXPECT_EQ(blocks.free(), blocks.total());
+    for (int group = 0; group < blocks.groups(); ++group)
+      for (const Tier pool : blocks.pools())
+        EXPECT_EQ(blocks.unpromised(pool, group), blocks.total(pool, group));
+  }
+};
+
+TEST(BlockGroupsTest, IsCutBackAtEveryLength) {
+  const std::vector<std::vector<StateRule>> models = {
+      {kFull, window(20)}, {kFull, window(1)},    {window(100)},
+      {kFull, chunk(48)},  {chunk(5), window(7)}, {kFull, window(33), chunk(16), kFull}};
+  int refused = 0;
+  for (const auto& rules : models) {
+    for (const Tier pool : {Tier::kDevice, Tier::kHost}) {
+      for (const bool shared : {false, true}) {
+        for (int64_t tokens = 30; tokens <= 150; tokens += 5) {
+          for (int64_t cut = 1; cut <= kMostCutBack; ++cut) {
+            SCOPED_TRACE(testing::Message() << cut << " of " << tokens << " shared " << shared);
+            ToCut of(rules, pool, shared, tokens);
+            ASSERT_TRUE(of.cut(tokens - cut, tokens - cut + 1)) << "a first cut";
+            // Then again, as far as it goes.
+            int64_t end = tokens - cut + 1;
+            while (end > kMostCutBack && of.cut(end - kMostCutBack, end - kMostCutBack + 1))
+              end -= kMostCutBack - 1;
+            refused += end > kMostCutBack ? 1 : 0;
+            of.end();
+            ASSERT_FALSE(testing::Test::HasFailure());
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(BlockGroupsTest, ACheckpointBecomesTheState) {
+  BlockAllocator blocks(Groups{{kFull, {8}}, {kRecurrent, {2}}}, 0, 16);
+  BlockTable table(blocks);
+  ASSERT_TRUE(table.try_reserve(20));
+  EXPECT_EQ(table.try_cut_end(19), std::nullopt) << "the state has all twenty";
+  const BlockId state = table.blocks(1)[0];
+  table.take({.promised = {}, .checkpoint = 20});
+  ASSERT_EQ(table.blocks(1).size(), 2u);
+  const BlockId checkpoint = table.blocks(1)[1];
+  EXPECT_EQ(table.blocks(1)[0], state);
+  EXPECT_EQ(blocks.free(Tier::kDevice, 1), 0);
+  ASSERT_TRUE(table.try_reserve(36));
+  EXPECT_EQ(table.try_cut_end(19), std::nullopt);
+  EXPECT_EQ(table.try_cut_end(25), 20);
+  EXPECT_FALSE(table.cut_back(20)[1]);
+  EXPECT_EQ(table.blocks(1), std::vector{checkpoint});
+  EXPECT_EQ(table.blocks(0).size(), 2u);
+  EXPECT_EQ(blocks.free(Tier::kDevice, 1), 1);
+  EXPECT_EQ(table.try_cut_end(20), std::nullopt) << "it is used up";
+  // One that is not needed goes before the next step.
+  table.take({.checkpoint = 20});
+  table.release_behind(30);
+  EXPECT_EQ(table.blocks(1), std::vector{checkpoint});
+  table.take({.checkpoint = 30});
+  table.clear();
+  EXPECT_EQ(blocks.free(), blocks.total());
+}
+
 // A table as it should be: of each entry the number of the use that its block was taken for.
 constexpr int64_t kReleased = -1;
 struct PlainTable {
   BlockTable table;
   int64_t tokens = 0;
+  int64_t checkpoint = 0;  // tokens that it is of, if there is one
   PerGroup<std::vector<int64_t>> uses = {};
 };
 
@@ -99,13 +244,15 @@ class RandomGroups {
   void run(int steps) {
     for (int step = 0; step < steps && !testing::Test::HasFailure(); ++step) {
       SCOPED_TRACE(step);
-      const int what = below(12);
+      const int what = below(14);
       if (what < 2) tables_.push_back(make_table());
       if (what == 2) share();
       if (what >= 3 && what < 9) grow();
       if (what == 9 && !tables_.empty()) tables_.erase(tables_.begin() + below(size()));
       if (what == 10) resize();
       if (what == 11 && !tables_.empty()) keep(*tables_[pick()]);
+      if (what == 12 && !tables_.empty()) take_checkpoint(*tables_[pick()]);
+      if (what == 13 && !tables_.empty()) cut(*tables_[pick()]);
       check();
     }
     tables_.clear();
@@ -116,7 +263,7 @@ class RandomGroups {
         EXPECT_EQ(blocks_.unpromised(pool, group), blocks_.total(pool, group));
   }
 
-  int64_t refused = 0, shared = 0, released = 0, moved = 0;
+  int64_t refused = 0, shared = 0, released = 0, moved = 0, cuts = 0, refused_cuts = 0;
 
  private:
   static constexpr int64_t kStep = 40;
@@ -155,8 +302,9 @@ class RandomGroups {
     if (!plain.table.try_reserve(tokens)) {
       ++refused;
       EXPECT_TRUE(same(before, blocks_.rooms())) << "all or nothing";
-      if (plain.table.pool() && !plain.table.spans(tokens))
+      if (plain.table.pool() && !plain.table.spans(tokens)) {
         EXPECT_TRUE(is_short(plain, tokens, *plain.table.pool())) << "there is room";
+      }
       return;
     }
     plain.tokens = tokens;
@@ -196,6 +344,7 @@ class RandomGroups {
     plain.table.release_behind(plain.tokens);
     for (int group = 0; group < blocks_.groups(); ++group) {
       std::vector<int64_t>& uses = plain.uses[index_of(group)];
+      if (!blocks_.rule(group).is_paged()) uses.resize(std::min<size_t>(uses.size(), 1));
       const auto all = static_cast<size_t>(blocks_.rule(group).releasable(plain.tokens));
       for (size_t i = 0; i < std::min(all, uses.size()); ++i) {
         released += uses[i] != kReleased ? 1 : 0;
@@ -207,6 +356,50 @@ class RandomGroups {
       EXPECT_LE(static_cast<int64_t>(plain.table.held(group).size()),
                 blocks_.most_blocks(plain.tokens, group) + cut_back);
     }
+  }
+
+  void take_checkpoint(PlainTable& plain) {
+    if (!blocks_.has_states() || plain.tokens == 0) return;
+    for (int group = 0; group < blocks_.groups(); ++group) {
+      const std::vector<BlockId>& states = plain.table.blocks(group);
+      if (blocks_.rule(group).is_paged()) continue;
+      if (states[0].tier != Tier::kDevice || states.size() + blocks_.free(Tier::kDevice, group) < 2)
+        return;
+    }
+    plain.table.take({.checkpoint = plain.tokens});
+    plain.checkpoint = plain.tokens;
+    add_uses(plain);
+  }
+
+  // What is cut into is copied at once.
+  void cut(PlainTable& plain) {
+    const int64_t wanted = plain.tokens - below(2 * kMostCutBack);
+    if (wanted <= 0 || wanted == plain.tokens) return;
+    const std::optional<int64_t> end = plain.table.try_cut_end(wanted);
+    if (!end) {
+      ++refused_cuts;
+      return;
+    }
+    EXPECT_EQ(*end, blocks_.has_states() ? plain.checkpoint : wanted);
+    EXPECT_LE(*end, wanted);
+    if (*end == 0) return;
+    const auto cut_into = plain.table.cut_back(*end);
+    plain.tokens = *end;
+    ++cuts;
+    for (int group = 0; group < blocks_.groups(); ++group) {
+      std::vector<int64_t>& uses = plain.uses[index_of(group)];
+      if (blocks_.rule(group).is_paged()) {
+        uses.resize(plain.table.blocks(group).size());
+      } else if (uses.size() > 1) {
+        uses.erase(uses.begin());
+      }
+      if (const auto& block = cut_into[index_of(group)]) blocks_.release(*block);
+    }
+    if (!plain.table.try_reserve(plain.tokens)) {
+      std::erase_if(tables_, [&](const auto& of) { return of.get() == &plain; });
+      return;
+    }
+    add_uses(plain);
   }
 
   // Begins with the first blocks of another, as a prefix that is found.
@@ -314,7 +507,7 @@ class RandomGroups {
 };
 
 TEST(BlockGroupsTest, NoBlockIsTakenTwiceAndNoneIsLost) {
-  int64_t refused = 0, shared = 0, released = 0, moved = 0;
+  int64_t refused = 0, shared = 0, released = 0, moved = 0, cuts = 0, refused_cuts = 0;
   for (uint32_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
     RandomGroups groups(seed);
@@ -324,7 +517,11 @@ TEST(BlockGroupsTest, NoBlockIsTakenTwiceAndNoneIsLost) {
     shared += groups.shared;
     released += groups.released;
     moved += groups.moved;
+    cuts += groups.cuts;
+    refused_cuts += groups.refused_cuts;
   }
+  EXPECT_GT(cuts, 1000);
+  EXPECT_GT(refused_cuts, 200);
   EXPECT_GT(refused, 1000);
   EXPECT_GT(shared, 500);
   EXPECT_GT(released, 1000);

@@ -27,9 +27,14 @@ struct SequenceView {
   // Tokens in the end, as they are promised room: as predicted, twice that of the answer each time
   // it went beyond. Not more than expected; 0 where nobody predicts.
   int64_t reserved = 0;
-  int outgrown = 0;               // how often it went beyond
-  int64_t blocks = 0;             // that it holds of BlockAllocator::forecast_group()
+  int outgrown = 0;  // how often it went beyond
+  // Blocks of one group of layers, BlockAllocator::forecast_group() where nothing else is said:
+  // those that it holds, and the most that a sequence of any length holds at once.
+  int64_t blocks = 0;
+  int64_t most_blocks = kAnyBlocks;
   std::optional<Tier> pool = {};  // where; nothing: it has none
+
+  static constexpr int64_t kAnyBlocks = int64_t{1} << 40;
 };
 
 // In which order requests begin. A sequence that had begun and lost its blocks goes before all of
@@ -76,19 +81,21 @@ struct AdmissionState {
   double mean_answer = 0;  // 0: nobody knows
 };
 
-// What there will be room for, within one step's plan.
+// What there will be room for in one group of layers, within one step's plan.
 class RoomForecast {
  public:
   virtual ~RoomForecast() = default;
   // Whether it may begin beside all others; it is then one of them.
   [[nodiscard]] virtual bool try_add(const SequenceView& next) = 0;
+  // The last one that was added is not one of them: another group has no room for it. Once.
+  virtual void take_back() = 0;
 };
 
 class Admission {
  public:
   virtual ~Admission() = default;
-  // For a step; `running` are those that go on, `blocks` what they hold and what is free. Null:
-  // whoever has room for what is known of it begins.
+  // For a step, of each paged group; `running` are those that go on, `blocks` what they hold and
+  // what is free. Null: whoever has room for what is known of it begins.
   virtual std::unique_ptr<RoomForecast> forecast(std::span<const SequenceView> /*running*/,
                                                  int64_t /*blocks*/) const {
     return nullptr;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <tuple>
 #include <vector>
 
@@ -21,6 +22,11 @@ int64_t predicted_end(const SequenceView& sequence) {
 
 namespace {
 
+// In the end, of a sequence in a group of layers that may keep only its newest tokens.
+int64_t predicted_blocks(const SequenceView& sequence) {
+  return std::min(blocks_for_tokens(predicted_end(sequence)), sequence.most_blocks);
+}
+
 int64_t answer_of(const SequenceView& sequence) {
   return predicted_end(sequence) - sequence.prompt;
 }
@@ -30,17 +36,19 @@ class SumForecast : public RoomForecast {
  public:
   SumForecast(std::span<const SequenceView> running, int64_t blocks) : left_(blocks) {
     for (const SequenceView& sequence : running)
-      left_ -= std::max(sequence.blocks, blocks_for_tokens(predicted_end(sequence)));
+      left_ -= std::max(sequence.blocks, predicted_blocks(sequence));
   }
   bool try_add(const SequenceView& next) override {
-    const int64_t blocks = blocks_for_tokens(predicted_end(next));
+    const int64_t blocks = predicted_blocks(next);
     if (blocks > left_) return false;
-    left_ -= blocks;
+    left_ -= last_ = blocks;
     return true;
   }
+  void take_back() override { left_ += last_; }
 
  private:
   int64_t left_;
+  int64_t last_ = 0;  // the blocks of the last one that was added
 };
 
 // All grow by a token a step until they end. What they hold is largest just before one of them
@@ -62,7 +70,8 @@ class PeakForecast : public RoomForecast {
     const double variance = variance_ + variance_of(next);
     const int64_t room = room_ - std::llround(spare_ * std::sqrt(variance));
     // Most that wait are told so here: many are asked in each step.
-    if (item.to_come >= peak_.after && peak_.tokens + item.held + peak_.after > room) return false;
+    const int64_t grown = item.grows ? peak_.after : 0;
+    if (item.to_come >= peak_.after && peak_.tokens + item.held + grown > room) return false;
     const auto at =
         std::ranges::lower_bound(going_, item.to_come, std::greater<>(), &Item::to_come);
     const auto place = going_.insert(at, item);
@@ -71,9 +80,15 @@ class PeakForecast : public RoomForecast {
       going_.erase(place);
       return false;
     }
+    before_ = {.place = place - going_.begin(), .variance = variance_, .peak = peak_};
     variance_ = variance;
     peak_ = peak;
     return true;
+  }
+  void take_back() override {
+    going_.erase(going_.begin() + before_.place);
+    variance_ = before_.variance;
+    peak_ = before_.peak;
   }
 
   // When they hold most.
@@ -83,11 +98,19 @@ class PeakForecast : public RoomForecast {
   struct Item {
     int64_t to_come = 0;  // tokens, until it ends
     int64_t held = 0;     // tokens, now
-    bool grows = true;    // by these; not where all that it will need was taken at once
+    // By these; not where all that it will need was taken at once, or where it comes to the most
+    // that it holds before it ends, which then counts from the beginning.
+    bool grows = true;
   };
   struct Peak {
     int64_t tokens = 0;
     int64_t after = 0;  // so many steps
+  };
+  // Before the last one was added.
+  struct Before {
+    std::ptrdiff_t place = 0;  // where it went
+    double variance = 0;
+    Peak peak = {};
   };
   Peak find_peak() const {
     int64_t held = 0, count = 0;
@@ -103,6 +126,10 @@ class PeakForecast : public RoomForecast {
   // The last block of a sequence is half full on average.
   static Item item_of(const SequenceView& sequence) {
     const int64_t end = predicted_end(sequence), to_come = end - sequence.known;
+    if (blocks_for_tokens(end) > sequence.most_blocks)
+      return {.to_come = to_come,
+              .held = std::max(sequence.blocks, sequence.most_blocks) * kKvBlockTokens,
+              .grows = false};
     if (sequence.blocks > blocks_for_tokens(sequence.known + 1) &&
         sequence.blocks >= blocks_for_tokens(end))
       return {.to_come = to_come, .held = sequence.blocks * kKvBlockTokens, .grows = false};
@@ -114,6 +141,7 @@ class PeakForecast : public RoomForecast {
     const int64_t end = predicted_end(sequence);
     int64_t unsure = end - sequence.known;
     if (sequence.expected > 0) unsure = std::clamp<int64_t>(sequence.expected - end, 0, unsure);
+    unsure = std::clamp<int64_t>(sequence.most_blocks * kKvBlockTokens - end, 0, unsure);
     return static_cast<double>(unsure) * static_cast<double>(unsure);
   }
 
@@ -122,6 +150,7 @@ class PeakForecast : public RoomForecast {
   double variance_ = 0;  // of what all have to come, in tokens
   std::vector<Item> going_;
   Peak peak_;
+  Before before_;
 };
 
 }  // namespace

@@ -62,6 +62,43 @@ TEST(PeakBlocksTest, WhatWasTakenAtOnceCountsOnce) {
   EXPECT_EQ(peak_blocks({&sequence, 1}), 12);
 }
 
+// A window holds no more than its blocks, however long the sequence.
+TEST(PeakBlocksTest, AWindowHoldsNoMoreThanItsBlocks) {
+  SequenceView lengthy = view(32'768, 32'768, 33'000);
+  lengthy.blocks = 0;
+  lengthy.most_blocks = 290;
+  EXPECT_EQ(peak_blocks({&lengthy, 1}), 290);
+  SequenceView brief = view(100, 100, 200);
+  brief.most_blocks = 290;
+  SequenceView full = brief;
+  full.most_blocks = SequenceView::kAnyBlocks;
+  EXPECT_EQ(peak_blocks({&brief, 1}), peak_blocks({&full, 1}));
+  for (const Packing packing : {Packing::kSum, Packing::kPeak}) {
+    const auto forecast =
+        PredictedAdmission({.packing = packing, .spare = 1}).forecast({}, 3 * 290);
+    int begun = 0;
+    while (forecast->try_add(lengthy)) ++begun;
+    EXPECT_EQ(begun, 3);
+  }
+}
+
+TEST(PredictedAdmissionTest, WhatIsTakenBackWasNeverAdded) {
+  for (const Packing packing : {Packing::kSum, Packing::kPeak}) {
+    std::mt19937 random(5);
+    const PredictedAdmission admission({.packing = packing, .spare = 0.5});
+    const auto one = admission.forecast({}, 300), other = admission.forecast({}, 300);
+    for (int i = 0; i < 200; ++i) {
+      const auto any = [&] {
+        const auto prompt = 1 + static_cast<int32_t>(random() % 60);
+        return view(prompt, prompt, prompt + 1 + static_cast<int64_t>(random() % 200));
+      };
+      if (one->try_add(any())) one->take_back();
+      const SequenceView next = any();
+      EXPECT_EQ(one->try_add(next), other->try_add(next));
+    }
+  }
+}
+
 TEST(PredictedAdmissionTest, PackingBySumNeverPromisesMoreThanThereIs) {
   const PredictedAdmission admission({.packing = Packing::kSum});
   std::mt19937 random(2);
@@ -205,6 +242,52 @@ TEST(PredictedSimulationTest, RightPredictionsPackedBySumPreemptNobody) {
     }
     EXPECT_EQ(engine.scheduler().preemptions(), 0);
     EXPECT_EQ(engine.scheduler().extensions(), 0);
+  }
+}
+
+// The same where any group may be the one that is short.
+TEST(PredictedSimulationTest, NobodyIsPreemptedInAnyGroup) {
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const auto blocks = [&] { return std::vector{20 + static_cast<int32_t>(random() % 60)}; };
+    SimulatedOptions options = options_for({.packing = Packing::kSum}, 0);
+    options.groups = {{{}, blocks()},
+                      {{StateKind::kWindow, 1 + static_cast<int64_t>(random() % 50)}, blocks()},
+                      {{StateKind::kChunk, 1 + static_cast<int64_t>(random() % 50)}, blocks()}};
+    if (seed % 2 == 0) options.groups.erase(options.groups.begin());
+    if (seed % 4 == 1) std::swap(options.groups[0], options.groups[1]);
+    options.limits.max_step_tokens = 40;
+    SimulatedEngine engine(options);
+    for (int i = 0; i < 80; ++i) engine.submit(any_request(random, 0));
+    while (engine.outstanding() > 0) {
+      engine.step();
+      ASSERT_LT(engine.steps(), 40'000);
+      if (testing::Test::HasFailure()) return;
+    }
+    EXPECT_EQ(engine.exhausted(), 0);
+    EXPECT_EQ(engine.scheduler().preemptions(), 0);
+  }
+}
+
+// Long prompts of a model whose layers all have a window: three have room beside each other.
+TEST(PredictedSimulationTest, LongPromptsOfAWindowAreComputedBesideEachOther) {
+  constexpr StateRule kWindow{StateKind::kWindow, 4096};
+  for (const Packing packing : {Packing::kSum, Packing::kPeak}) {
+    SimulatedOptions options = options_for({.packing = packing}, 0);
+    options.limits.max_step_tokens = 512;
+    options.groups = {
+        {kWindow, {static_cast<int32_t>(3 * kWindow.most_blocks(int64_t{1} << 20, 512))}}};
+    SimulatedEngine engine(options);
+    for (int32_t i = 0; i < 3; ++i)
+      engine.submit({.prompt = std::vector<int32_t>(8192, i), .answer = 50, .predicted = 50});
+    int running = 0;
+    while (engine.outstanding() > 0) {
+      engine.step();
+      running = std::max(running, engine.scheduler().running());
+    }
+    EXPECT_EQ(running, 3);
+    EXPECT_EQ(engine.scheduler().preemptions(), 0);
   }
 }
 

@@ -26,24 +26,31 @@ FoundPrefix PrefixSearch::longest(const IsStored& is_stored) const {
   size_t whole = of_.keys.size();
   for (const Entries& chain : full_) {
     size_t end = chain.blocks.size();
-    if (end == 0 || chain.blocks.back().tier == Tier::kDevice)
-      while (end < whole && is_stored && is_stored(key(end, chain.group), chain.group)) ++end;
+    const bool is_on_device = end == 0 || chain.blocks.back().tier == Tier::kDevice;
+    const auto can_load = [&] {
+      return is_stored && is_on_device && tier_at(full_[0].blocks, end) == Tier::kDevice &&
+             is_stored(key(end, chain.group), chain.group);
+    };
+    while (end < whole && can_load()) ++end;
     whole = std::min(whole, end);
   }
   while (true) {
     // The further the tokens go, the less a window needs.
     const size_t farthest = std::min(of_.most, (whole + 1) * kKvBlockTokens);
-    if (const auto missing = look_at(whole, farthest, is_stored).missing) {
+    const auto missing = look_at(whole, farthest, is_stored).missing;
+    if (missing && *missing < whole) {
       whole = *missing;
       continue;
     }
     if (auto found = try_with_tail(whole, is_stored)) return *std::move(found);
     if (whole == 0) return {};
     Candidate candidate = look_at(whole, whole * kKvBlockTokens, is_stored);
-    const size_t next = candidate.missing.value_or(whole - 1);
+    const size_t next = std::min(candidate.missing.value_or(whole), whole - 1);
     if (!candidate.missing) {
       FoundPrefix found = found_in(std::move(candidate), whole);
-      if (add_ends(of_.keys[whole - 1], /*paged=*/false, is_stored, found)) return found;
+      const bool can_copy = !allocator_.has_states() || ends_on_device(found);
+      if (can_copy && add_ends(of_.keys[whole - 1], /*paged=*/false, is_stored, found))
+        return found;
     }
     whole = next;
   }
@@ -81,8 +88,15 @@ std::optional<size_t> PrefixSearch::look_for(Entries& window, size_t whole, size
     return is_stored && (anchor == nullptr || tier_at(*anchor, entry) == Tier::kDevice) &&
            is_stored(key(entry, group), group);
   };
+  // Without a full group, where a window is depends on where it begins: at another length an entry
+  // that is anywhere may be in the memory that is wanted.
+  const auto is_missing = [&](size_t entry) {
+    return !full_.empty() || (!allocator_.try_peek(key(entry, group)) &&
+                              !(is_stored && is_stored(key(entry, group), group)));
+  };
   // The last entry first: a window that was given out again mostly lacks it, too.
-  if (first < whole && !try_peek(whole - 1) && !can_load(whole - 1)) return whole - 1;
+  if (first < whole && !try_peek(whole - 1) && !can_load(whole - 1) && is_missing(whole - 1))
+    return whole - 1;
   const auto begin = first < whole ? try_peek(first) : std::nullopt;
   for (size_t entry = 0; entry < first; ++entry) {
     const Tier tier = anchor != nullptr ? tier_at(*anchor, entry)
@@ -97,8 +111,13 @@ std::optional<size_t> PrefixSearch::look_for(Entries& window, size_t whole, size
     window.blocks.push_back(*block);
   }
   const bool is_on_device = window.blocks.empty() || window.blocks.back().tier == Tier::kDevice;
-  for (size_t entry = whole; entry-- > next;)
-    if (!is_on_device || !can_load(entry)) return entry;
+  std::optional<size_t> missing;
+  for (size_t entry = whole; entry-- > next;) {
+    if (is_on_device && can_load(entry)) continue;
+    if (is_missing(entry)) return entry;
+    missing = whole;
+  }
+  if (missing) return missing;
   for (; next < whole; ++next) window.loads.push_back(key(next, group));
   return std::nullopt;
 }
@@ -138,18 +157,24 @@ std::optional<FoundPrefix> PrefixSearch::try_with_tail(size_t whole,
         (used < tokens || !add_ends(tail, /*paged=*/false, is_stored, ends)))
       continue;
     Candidate candidate = look_at(whole, whole * kKvBlockTokens + used, is_stored);
-    if (candidate.missing) return std::nullopt;  // shorter ones need more
+    if (candidate.missing && *candidate.missing < whole)
+      return std::nullopt;  // shorter ones need more
+    if (candidate.missing) continue;
     FoundPrefix found = found_in(std::move(candidate), whole);
     found.tokens += static_cast<int32_t>(used);
+    if (!ends_on_device(found)) return std::nullopt;
     found.partly = ends.partly;
-    for (size_t group = 0; group < found.loads.size(); ++group) {
-      const std::vector<BlockId>& blocks = found.blocks[group];
-      if (!blocks.empty() && blocks.back().tier != Tier::kDevice) return std::nullopt;
+    for (size_t group = 0; group < found.loads.size(); ++group)
       std::ranges::copy(ends.loads[group], std::back_inserter(found.loads[group]));
-    }
     return found;
   }
   return std::nullopt;
+}
+
+bool PrefixSearch::ends_on_device(const FoundPrefix& found) {
+  return std::ranges::all_of(found.blocks, [](const std::vector<BlockId>& blocks) {
+    return blocks.empty() || blocks.back().tier == Tier::kDevice;
+  });
 }
 
 bool PrefixSearch::add_ends(const BlockKey& tokens, bool paged, const IsStored& is_stored,

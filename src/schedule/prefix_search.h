@@ -45,7 +45,8 @@ class PrefixSearch {
   };
   struct Candidate {
     std::vector<Entries> windows = {};
-    // The last entry that a window needs and that is not there.
+    // The last entry that a window needs and that is not there, so that no length up to here will
+    // do for which it is needed; `whole`: all are somewhere, but not in the memories for this one.
     std::optional<size_t> missing = {};
   };
   BlockKey key(size_t block, int group) const { return group_key(of_.keys[block], group); }
@@ -55,13 +56,15 @@ class PrefixSearch {
   }
   // Of windows, before the block `whole` of a sequence that has `tokens` tokens.
   Candidate look_at(size_t whole, size_t tokens, const IsStored& is_stored) const;
-  // Returns the last entry that is missing. Each entry must be in the memory that `anchor` says, if
+  // Returns Candidate::missing. Each entry must be in the memory that `anchor` says, if
   // it is not null.
   std::optional<size_t> look_for(Entries& window, size_t whole, size_t tokens,
                                  const IsStored& is_stored,
                                  const std::vector<BlockId>* anchor) const;
   FoundPrefix found_in(Candidate&& candidate, size_t whole) const;
   std::optional<FoundPrefix> try_with_tail(size_t whole, const IsStored& is_stored) const;
+  // Whether it goes on there, where the ends of add_ends() come to.
+  static bool ends_on_device(const FoundPrefix& found);
   // Adds what paged or recurrent groups have under the key of exactly these tokens: the block that
   // they end in, or the state.
   bool add_ends(const BlockKey& tokens, bool paged, const IsStored& is_stored,

@@ -22,8 +22,8 @@ using Name = std::pair<int, Tokens>;
 
 class PrefixModel {
  public:
-  PrefixModel(uint32_t seed, const std::vector<GroupPools>& groups)
-      : random_(seed), blocks_(groups, /*span_blocks=*/0, /*step_tokens=*/512) {
+  PrefixModel(uint32_t seed, const std::vector<GroupPools>& groups, int64_t span_blocks = 0)
+      : random_(seed), blocks_(groups, span_blocks, /*step_tokens=*/512) {
     blocks_.observe_evictions([this](BlockId block, const BlockContents&) {
       for (const Name& name : kept_in_[block]) {
         kept_.erase(name);
@@ -33,9 +33,10 @@ class PrefixModel {
     });
   }
 
-  // A sequence comes and goes, and what it had is kept as an engine keeps it.
-  void compute(const Tokens& tokens) {
-    BlockTable table(blocks_);
+  // A sequence comes and goes, and what it had is kept as an engine keeps it. It chooses its memory
+  // by the tokens that are expected of it.
+  void compute(const Tokens& tokens, int64_t expected = 0) {
+    BlockTable table(blocks_, expected);
     for (size_t computed = 0; computed < tokens.size();) {
       computed = std::min(tokens.size(), computed + 1 + static_cast<size_t>(below(40)));
       table.release_behind(static_cast<int64_t>(computed));
@@ -53,12 +54,19 @@ class PrefixModel {
   }
 
   // Compares what is found with the longest length that the model says. How long it is.
-  int32_t look_for(const Tokens& tokens, size_t most, bool stores) {
+  int32_t look_for(const Tokens& tokens, size_t most, bool stores, bool spans = false,
+                   bool has_stored_tail = false) {
+    spans_ = spans;
+    has_stored_tail_ = has_stored_tail;
     std::vector<BlockKey> keys;
     for (size_t end = kKvBlockTokens; end <= most; end += kKvBlockTokens)
       keys.push_back(key_of(first(tokens, end)));
-    const PrefixSearch search(blocks_,
-                              {.tokens = tokens, .most = most, .first_key = kFirst, .keys = keys});
+    const PrefixSearch search(blocks_, {.tokens = tokens,
+                                        .most = most,
+                                        .first_key = kFirst,
+                                        .keys = keys,
+                                        .spans = spans,
+                                        .has_stored_tail = has_stored_tail});
     std::set<std::pair<uint64_t, uint64_t>> stored;
     for (const auto& [group, of] : stored_) {
       const BlockKey key = group_key(key_of(of), group);
@@ -70,8 +78,15 @@ class PrefixModel {
     const FoundPrefix found = search.longest(stores ? is_stored : nullptr);
     EXPECT_EQ(found.tokens, longest(tokens, most, stores));
     check(tokens, found, is_stored);
+    for (const auto& loads : found.loads) loaded += loads.empty() ? 0 : 1;
+    for (const auto& blocks : found.blocks) elsewhere += on_device(blocks) ? 0 : 1;
+    for (const auto& blocks : found.blocks)
+      spanning += !blocks.empty() && blocks.front().tier != blocks.back().tier ? 1 : 0;
     return found.tokens;
   }
+
+  // Groups of what was found: with blocks to be loaded, in other memories, and in several.
+  int64_t loaded = 0, elsewhere = 0, spanning = 0;
 
   const BlockAllocator& blocks() const { return blocks_; }
   int below(int n) { return static_cast<int>(random_() % static_cast<uint32_t>(n)); }
@@ -93,19 +108,24 @@ class PrefixModel {
   void keep(BlockId block, const Tokens& tokens, int group) {
     if (block.is_released()) return;
     if (!blocks_.keep(block, group_key(key_of(tokens), group))) return;
-    kept_.insert({group, tokens});
+    kept_[{group, tokens}] = block.tier;
     kept_in_[block].insert({group, tokens});
   }
-  bool is_kept(const Tokens& tokens, size_t length, int group) const {
-    return kept_.contains({group, first(tokens, length)});
+  std::optional<Tier> kept_at(const Tokens& tokens, size_t length, int group) const {
+    const auto found = kept_.find({group, first(tokens, length)});
+    return found == kept_.end() ? std::nullopt : std::optional(found->second);
+  }
+  bool is_stored(const Tokens& tokens, size_t length, int group) const {
+    return stored_.contains({group, first(tokens, length)});
+  }
+  static bool on_device(const std::vector<BlockId>& blocks) {
+    return blocks.empty() || blocks.back().tier == Tier::kDevice;
   }
 
   int32_t longest(const Tokens& tokens, size_t most, bool stores) const {
     for (size_t length = most; length > 0; --length) {
       const auto all_have = [&](size_t whole, size_t end) {
-        for (int group = 0; group < blocks_.groups(); ++group)
-          if (!has(tokens, length, whole, end, group, stores)) return false;
-        return true;
+        return has(tokens, length, whole, end, most / kKvBlockTokens, stores);
       };
       bool has_all = length % kKvBlockTokens == 0 && all_have(length / kKvBlockTokens, length);
       // The last block may be copied, also one of which fewer tokens are used than it has.
@@ -118,25 +138,80 @@ class PrefixModel {
     return 0;
   }
 
-  // With so many whole blocks, and a copy of one with `end` tokens where these are fewer.
-  bool has(const Tokens& tokens, size_t length, size_t whole, size_t end, int group,
+  // With so many whole blocks, and a copy of one with `end` tokens where these are fewer. `keys`:
+  // whole blocks of all tokens that may be found.
+  bool has(const Tokens& tokens, size_t length, size_t whole, size_t end, size_t keys,
            bool stores) const {
+    const bool has_tail = length > whole * kKvBlockTokens;
+    const bool is_tail_stored = stores && has_stored_tail_ && whole == keys && end < tokens.size();
+    const auto has_end = [&](size_t of, int group, bool may_load) {
+      const auto tier = kept_at(tokens, of, group);
+      return tier ? *tier == Tier::kDevice : may_load && is_stored(tokens, of, group);
+    };
+    for (int group = 0; group < blocks_.groups(); ++group) {
+      if (!blocks_.rule(group).is_paged()) {
+        if (end != length || !has_end(length, group, stores)) return false;
+      } else if (has_tail && !has_end(end, group, is_tail_stored)) {
+        return false;
+      }
+    }
+    // The memories of the first full group's blocks, or of the first window's: others must agree.
+    std::optional<std::vector<Tier>> anchor;
+    for (const bool full : {true, false}) {
+      for (int group = 0; group < blocks_.groups(); ++group) {
+        const StateRule& rule = blocks_.rule(group);
+        if (!rule.is_paged() || (rule.kind == StateKind::kFull) != full) continue;
+        auto tiers = tiers_of(tokens, length, whole, group, anchor, stores);
+        if (!tiers) return false;
+        if (!anchor) anchor = std::move(tiers);
+      }
+    }
+    // Copies and loads are made on the device.
+    if ((has_tail || blocks_.has_states()) && anchor && !anchor->empty() &&
+        anchor->back() != Tier::kDevice)
+      return false;
+    return true;
+  }
+
+  // The memories of a group's whole blocks, or of placeholders for them: those of a pool as far as
+  // they follow each other, and behind them those that are loaded to the device.
+  std::optional<std::vector<Tier>> tiers_of(const Tokens& tokens, size_t length, size_t whole,
+                                            int group,
+                                            const std::optional<std::vector<Tier>>& anchor,
+                                            bool stores) const {
     const StateRule& rule = blocks_.rule(group);
-    if (rule.kind == StateKind::kRecurrent)
-      return end == length && (is_kept(tokens, length, group) ||
-                               (stores && stored_.contains({group, first(tokens, length)})));
     const auto window = static_cast<size_t>(rule.window);
     size_t from = 0;  // the first position that the next token reaches
     if (rule.kind == StateKind::kWindow) from = length + 1 > window ? length + 1 - window : 0;
     if (rule.kind == StateKind::kChunk) from = length / window * window;
-    if (length > whole * kKvBlockTokens && !is_kept(tokens, end, group)) return false;
-    bool in_pool = true;  // so far; behind those in the pool come those of the store
-    for (size_t block = from / kKvBlockTokens; block < whole; ++block) {
-      const size_t to = (block + 1) * kKvBlockTokens;
-      in_pool = in_pool && is_kept(tokens, to, group);
-      if (!in_pool && !(stores && stored_.contains({group, first(tokens, to)}))) return false;
+    const size_t needed = std::min(whole, from / kKvBlockTokens);
+    const auto kept = [&](size_t block) {
+      return kept_at(tokens, (block + 1) * kKvBlockTokens, group);
+    };
+    const auto agrees = [&](size_t block, Tier tier) {
+      return !anchor || anchor->at(block) == tier;
+    };
+    std::vector<Tier> tiers;
+    for (size_t block = 0; block < needed; ++block) {
+      const Tier own = needed < whole ? kept(needed).value_or(Tier::kDevice) : Tier::kDevice;
+      tiers.push_back(anchor ? anchor->at(block) : own);
     }
-    return true;
+    for (size_t block = needed; block < whole; ++block) {
+      const auto tier = kept(block);
+      if (!tier || !agrees(block, *tier)) break;
+      const bool goes_on = tiers.empty() || tiers.back() == *tier ||
+                           (spans_ && tiers.back() < *tier &&
+                            static_cast<int64_t>(block) % blocks_.span_blocks() == 0);
+      if (!goes_on) break;
+      tiers.push_back(*tier);
+    }
+    for (size_t block = tiers.size(); block < whole; ++block) {
+      if (!tiers.empty() && tiers.back() != Tier::kDevice) return std::nullopt;
+      const bool can_load = stores && is_stored(tokens, (block + 1) * kKvBlockTokens, group);
+      if (!can_load || !agrees(block, Tier::kDevice)) return std::nullopt;
+      tiers.push_back(Tier::kDevice);
+    }
+    return tiers;
   }
 
   // Each block that was found has what is said of it.
@@ -168,19 +243,34 @@ class PrefixModel {
 
   std::mt19937 random_;
   BlockAllocator blocks_;
-  std::set<Name> kept_, stored_;
+  std::map<Name, Tier> kept_;
+  std::set<Name> stored_;
+  bool spans_ = false, has_stored_tail_ = false;  // of the sequence that is looked for
   std::map<BlockId, std::set<Name>> kept_in_;
 };
 
-void compare(const std::vector<StateRule>& rules, bool stores) {
+struct Found {
+  int64_t tokens = 0, loaded = 0, elsewhere = 0, spanning = 0;
+};
+
+void compare(const std::vector<StateRule>& rules, bool stores, int most_pools, Found& all) {
   int64_t found = 0;
-  for (uint32_t seed = 0; seed < 25; ++seed) {
-    SCOPED_TRACE(seed);
+  const uint32_t seeds = most_pools > 1 ? 12 : 20;
+  for (uint32_t seed = 0; seed < seeds; ++seed) {
+    SCOPED_TRACE(testing::Message()
+                 << seed << ", " << rules.size() << " groups, the first "
+                 << static_cast<int>(rules[0].kind) << ", the last "
+                 << static_cast<int>(rules.back().kind) << " " << rules.back().window);
     std::mt19937 random(seed);
+    const uint32_t pools = 1 + static_cast<uint32_t>(random()) % static_cast<uint32_t>(most_pools);
     std::vector<GroupPools> groups;
-    for (const StateRule& rule : rules)
-      groups.push_back({rule, {10 + static_cast<int32_t>(random() % 40)}});
-    PrefixModel model(seed, groups);
+    for (const StateRule& rule : rules) {
+      groups.push_back({rule, {}});
+      for (uint32_t i = 0; i < pools; ++i)
+        groups.back().pools.push_back((pools == 1 ? 10 : 4) + static_cast<int32_t>(random() % 40));
+    }
+    const int64_t span_blocks = pools > 1 && random() % 2 == 0 ? 3 : 0;
+    PrefixModel model(seed, groups, span_blocks);
     // Prompts begin with one of two texts, as far as they do, and answers differ.
     std::vector<Tokens> texts(2);
     for (Tokens& text : texts)
@@ -189,12 +279,18 @@ void compare(const std::vector<StateRule>& rules, bool stores) {
       Tokens tokens = texts[static_cast<size_t>(model.below(2))];
       tokens.resize(static_cast<size_t>(1 + model.below(150)));
       for (int n = model.below(20); n > 0; --n) tokens.push_back(model.below(2));
-      found += model.look_for(tokens, tokens.size() - 1, stores);
-      model.compute(tokens);
+      const bool spans = span_blocks > 0 && model.below(2) == 0;
+      found += model.look_for(tokens, tokens.size() - 1, stores, spans, model.below(2) == 0);
+      const int64_t expected[] = {0, 300, 1 << 20};
+      model.compute(tokens, most_pools > 1 ? expected[model.below(3)] : 0);
     }
     if (testing::Test::HasFailure()) return;
+    all.loaded += model.loaded;
+    all.elsewhere += model.elsewhere;
+    all.spanning += model.spanning;
   }
-  EXPECT_GT(found, 1000);
+  EXPECT_GT(found, most_pools > 1 ? 300 : 1000);
+  all.tokens += found;
 }
 
 constexpr StateRule kAll{}, kState{StateKind::kRecurrent};
@@ -202,19 +298,27 @@ constexpr StateRule window(int64_t tokens) { return {StateKind::kWindow, tokens}
 constexpr StateRule chunk(int64_t tokens) { return {StateKind::kChunk, tokens}; }
 
 TEST(PrefixSearchTest, FindsTheLongestLengthThatEveryGroupHas) {
-  for (const bool stores : {false, true}) {
-    SCOPED_TRACE(stores);
-    compare({kAll}, stores);
-    compare({kAll, window(40)}, stores);
-    compare({window(20), kAll}, stores);
-    compare({window(50)}, stores);
-    compare({kAll, chunk(48)}, stores);
-    compare({kAll, chunk(35)}, stores);
-    compare({kAll, window(1)}, stores);
-    compare({kAll, kState}, stores);
-    compare({kState}, stores);
-    compare({kAll, window(33), chunk(64), kState}, stores);
-    compare({kAll, kAll, window(17), window(60)}, stores);
+  for (const int most_pools : {1, 3}) {
+    Found found;
+    for (const bool stores : {false, true}) {
+      SCOPED_TRACE(testing::Message() << most_pools << " pools, stores " << stores);
+      compare({kAll}, stores, most_pools, found);
+      compare({kAll, window(40)}, stores, most_pools, found);
+      compare({window(20), kAll}, stores, most_pools, found);
+      compare({window(50)}, stores, most_pools, found);
+      compare({window(50), chunk(32)}, stores, most_pools, found);
+      compare({kAll, chunk(48)}, stores, most_pools, found);
+      compare({kAll, chunk(35)}, stores, most_pools, found);
+      compare({kAll, window(1)}, stores, most_pools, found);
+      compare({kAll, kAll}, stores, most_pools, found);
+      compare({kAll, kState}, stores, most_pools, found);
+      compare({kState}, stores, most_pools, found);
+      compare({kAll, window(33), chunk(64), kState}, stores, most_pools, found);
+      compare({kAll, kAll, window(17), window(60)}, stores, most_pools, found);
+    }
+    EXPECT_GT(found.loaded, 1000);
+    EXPECT_EQ(found.elsewhere > 0, most_pools > 1);
+    EXPECT_EQ(found.spanning > 0, most_pools > 1);
   }
 }
 
@@ -249,6 +353,30 @@ TEST(PrefixSearchTest, GroupsAgreeOnTheMemory) {
   const FoundPrefix found = search.longest([](const BlockKey&, int) { return true; });
   EXPECT_EQ(found.tokens, 2 * kKvBlockTokens) << "what is loaded would come to the device";
   EXPECT_EQ(found.blocks[1], block_range(0, 2, Tier::kHost, 1));
+}
+
+// Of two full groups the second has nothing in the pools. It can be loaded, but not to where the
+// blocks of the first are.
+TEST(PrefixSearchTest, AFullGroupIsNotLoadedBesideBlocksInHostMemory) {
+  BlockAllocator blocks({{kAll, {8, 8}}, {kAll, {8, 8}}}, 0, 16);
+  Tokens tokens;
+  for (int32_t i = 0; i < 40; ++i) tokens.push_back(i);
+  const BlockKey start{1, 2};
+  const std::vector<BlockKey> keys = {
+      next_key(start, std::span(tokens).first(16)),
+      next_key(next_key(start, std::span(tokens).first(16)), std::span(tokens).subspan(16, 16))};
+  for (const BlockKey& key : keys) blocks.keep(*blocks.try_allocate(Tier::kHost, 0), key);
+  // The first tokens are in both groups, on the device, in blocks that ended there.
+  const BlockKey tail = next_key(start, std::span(tokens).first(10));
+  for (int group = 0; group < 2; ++group)
+    blocks.keep(*blocks.try_allocate(Tier::kDevice, group),
+                BlockContents{.key = group_key(tail, group), .tokens = 10});
+  const PrefixSearch search(
+      blocks, {.tokens = tokens, .most = tokens.size() - 1, .first_key = start, .keys = keys});
+  const FoundPrefix found = search.longest([](const BlockKey&, int) { return true; });
+  EXPECT_EQ(found.tokens, 10);
+  EXPECT_TRUE(found.blocks[0].empty());
+  EXPECT_TRUE(found.partly[0] && found.partly[1]);
 }
 
 }  // namespace

@@ -70,13 +70,20 @@ class Scheduler {
   void append(RequestId id, int32_t tokens = 1);
   // In the next step in which all known tokens of a sequence that generates are computed, so many
   // tokens that may follow go along, or fewer: nothing else gets less room for them, and no
-  // sequence is preempted. Once; at most kMostCutBack.
+  // sequence is preempted. Once; at most kMostCutBack. With a recurrent group: none where no block
+  // on the device is free for the checkpoint, or where the state is in another memory.
   void propose(RequestId id, int32_t drafts);
   // The newest tokens are no longer known: at most kMostCutBack, and none of the prompt. What is
   // computed of the others stays, so that it goes on with append(). Blocks behind go back; one that
   // is cut into has no key for more than what is left in it and, where others hold it, is copied
-  // before the next step writes to it.
-  void cut_back(RequestId id, int32_t tokens);
+  // before the next step writes to it. With a recurrent group what is computed ends where the last
+  // step began, if that brought drafts; the next step computes the tokens behind that again.
+  //
+  // Windows keep what is reached from kMostCutBack tokens behind the farthest one computed. Where
+  // repeated cuts come to what is gone, or there is no checkpoint, the sequence is preempted (false
+  // is returned) and is computed again: any cuts are right, whatever came before. Drafts of the
+  // last step can always be cut off without that.
+  bool cut_back(RequestId id, int32_t tokens);
   // Finished or cancelled, with `answer` tokens (not said: those appended, and the last one);
   // unknown ids are ignored.
   void remove(RequestId id, std::optional<int64_t> answer = std::nullopt);
@@ -90,8 +97,8 @@ class Scheduler {
   // Blocks of those that run have other ids.
   void rename(std::span<const BlockAllocator::Move> moves);
 
-  // Gives back the blocks that no token of their sequences reaches any more, as behind a window.
-  // Once before each step.
+  // Gives back the blocks that no token of their sequences reaches any more, as behind a window,
+  // and checkpoints. Once before each step.
   void release_behind();
   // The next step; changes nothing. Empty chunks: nothing to do.
   StepPlan prepare() const;
@@ -169,7 +176,10 @@ class Scheduler {
   static bool is_in_prefill(const Sequence& sequence);
   void release_cut_into(Sequence& sequence);
   double mean_answer() const;
-  SequenceView view_of(const Sequence& sequence) const;
+  SequenceView view_of(const Sequence& sequence, int group) const;
+  SequenceView view_of(const Sequence& sequence) const {
+    return view_of(sequence, allocator_.forecast_group());
+  }
   Sequence& at(RequestId id);
   void preempt(Sequence& sequence);
   // Whether both wait for their first turn, and what one costs puts the other back.

@@ -312,6 +312,158 @@ TEST(SchedulerTest, ABlockThatIsCutIntoHasNoKeyForWhatIsGone) {
   EXPECT_EQ(blocks.holders(of[3]), 0);
 }
 
+// Everything that the tokens of a chunk reach is there.
+void check_reachable(const BlockAllocator& blocks, const ScheduledChunk& chunk) {
+  for (int group = 0; group < blocks.groups(); ++group) {
+    const std::vector<BlockId>& table = chunk.table->blocks(group);
+    ASSERT_GE(static_cast<int64_t>(table.size()), blocks_for_tokens(chunk.start + chunk.tokens));
+    for (int32_t i = 0; i < chunk.start + chunk.tokens; ++i) {
+      const BlockId block = table[static_cast<size_t>(i / kKvBlockTokens)];
+      if (i < blocks.rule(group).first_reachable(chunk.start)) continue;
+      EXPECT_FALSE(block.is_released());
+      if (i >= chunk.start) {
+        EXPECT_EQ(blocks.holders(block), 1);
+      }
+    }
+  }
+}
+
+// However often it is cut back, and wherever it is: what is gone is computed again.
+TEST(SchedulerTest, IsCutBackAgainAndAgain) {
+  int preempted = 0, rounds = 0;
+  for (const StateRule rule : {StateRule{StateKind::kWindow, 1}, StateRule{StateKind::kWindow, 7},
+                               StateRule{StateKind::kWindow, 100}, StateRule{StateKind::kChunk, 48},
+                               StateRule{StateKind::kChunk, 5}, StateRule{}}) {
+    for (const bool shared : {false, true}) {
+      for (const Tier pool : {Tier::kDevice, Tier::kHost}) {
+        for (int32_t length = 200; length < 233; ++length) {
+          SCOPED_TRACE(testing::Message() << length << " window " << rule.window << " " << shared);
+          const std::vector<int32_t> pools =
+              pool == Tier::kDevice ? std::vector{40} : std::vector{0, 40};
+          BlockAllocator blocks({{StateRule{}, pools}, {rule, pools}}, 0, 512);
+          Scheduler scheduler(blocks, {.max_step_tokens = 512});
+          begin_answer(scheduler, id(1));
+          scheduler.append(id(1), length - 21);
+          scheduler.release_copies(scheduler.next_step());
+          int32_t known = length;
+          while (known > 20 + kMostCutBack) {
+            std::vector<BlockId> others;
+            for (int group = 0; shared && group < blocks.groups(); ++group)
+              for (const BlockId block : scheduler.table_of(id(1)).held(group))
+                others.push_back(block);
+            for (const BlockId block : others) blocks.hold(block);
+            known -= kMostCutBack;
+            const bool goes_on = scheduler.cut_back(id(1), kMostCutBack);
+            EXPECT_EQ(scheduler.running(), goes_on ? 1 : 0);
+            ++rounds;
+            preempted += goes_on ? 0 : 1;
+            EXPECT_TRUE(goes_on || rule.kind != StateKind::kFull);
+            scheduler.append(id(1));
+            ++known;
+            StepPlan plan;
+            do {
+              plan = scheduler.next_step();
+              ASSERT_EQ(plan.chunks.size(), 1U);
+              check_reachable(blocks, plan.chunks[0]);
+              scheduler.release_copies(plan);
+            } while (!plan.chunks[0].last);
+            EXPECT_EQ(plan.chunks[0].start + plan.chunks[0].tokens, known);
+            EXPECT_EQ(scheduler.computed_of(id(1)), known);
+            for (const BlockId block : others) blocks.release(block);
+            if (testing::Test::HasFailure()) return;
+          }
+          scheduler.remove(id(1));
+          EXPECT_EQ(blocks.free(), blocks.total());
+        }
+      }
+    }
+  }
+  EXPECT_GT(preempted, 0);
+  EXPECT_LT(preempted, rounds / 2);
+}
+
+// Layers with a full group and a recurrent one, which has so many states.
+std::vector<GroupPools> with_states(int32_t states) {
+  return {{StateRule{}, {100, 100}}, {StateRule{StateKind::kRecurrent}, {states, 8}}};
+}
+
+TEST(SchedulerTest, DraftsOfARecurrentGroupHaveACheckpoint) {
+  BlockAllocator blocks(with_states(2), 0, 64);
+  Scheduler scheduler(blocks, {.max_step_tokens = 64, .admission = {.max_sequences = 4}});
+  begin_answer(scheduler, id(1));
+  const BlockId state = scheduler.blocks_of(id(1), 1)[0];
+  scheduler.propose(id(1), 5);
+  StepPlan plan = scheduler.next_step();
+  EXPECT_EQ(plan.chunks[0].drafted, 5);
+  ASSERT_EQ(scheduler.blocks_of(id(1), 1).size(), 2U);
+  const BlockId checkpoint = scheduler.blocks_of(id(1), 1)[1];
+  ASSERT_EQ(plan.copies.size(), 1U);
+  EXPECT_EQ(plan.copies[0].from, state);
+  EXPECT_EQ(plan.copies[0].to, checkpoint);
+  scheduler.release_copies(plan);
+  // Two of five are right: they and the one before are computed again, beside the new one.
+  EXPECT_TRUE(scheduler.cut_back(id(1), 3));
+  EXPECT_EQ(scheduler.computed_of(id(1)), 20);
+  EXPECT_EQ(scheduler.blocks_of(id(1), 1), std::vector{checkpoint});
+  EXPECT_EQ(blocks.free(Tier::kDevice, 1), 1);
+  scheduler.append(id(1));
+  scheduler.propose(id(1), 15);
+  plan = scheduler.next_step();
+  EXPECT_EQ(plan.chunks[0].start, 20);
+  EXPECT_EQ(plan.chunks[0].drafted, kMostCutBack - 4) << "so many may have to be computed again";
+  EXPECT_EQ(plan.chunks[0].tokens, kMostCutBack);
+  EXPECT_TRUE(plan.chunks[0].generates);
+  EXPECT_EQ(scheduler.recomputed_tokens(), 3);
+  scheduler.release_copies(plan);
+  // All were right: nothing is to be computed again, and the checkpoint goes.
+  EXPECT_TRUE(scheduler.cut_back(id(1), 0));
+  scheduler.append(id(1));
+  plan = scheduler.next_step();
+  EXPECT_EQ(plan.chunks[0].start, 36);
+  EXPECT_EQ(plan.chunks[0].tokens, 1);
+  EXPECT_TRUE(plan.copies.empty());
+  EXPECT_EQ(blocks.free(Tier::kDevice, 1), 1);
+  // Without drafts there is none to go back to.
+  EXPECT_FALSE(scheduler.cut_back(id(1), 1));
+  EXPECT_EQ(scheduler.running(), 0);
+  scheduler.append(id(1));
+  plan = scheduler.next_step();
+  EXPECT_EQ(plan.chunks[0].start, 0);
+  EXPECT_EQ(plan.chunks[0].tokens, 37);
+  scheduler.remove(id(1));
+  EXPECT_EQ(blocks.free(), blocks.total());
+}
+
+TEST(SchedulerTest, DraftsWaitWhereNoStateIsFreeOnTheDevice) {
+  struct Case {
+    const char* what;
+    int32_t states, others, drafted;
+  };
+  for (const Case& c : {Case{"there is one", 3, 1, 5}, Case{"others have them", 2, 1, 0},
+                        Case{"it is in host memory", 0, 0, 0}}) {
+    SCOPED_TRACE(c.what);
+    BlockAllocator blocks(with_states(c.states), 0, 64);
+    Scheduler scheduler(blocks, {.max_step_tokens = 64, .admission = {.max_sequences = 4}});
+    for (int32_t i = 0; i < c.others; ++i)
+      begin_answer(scheduler, id(2 + static_cast<uint64_t>(i)));
+    begin_answer(scheduler, id(1));
+    scheduler.propose(id(1), 5);
+    const StepPlan plan = scheduler.next_step();
+    for (const ScheduledChunk& chunk : plan.chunks) {
+      EXPECT_EQ(chunk.drafted, chunk.id == id(1) ? c.drafted : 0);
+      EXPECT_EQ(chunk.tokens, 1 + chunk.drafted);
+    }
+    EXPECT_TRUE(plan.preempted.empty());
+    EXPECT_EQ(plan.copies.size(), c.drafted > 0 ? 1U : 0U);
+    scheduler.release_copies(plan);
+    // What is cancelled or preempted gives back its checkpoint, too.
+    if (c.others > 0) scheduler.preempt_all();
+    scheduler.remove(id(1));
+    scheduler.remove(id(2));
+    EXPECT_EQ(blocks.free(), blocks.total());
+  }
+}
+
 // Not who happens to hold the last blocks, but as where room is short: the youngest, and no more of
 // them than there must be.
 TEST(SchedulerTest, APoolThatShrinksMakesTheLeastValuableGiveWay) {

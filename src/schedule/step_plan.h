@@ -67,7 +67,8 @@ struct StepPlan {
     PerGroup<std::vector<BlockKey>> keys;
   };
   std::vector<Fetch> fetches;
-  // Blocks whose contents are copied before the step: set by apply().
+  // Blocks whose contents are copied before the step, also a recurrent state to its checkpoint: set
+  // by apply().
   struct Copy {
     BlockId from, to;  // of one pool
   };

@@ -168,6 +168,11 @@ class SimulatedEngine : private PrefixSource {
   int64_t drafts_accepted() const { return drafts_accepted_; }
   int64_t tokens_cut() const { return tokens_cut_; }
   int64_t copies_after_cuts() const { return copies_after_cuts_; }
+  int64_t cuts() const { return cuts_; }
+  // Of these, cuts that came to what was gone, so that the sequence was preempted.
+  int64_t preempting_cuts() const { return preempting_cuts_; }
+  // Of cuts of drafts, those of sequences that went on from a checkpoint.
+  int64_t uses_of_checkpoints() const { return uses_of_checkpoints_; }
   // Reused tokens of groups that no longer needed their first blocks, summed over groups.
   int64_t reused_windows() const { return reused_windows_; }
   int64_t most_held(int group) const { return most_held_[index_of(group)]; }
@@ -183,6 +188,7 @@ class SimulatedEngine : private PrefixSource {
     bool begun = false;           // once
     bool runs = false;
     int steps_to_fetch = 0;  // what is stored comes to where it can be loaded from
+    int costly_cuts = 0;     // so far: it was preempted for them, or had to catch up
     PerGroup<std::optional<BlockId>> cut_into = {};
     void lose() {
       computed = 0;
@@ -243,7 +249,7 @@ class SimulatedEngine : private PrefixSource {
     const auto add_block = [&](BlockId block) { add(block.tier, block.number, block.group); };
     for (const ScheduledChunk& chunk : plan.chunks)
       add(chunk.id, chunk.start, chunk.tokens, chunk.drafted, chunk.reused, chunk.last,
-          chunk.generates);
+          chunk.generates, chunk.reservation.checkpoint.value_or(-1));
     for (const auto* ids : {&plan.exhausted, &plan.preempted}) {
       add(-1);
       for (const RequestId id : *ids) add(id);
@@ -476,9 +482,17 @@ class SimulatedEngine : private PrefixSource {
     }
     drafts_accepted_ += accepted;
     sequence.computed += accepted;
-    if (chunk.drafted > 0) scheduler_.cut_back(id, chunk.drafted - accepted);
+    if (chunk.drafted > 0) {
+      EXPECT_TRUE(scheduler_.cut_back(id, chunk.drafted - accepted)) << "drafts can be cut off";
+    }
+    if (allocator_.has_states() && accepted < chunk.drafted) {
+      sequence.computed = chunk.start;  // the checkpoint's
+      ++uses_of_checkpoints_;
+      EXPECT_LE(known(sequence) - sequence.computed, kMostCutBack + 1);
+    }
+    EXPECT_EQ(scheduler_.computed_of(id), sequence.computed);
     scheduler_.append(id);
-    sequence.fresh = 1;
+    sequence.fresh = known(sequence) - sequence.computed;
     sequence.drafts.clear();
     const int most = options_.drafts > 0 ? below(options_.drafts + 1) : 0;
     for (int i = 0; i < most; ++i)
@@ -498,18 +512,39 @@ class SimulatedEngine : private PrefixSource {
   // The newest tokens are others, all of a sudden.
   void cut_back(RequestId id) {
     Sequence& sequence = sequences_.at(id);
+    // Not for ever: one that is computed again each time would never come to its end.
+    if (below(6) > 0 || sequence.costly_cuts >= 20) return;
+    do {
+      cut_back_once(id);
+    } while (below(3) == 0);
+  }
+
+  void cut_back_once(RequestId id) {
+    Sequence& sequence = sequences_.at(id);
     const int32_t most = std::min(options_.cut_back, known(sequence) - sequence.prompt);
-    if (most <= 0 || below(6) > 0) return;
+    if (most <= 0) return;
     const int32_t tokens = 1 + below(most);
+    const bool cuts_into_computed = scheduler_.computed_of(id) > known(sequence) - tokens;
     PerGroup<std::vector<BlockId>> before;
     for (int group = 0; group < allocator_.groups(); ++group)
       before[index_of(group)] = scheduler_.blocks_of(id, group);
-    scheduler_.cut_back(id, tokens);
+    const bool goes_on = scheduler_.cut_back(id, tokens);
+    ++cuts_;
+    sequence.costly_cuts += !goes_on || !generates(sequence) ? 1 : 0;
     sequence.tokens.resize(sequence.tokens.size() - static_cast<size_t>(tokens));
+    sequence.fresh = std::max(0, sequence.fresh - tokens);
     sequence.drafts.clear();
     sequence.computed = scheduler_.computed_of(id);
     EXPECT_LE(sequence.computed, known(sequence));
+    if (!goes_on) {
+      EXPECT_TRUE(cuts_into_computed && sequence.runs);
+      sequence.lose();
+      ++preempting_cuts_;
+    } else if (cuts_into_computed && allocator_.has_states()) {
+      sequence.fresh = std::max(sequence.fresh, known(sequence) - sequence.computed);
+    }
     for (int group = 0; group < allocator_.groups(); ++group) {
+      if (!allocator_.rule(group).is_paged()) continue;
       const size_t left = scheduler_.blocks_of(id, group).size();
       auto& cut_into = sequence.cut_into[index_of(group)];
       if (!sequence.runs || static_cast<size_t>(sequence.computed) <= left * kKvBlockTokens) {
@@ -521,7 +556,7 @@ class SimulatedEngine : private PrefixSource {
     tokens_cut_ += tokens;
     const int32_t others = 1 + below(3);
     for (int32_t i = 0; i < others; ++i) sequence.tokens.push_back(below(5));
-    sequence.fresh = std::max(0, sequence.fresh - tokens) + others;
+    sequence.fresh += others;
     scheduler_.append(id, others);
   }
 
@@ -578,6 +613,8 @@ class SimulatedEngine : private PrefixSource {
     const std::vector<BlockKey> keys = keys_of(tokens);
     const auto rest = tokens.subspan(keys.size() * kKvBlockTokens);
     const BlockKey key = rest.empty() ? keys.back() : next_key(key_before(keys), rest);
+    // A state that has drafts in it is of no use.
+    if (scheduler_.computed_of(id) != sequence.computed) return;
     for (int group = 0; group < allocator_.groups(); ++group)
       if (!allocator_.rule(group).is_paged())
         allocator_.keep(scheduler_.blocks_of(id, group)[0], group_key(key, group));
@@ -631,6 +668,7 @@ class SimulatedEngine : private PrefixSource {
   PerGroup<int64_t> most_held_ = {};
   int64_t exhausted_ = 0;
   int64_t drafts_computed_ = 0, drafts_accepted_ = 0, tokens_cut_ = 0, copies_after_cuts_ = 0;
+  int64_t cuts_ = 0, preempting_cuts_ = 0, uses_of_checkpoints_ = 0;
   uint32_t random_ = 1;
   int in_block_ = 0;
 };

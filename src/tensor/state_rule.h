@@ -18,8 +18,9 @@ enum class StateKind : uint8_t {
   kRecurrent,  // one state a sequence, which each token changes
 };
 
-// A sequence may be cut back by so many of its newest tokens (drafts that were not accepted):
-// whatever these could reach is kept.
+// A sequence may be cut back by so many of its newest tokens (drafts that were not accepted). A
+// window keeps what these can reach. A recurrent group has a checkpoint for a step with drafts: a
+// copy of the state that the sequence had before them.
 inline constexpr int kMostCutBack = 16;
 
 // A model has at most so many groups of layers that keep the same state (model/state_group.h).
@@ -58,7 +59,9 @@ struct StateRule {
     return unreachable(std::max<int64_t>(computed - kMostCutBack, 0));
   }
   // Blocks that a sequence of `tokens` tokens holds at most at once, whose steps bring up to
-  // `step_tokens` of them.
+  // `step_tokens` of them. A recurrent group's checkpoint is not among them: a sequence has it only
+  // for a step that brings drafts, and only where a block is free then. A pool with two blocks for
+  // each sequence always has one.
   int64_t most_blocks(int64_t tokens, int64_t step_tokens) const {
     const int64_t all = entries(tokens);
     if (keeps_all()) return all;
