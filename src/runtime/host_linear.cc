@@ -159,9 +159,13 @@ int64_t HostLinear::tokens_that_fit(const LinearOp& op, const StreamedLinear& st
 
 void HostLinear::start(const LinearOp& op, const StreamedLinear& streamed, StallClock& stalls) {
   const int64_t fit = tokens_that_fit(op, streamed);
+  // Parts of one size: kernels are chosen by tokens, and a last part of one token would be computed
+  // by another kernel, with other bits, than the same token among many.
+  const int64_t parts = (op.x.rows + fit - 1) / fit;
+  const int64_t tokens = (op.x.rows + parts - 1) / std::max<int64_t>(1, parts);
   int64_t first = 0;
-  for (; first + fit < op.x.rows; first += fit) {
-    begin(op.of_tokens(first, fit), streamed);
+  for (; first + tokens < op.x.rows; first += tokens) {
+    begin(op.of_tokens(first, tokens), streamed);
     join(stalls);
   }
   begin(op.of_tokens(first, op.x.rows - first), streamed);
