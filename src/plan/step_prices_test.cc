@@ -121,7 +121,7 @@ TEST_F(StepPricesTest, FewTokensReadTheWeights) {
 }
 
 TEST_F(StepPricesTest, ManyTokensMultiply) {
-  size = {.sequences = 1, .tokens_each = 1024, .keys = 512.5};
+  size = {.sequences = 1, .tokens_each = 1024, .keys = 512.5, .generates = false};
   EXPECT_DOUBLE_EQ(price("qkv")[Worker::kDevice], 3 * 32);
   EXPECT_DOUBLE_EQ(finish_layer(), (1 + 4 + 4) * 32);
   hardware.gpu->prompt_attention_flop_per_s = two_to(31);
@@ -252,7 +252,7 @@ TEST_F(StepPricesTest, SwappedLayersComeAndWhatIsNewGoesBack) {
   EXPECT_DOUBLE_EQ(ticks(EventKind::kLoad, Worker::kToDevice), (128 + 7.5) / 32);
   plan.micro_batch = 1;
   EXPECT_DOUBLE_EQ(ticks(EventKind::kStore, Worker::kToHost), 16.0 / 32) << "of all micro-batches";
-  size = {.sequences = 1, .tokens_each = 24, .keys = 140};
+  size = {.sequences = 1, .tokens_each = 24, .keys = 140, .generates = false};
   EXPECT_DOUBLE_EQ(ticks(EventKind::kLoad, Worker::kToDevice), 128.0 / 128);
   EXPECT_DOUBLE_EQ(ticks(EventKind::kStore, Worker::kToHost), 32.0 / 128);
 }
@@ -286,6 +286,7 @@ TEST_F(StepPricesTest, SparseAttentionReadsAllOfKAndAShareOfV) {
       << "two heads choose for themselves";
   model.spec.kv_heads = 8;
   size.tokens_each = 2;
+  size.generates = false;
   const double sparse = price("qkv")[Worker::kDevice];
   plan.attention_topk = 0;
   EXPECT_DOUBLE_EQ(price("qkv")[Worker::kDevice], sparse);
@@ -371,7 +372,8 @@ TEST_F(StepPricesTest, SumsAreThoseOfTheSchedulesEvents) {
     const double states = below(3) / 2.0;
     layout.activations = {states, 1 - states, 0};
     size.sequences = 1 + below(6);
-    size.tokens_each = below(2) == 0 ? 1 : 64;
+    size.generates = below(2) == 0;
+    size.tokens_each = size.generates ? 1 + 4 * (trial % 2) : 64;
     size.logits = below(3) > 0;
     layout.micro_tokens = below(2) == 0 ? 64 : 1 << 20;
     layout.max_tokens = std::max(layout.micro_tokens, 256);
