@@ -275,6 +275,53 @@ TEST_F(StepPricesTest, HeadsThatShareKeysAttendAtTheirOwnRate) {
   EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], 4);
 }
 
+// Behind a window there is nothing to read, and nothing to multiply with.
+TEST_F(StepPricesTest, AWindowIsAllThatATokenSees) {
+  const double all = price("attention")[Worker::kDevice];
+  const auto with_window = [&](int64_t window, bool in_both) {
+    KvGroupShape full{1, 8, 128, KvType::kF16}, windowed = full;
+    windowed.rule = {StateKind::kWindow, window};
+    if (in_both) {
+      windowed.layers = 2;
+      layout.kv = windowed;
+    } else {
+      layout.kv = KvShapes({windowed, full}, {{0, 0}, {1, 0}});
+    }
+    return price("attention")[Worker::kDevice];
+  };
+  EXPECT_DOUBLE_EQ(with_window(32, true), all / 4);
+  EXPECT_DOUBLE_EQ(with_window(32, false), all * (1 + 0.25) / 2) << "on average over the layers";
+  EXPECT_DOUBLE_EQ(with_window(128, true), all);
+  size = {.sequences = 1, .tokens_each = 1024, .keys = 512, .generates = false};
+  hardware.gpu->prompt_attention_flop_per_s = two_to(31);
+  layout.kv = KvGroupShape{2, 8, 128, KvType::kF16};
+  const double prompt = price("attention")[Worker::kDevice];
+  EXPECT_DOUBLE_EQ(with_window(128, true), prompt / 4);
+  EXPECT_DOUBLE_EQ(with_window(128, false), prompt * (1 + 0.25) / 2);
+  EXPECT_DOUBLE_EQ(with_window(512, true), prompt);
+}
+
+// With drafts a sequence has several tokens in a step: they share what they read of its context,
+// and multiply each for itself.
+TEST_F(StepPricesTest, TokensOfASequenceThatGeneratesReadItsContextOnce) {
+  const double one = price("attention")[Worker::kDevice];
+  size.tokens_each = 5;
+  EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], one);
+  EXPECT_DOUBLE_EQ(price("qkv")[Worker::kDevice], 3) << "the weights are read once";
+  hardware.gpu->prompt_attention_flop_per_s = two_to(31);
+  EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice],
+                   4 * 5 * 128 * 4 * 1024 / two_to(31) / (1 / two_to(10)))
+      << "as 5 tokens of each of 4 sequences, 128 keys";
+  hardware.gpu->prompt_attention_flop_per_s = 0;
+  place_kv(0, 1, 0);
+  plan.attention = AttentionPlace::kCpu;
+  const double on_cpu = price("attention on the CPU")[Worker::kCpu];
+  EXPECT_GT(on_cpu, 0) << "they stay where decoding is, and do not come to the device as prompts";
+  plan.attention_topk = 0.25F;
+  EXPECT_DOUBLE_EQ(price("attention on the CPU")[Worker::kCpu], on_cpu * 5 * (1 + 0.25) / 2)
+      << "each chooses positions of its own";
+}
+
 TEST_F(StepPricesTest, SparseAttentionReadsAllOfKAndAShareOfV) {
   plan.attention_topk = 0.25F;
   EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], (1 + 0.25) / 2);

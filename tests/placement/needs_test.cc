@@ -87,9 +87,9 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     Device& device = with_accelerator ? static_cast<Device&>(accelerator) : host;
     IoQueue queue;
     LoadedModel loaded;
-    constexpr const char* kKinds[] = {"opt-350m", "llama", "mixed"};
+    constexpr const char* kKinds[] = {"opt-350m", "llama", "mixed", "shared"};
     loaded.model =
-        testing_models::tiny_model(kKinds[i % 3], i % 5 == 0 ? DType::kQ4_0 : DType::kF32);
+        testing_models::tiny_model(kKinds[i % 4], i % 5 == 0 ? DType::kQ4_0 : DType::kF32);
     const Footprint needs = footprint(loaded.model, plan, kSize, traits_of(device));
     EXPECT_EQ(device.usage().peak_bytes, 0u) << "asking takes nothing";
     loaded.weights = load_weights(device, loaded.model, {}, {},
@@ -112,8 +112,11 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
 TEST(NeedsTest, ALongSequenceTakesWhatItSaidItNeeds) {
   constexpr RunSize kLong{
       .tokens = 1600, .sequences = 1, .micro_tokens = 64, .kv_type = KvType::kF16};
-  for (const auto& [kind, with_accelerator] :
-       {std::pair("llama", true), {"llama", false}, {"mixed", true}, {"mixed", false}}) {
+  for (const auto& [kind, with_accelerator] : {std::pair("llama", true),
+                                               {"llama", false},
+                                               {"mixed", true},
+                                               {"mixed", false},
+                                               {"shared", true}}) {
     for (const TierShares& kv :
          {TierShares{0.3, 0.7, 0}, {0.2, 0.4, 0.4}, {0, 1, 0}, {0.5, 0, 0.5}, {0, 0, 1}}) {
       for (const AttentionPlace place : {AttentionPlace::kGpu, AttentionPlace::kCpu}) {
