@@ -87,10 +87,12 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     Device& device = with_accelerator ? static_cast<Device&>(accelerator) : host;
     IoQueue queue;
     LoadedModel loaded;
+    RunSize size = kSize;
+    if (i % 3 == 1) size.at_once = 9;  // sequences that share the room of four
     constexpr const char* kKinds[] = {"opt-350m", "llama", "mixed", "shared"};
     loaded.model =
         testing_models::tiny_model(kKinds[i % 4], i % 5 == 0 ? DType::kQ4_0 : DType::kF32);
-    const Footprint needs = footprint(loaded.model, plan, kSize, traits_of(device));
+    const Footprint needs = footprint(loaded.model, plan, size, traits_of(device));
     EXPECT_EQ(device.usage().peak_bytes, 0u) << "asking takes nothing";
     loaded.weights = load_weights(device, loaded.model, {}, {},
                                   {.weights = plan.weight_plan(),
@@ -99,7 +101,7 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
                                    .disk_dir = folder.path(),
                                    .disk_budget = ~uint64_t{0}});
     {
-      Runner runner = make_runner(device, host, queue, loaded, plan, kSize, {folder.path()});
+      Runner runner = make_runner(device, host, queue, loaded, plan, size, {folder.path()});
       run_steps(runner);
     }
     expect_taken(needs.device, device.usage(), "device");
