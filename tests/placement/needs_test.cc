@@ -102,6 +102,7 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
                                    .disk_budget = ~uint64_t{0}});
     {
       Runner runner = make_runner(device, host, queue, loaded, plan, size, {folder.path()});
+      runner.decoder.expect_rows(size.at_work());
       run_steps(runner);
     }
     expect_taken(needs.device, device.usage(), "device");
