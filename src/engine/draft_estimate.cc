@@ -6,21 +6,34 @@
 #include <vector>
 
 #include "plan/footprint.h"
+#include "plan/step_prices.h"
+#include "plan/weight_homes.h"
 
 namespace spillway {
 
-// Drafts are further rows of the same matrices, which the cost model prices as those of a short
-// prompt. It leaves out that each reads the sequence's KV, too, which rows of a sequence read
-// together.
+// Sequences are taken to be half as long as they may be: with drafts or without, a step reads the
+// KV of so many tokens.
 DraftCosts estimate_draft_costs(const Session& session, const DraftOptions& drafts, int sequences) {
   if (drafts.kind != DraftKind::kLookup) return {};
-  const int most = std::max(sequences, rows_with_drafts(sequences, drafts.most_tokens()));
+  const Hardware& hardware = session.hardware();
+  const Model& model = session.loaded->model;
+  const int planned = std::min(sequences, session.plan.sequences.value_or(sequences));
+  const Footprint needs = session.needs_of(session.runner_size(session.planned_tokens(), planned));
+  const std::vector<Tier> homes =
+      weight_homes(!hardware.has_device(), model, session.plan.weight_plan());
   std::vector<std::pair<int, double>> steps;
-  for (int tokens = 1; steps.empty() || steps.back().first < most;
-       tokens = std::min(most, tokens + (tokens + 1) / 2)) {
-    const Workload prompt{{{.count = 1, .prompt = tokens, .generate = 1}}};
-    steps.emplace_back(tokens, session.predict_run(prompt, 1).prefill_s);
-  }
+  const auto add_step = [&](int count, int tokens_each) {
+    const StepSize size{.sequences = count,
+                        .tokens_each = tokens_each,
+                        .keys = std::max(1.0, static_cast<double>(session.planned_tokens()) / 2),
+                        .generates = true};
+    const StepPrices prices(hardware, model, homes, session.plan, needs.layout, size);
+    steps.emplace_back(count * tokens_each, simulate_step(prices).seconds);
+  };
+  for (int count = 1; count < sequences; count += (count + 1) / 2) add_step(count, 1);
+  const int most = std::max(sequences, rows_with_drafts(sequences, drafts.most_tokens()));
+  for (int each = 1; steps.empty() || steps.back().first < most; each += (each + 1) / 2)
+    add_step(sequences, each);
   return DraftCosts(std::move(steps));
 }
 

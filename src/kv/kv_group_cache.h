@@ -50,6 +50,13 @@ class KvGroupCache {
                const KvDisk& disk);
 
   const KvGroupShape& shape() const { return shape_; }
+  // The planes that a view of this group has: keys, and values where there are any, each with the
+  // bytes of one block.
+  struct Plane {
+    std::byte* bytes = nullptr;
+    size_t page = 0;
+  };
+  std::vector<Plane> planes_of(const KvLayerView& view) const;
   int32_t device_blocks() const { return layers_.blocks(); }
   int32_t host_blocks() const { return host_blocks_; }
   int32_t disk_blocks() const { return disk_blocks_; }
@@ -102,12 +109,6 @@ class KvGroupCache {
   }
 
  private:
-  // The planes that a view has, each with the bytes of one block.
-  struct Plane {
-    std::byte* bytes = nullptr;
-    size_t page = 0;
-  };
-  std::vector<Plane> planes_of(const KvLayerView& view) const;
   // In the layers that stay on the device: so many that lie together.
   void copy_on_device(Device& device, const BlockCopy& first, int32_t count) const;
   size_t plane_bytes(int32_t blocks, KvPart part = KvPart::kKeys) const;

@@ -57,6 +57,31 @@ ModelFiles gguf_of(const ModelFiles& folder) {
   return files;
 }
 
+// A window of 0 or none says that there is no window, as transformers and llama.cpp have it.
+TEST(FamilyTest, ReadsWindowsOfFilesAndRefusesAbsurdOnes) {
+  const auto folder_with = [](int64_t window) {
+    ModelFiles files = folder_of("mistral");
+    files.metadata.add("sliding_window", window);
+    return files;
+  };
+  const auto window_in = [](const ModelFiles& files) {
+    const ModelSpec spec = make_spec(family_of(files).read_shape(files));
+    return spec.states.groups.at(0).state.window;
+  };
+  EXPECT_EQ(window_in(folder_of("mistral")), 0);
+  EXPECT_EQ(window_in(folder_with(0)), 0);
+  EXPECT_EQ(window_in(folder_with(127)), 127);
+  EXPECT_EQ(window_in(folder_with(128)), 0) << "as long as the context";
+  EXPECT_EQ(window_in(folder_with(4096)), 0);
+  EXPECT_EQ(window_in(with_tensors(gguf_of(with_tensors(folder_with(100))))), 100);
+  for (const int64_t absurd : {int64_t{-1}, int64_t{1} << 40, INT64_MIN}) {
+    const std::string refusal = error_of([&] { window_in(folder_with(absurd)); });
+    EXPECT_THAT(refusal, HasSubstr("config.json"));
+    EXPECT_THAT(refusal, HasSubstr("sliding_window"));
+    EXPECT_EQ(refusal.find('\n'), std::string::npos);
+  }
+}
+
 int rotated(const ModelFiles& files) { return family_of(files).read_shape(files).rope.dims; }
 
 TEST(FamilyTest, RotatesTheUsualShareOfAHeadWhereTheFileDoesNotSayIt) {

@@ -128,7 +128,8 @@ void set_kind(TransformerShape& shape, Kind kind) {
       return;
     case Kind::kLlama1:
       shape.norm_eps = 1e-6F;
-      [[fallthrough]];
+      set_rope(shape, 10000, shape.head_dim);
+      return;
     case Kind::kMistral01:
       shape.sliding_window = 4096;
       [[fallthrough]];

@@ -50,6 +50,16 @@ TEST(KnownModelsTest, MarksShapesThatOnlyThePlannerKnows) {
   EXPECT_FALSE(try_known_model("gpt-5").has_value());
 }
 
+// Mistral's first 7B is the only one of them that was published with a window; all others attend to
+// all tokens.
+TEST(KnownModelsTest, OnlyMistralsFirstModelHasAWindow) {
+  for (const std::string& name : known_model_names()) {
+    const TransformerShape shape = try_known_model(name).value();
+    EXPECT_EQ(shape.sliding_window, name == "mistral-7b-v0.1" ? 4096 : 0) << name;
+    EXPECT_FALSE(shape.chunked_window) << name;
+  }
+}
+
 TEST(DummyModelTest, TakesItsWeightTypeFromTheName) {
   EXPECT_EQ(describe_dummy_model("llama-2-7b").main_dtype(), DType::kF16);
   const Model model = describe_dummy_model("llama-2-7b:q4_0");

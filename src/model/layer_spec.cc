@@ -103,10 +103,10 @@ class LayerWalk {
         return write(op_->output, read(op_->input));
       case OpKind::kAttention: {
         const AttentionSpec& of = op_->attention;
-        const int64_t q = int64_t{of.heads} * of.head_dim, kv = int64_t{of.kv_heads} * of.head_dim;
-        check(read(op_->input) == q + 2 * kv, "its input is not q, k and v");
+        check(read(op_->input) == of.input_columns(), "its input is not {}",
+              of.owns_state() ? "q, k and v" : "q alone");
         check(op_->output != op_->input, "it cannot be in place");
-        return write(op_->output, q);
+        return write(op_->output, of.q_dim());
       }
       case OpKind::kActivation: {
         const int64_t columns = read(op_->input);

@@ -45,7 +45,7 @@ struct NormSpec {
   bool operator==(const NormSpec&) const = default;
 };
 
-// The input has q, k and v side by side.
+// The input has q, k and v side by side; of a layer that reads another's state, q alone.
 struct AttentionSpec {
   int heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1;
@@ -58,6 +58,8 @@ struct AttentionSpec {
 
   int64_t q_dim() const { return int64_t{heads} * head_dim; }
   int64_t kv_dim() const { return int64_t{kv_heads} * head_dim; }
+  bool owns_state() const { return state_back == 0; }
+  int64_t input_columns() const { return q_dim() + (owns_state() ? 2 * kv_dim() : 0); }
 };
 
 struct ActivationSpec {

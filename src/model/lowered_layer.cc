@@ -106,6 +106,8 @@ class Lowering {
       op.output = next->output;
       ++at_;
     } else if (next->kind == OpKind::kAttention || next->kind == OpKind::kRope) {
+      const OpSpec* const attention = next->kind == OpKind::kRope ? op_at(at_ + 1) : next;
+      if (attention != nullptr && !attention->attention.owns_state()) return check_matrices(1);
       check_matrices(3);
       op.finish = LinearFinish::kAppend;
       if (next->kind == OpKind::kRope) op.rope = at_;

@@ -28,7 +28,8 @@ enum class LinearFinish : uint8_t {
   kActivate,  //
   kGate,      // f(gate) * up: of two matrices, which are split at the same rows
   kAppend,    // q, k and v, which attention follows: where all is on the device they are rotated
-              // and appended with it
+              // and appended with it. Where attention reads another layer's state there is q alone,
+              // which is stored
 };
 
 // Numbers are of LayerSpec::ops; -1: there is none.

@@ -42,6 +42,14 @@ const BoundWeight& weight_of(const Model& whole, int first, const WeightSlot& sl
 
 Model part_of(const Model& whole, int first, int end) {
   SPW_ASSERT(first >= 0 && first < end && end <= whole.spec.layer_count());
+  for (int layer = first; layer < end; ++layer) {
+    const OpSpec* const attention = whole.spec.layer(layer).find("attention");
+    const int back = attention == nullptr ? 0 : attention->attention.state_back;
+    SPW_CHECK(layer - back >= first, kUnsupported,
+              "{}: layer {} reads the keys and values of layer {}, so no part of the model can "
+              "begin with layer {}",
+              whole.spec.name, layer, layer - back, first);
+  }
   Model part{whole.spec, {}};
   ModelSpec& spec = part.spec;
   spec.layers.assign(whole.spec.layers.begin() + first, whole.spec.layers.begin() + end);

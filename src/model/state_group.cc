@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/state_group.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -82,6 +84,11 @@ KvShapes kv_shapes(const StateGroups& states, KvType type) {
   std::vector<KvGroupShape> groups;
   for (const StateGroup& group : states.groups) {
     const std::vector<StatePlaneSpec>& planes = group.state.planes;
+    std::vector<std::string_view> names;
+    for (const StatePlaneSpec& plane : planes) names.push_back(plane.name);
+    SPW_CHECK(planes.size() == 1 || planes.size() == 2, kUnsupported,
+              "a layer keeps {} planes of state ({}); a KV cache has 1 or 2", planes.size(),
+              fmt::join(names, ", "));
     KvGroupShape& shape =
         groups.emplace_back(KvGroupShape{.layers = static_cast<int>(group.layers.size()),
                                          .kv_heads = planes.front().heads,
@@ -94,7 +101,8 @@ KvShapes kv_shapes(const StateGroups& states, KvType type) {
     if (values != shape.plane(KvPart::kKeys)) shape.values = values;
   }
   std::vector<KvLayerPlace> layers;
-  for (const LayerStatePlace& place : states.layers) layers.push_back({place.group, place.index});
+  for (const LayerStatePlace& place : states.layers)
+    layers.push_back({place.group, place.index, place.owns});
   return {std::move(groups), std::move(layers)};
 }
 

@@ -55,7 +55,8 @@ struct StateGroups {
 // has another kind or shape, for windows below 1, and for more than kMostStateGroups groups.
 StateGroups group_states(const std::vector<std::shared_ptr<const LayerSpec>>& layers);
 
-// What a KV cache for these groups is made of, with elements of this type.
+// What a KV cache for these groups is made of, with elements of this type. Throws kUnsupported for
+// layers with more planes than keys and values.
 KvShapes kv_shapes(const StateGroups& states, KvType type);
 
 }  // namespace spillway

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/transformer_shape.h"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "tensor/kv_format.h"
 
 namespace spillway {
 namespace {
@@ -22,7 +25,9 @@ void check_range(const std::string& where, const char* field, int64_t value, int
 // Writes the ops of one list after the other.
 class ListBuilder {
  public:
-  explicit ListBuilder(const TransformerShape& shape) : shape_(shape) {}
+  // `state_back`: as AttentionSpec has it.
+  explicit ListBuilder(const TransformerShape& shape, int state_back = 0)
+      : shape_(shape), state_back_(state_back) {}
 
   Place place(std::string_view scratch, bool f32 = false) { return list_.place(scratch, f32); }
   LayerSpec take() { return std::move(list_); }
@@ -70,14 +75,16 @@ class ListBuilder {
     const int64_t q = shape_.q_dim(), kv = shape_.kv_dim();
     const bool bias = shape_.qkv_bias;
     const Place qkv = place("qkv"), attended = place("attended");
-    linear("qkv",
-           {{.name = "query", .rows = q, .cols = shape_.hidden, .bias = bias},
-            {.name = "key", .rows = kv, .cols = shape_.hidden, .bias = bias},
-            {.name = "value", .rows = kv, .cols = shape_.hidden, .bias = bias}},
-           from, qkv);
+    std::vector<MatrixSpec> matrices = {
+        {.name = "query", .rows = q, .cols = shape_.hidden, .bias = bias}};
+    if (state_back_ == 0) {
+      for (const std::string_view name : {"key", "value"})
+        matrices.push_back({.name = name, .rows = kv, .cols = shape_.hidden, .bias = bias});
+    }
+    linear("qkv", std::move(matrices), from, qkv);
     if (shape_.head_norms) {
       head_norm("query_norm", qkv, 0, q);
-      head_norm("key_norm", qkv, q, kv);
+      if (state_back_ == 0) head_norm("key_norm", qkv, q, kv);
     }
     if (shape_.position == PositionKind::kRope)
       add({.kind = OpKind::kRope, .name = "rope", .input = qkv, .output = qkv, .rope = 0});
@@ -91,6 +98,7 @@ class ListBuilder {
                        .scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim)),
                        .window = shape_.sliding_window,
                        .chunked = shape_.chunked_window && shape_.sliding_window > 0,
+                       .state_back = state_back_,
                        .alibi = shape_.position == PositionKind::kAlibi}});
     return attended;
   }
@@ -130,11 +138,12 @@ class ListBuilder {
   }
 
   const TransformerShape& shape_;
+  const int state_back_;
   LayerSpec list_;
 };
 
-LayerSpec make_layer(const TransformerShape& shape) {
-  ListBuilder b(shape);
+LayerSpec make_layer(const TransformerShape& shape, int state_back = 0) {
+  ListBuilder b(shape, state_back);
   switch (shape.wiring) {
     case ResidualWiring::kPreNorm: {
       const Place normed = b.place("normed");
@@ -164,6 +173,27 @@ LayerSpec make_layer(const TransformerShape& shape) {
     }
   }
   return b.take();
+}
+
+// Equal layers share a list.
+void add_layers(const TransformerShape& shape, ModelSpec& spec) {
+  TransformerShape full = shape;
+  full.sliding_window = 0;
+  const int every = shape.full_attention_every;
+  const auto sees_all = [&](int layer) {
+    return shape.has_no_window() || (every > 0 && (layer + 1) % every == 0);
+  };
+  std::map<std::pair<bool, int>, std::shared_ptr<const LayerSpec>> made;
+  const int owners = shape.layers - shape.shared_kv_layers;
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    const bool all = sees_all(layer);
+    int owner = std::min(layer, owners - 1);
+    while (owner < layer && owner >= 0 && sees_all(owner) != all) --owner;
+    auto& list = made[{all, layer - owner}];
+    if (list == nullptr)
+      list = std::make_shared<const LayerSpec>(make_layer(all ? full : shape, layer - owner));
+    spec.layers.push_back(list);
+  }
 }
 
 LayerSpec make_embedding(const TransformerShape& shape) {
@@ -222,8 +252,19 @@ void validate(const TransformerShape& shape, const std::string& where) {
   check_range(where, "feed-forward size", shape.ffn, 1, 1 << 22);
   check_range(where, "context length", shape.max_context, 1, int64_t{1} << 30);
   check_range(where, "sliding window", shape.sliding_window, 0, int64_t{1} << 30);
+  SPW_CHECK(
+      !shape.chunked_window || shape.has_no_window() || shape.sliding_window % kKvBlockTokens == 0,
+      kUnsupported,
+      "{}: sliding window is {}; layers that attend to chunks take a multiple of {} tokens", where,
+      shape.sliding_window, kKvBlockTokens);
   check_range(where, "layers from one that attends to all tokens to the next",
               shape.full_attention_every, 0, shape.layers);
+  check_range(where, "count of layers without keys and values", shape.shared_kv_layers, 0,
+              shape.layers - 1);
+  if (shape.shared_kv_layers > 0 && !shape.has_no_window() && shape.full_attention_every > 0)
+    check_range(where, "count of layers with keys and values",
+                shape.layers - shape.shared_kv_layers, std::max(2, shape.full_attention_every),
+                shape.layers);
   SPW_CHECK(shape.heads % shape.kv_heads == 0, kInvalidArgument,
             "{}: {} heads are not a multiple of {} KV heads", where, shape.heads, shape.kv_heads);
   SPW_CHECK(std::isfinite(shape.norm_eps) && shape.norm_eps >= 0 && shape.norm_eps < 1,
@@ -264,15 +305,7 @@ ModelSpec make_spec(const TransformerShape& shape) {
   spec.executable = shape.executable;
   if (shape.position == PositionKind::kRope) spec.ropes = {shape.rope};
   spec.embedding = std::make_shared<const LayerSpec>(make_embedding(shape));
-  const auto layer = std::make_shared<const LayerSpec>(make_layer(shape));
-  spec.layers.assign(static_cast<size_t>(shape.layers), layer);
-  if (shape.sliding_window > 0 && shape.full_attention_every > 0) {
-    TransformerShape full = shape;
-    full.sliding_window = 0;
-    const auto full_layer = std::make_shared<const LayerSpec>(make_layer(full));
-    const auto every = static_cast<size_t>(shape.full_attention_every);
-    for (size_t i = every - 1; i < spec.layers.size(); i += every) spec.layers[i] = full_layer;
-  }
+  add_layers(shape, spec);
   spec.head = std::make_shared<const LayerSpec>(make_head(shape));
   finish_lists(spec);
   return spec;

@@ -45,6 +45,9 @@ struct TransformerShape {
   bool chunked_window = false;  // tokens since the last multiple of the window are seen instead
   // With a window: every so many-th layer attends to all tokens; 0: none does.
   int full_attention_every = 0;
+  // The last so many layers have no keys and values: each reads those of the last layer before them
+  // that attends as it does.
+  int shared_kv_layers = 0;
 
   ResidualWiring wiring = ResidualWiring::kPreNorm;
   NormKind norm = NormKind::kRms;
@@ -66,6 +69,9 @@ struct TransformerShape {
   bool tied_head = false;
   bool executable = true;  // as ModelSpec has it
 
+  // Whether all layers attend to all tokens: a window as long as the context hides nothing, and
+  // layers with one keep the same state as those without.
+  bool has_no_window() const { return sliding_window == 0 || sliding_window >= max_context; }
   int64_t q_dim() const { return int64_t{heads} * head_dim; }
   int64_t kv_dim() const { return int64_t{kv_heads} * head_dim; }
 };

@@ -17,7 +17,8 @@ double mlp_seconds(const Hardware& hardware, const std::string& name, int64_t to
   const Footprint needs =
       footprint(model, plan, size, traits_of_machine(hardware, {.host = uint64_t{8} << 30}));
   const auto homes = weight_homes(true, model, plan.weight_plan());
-  const StepPrices prices(hardware, model, homes, plan, needs.layout, {.tokens_each = tokens});
+  const StepPrices prices(hardware, model, homes, plan, needs.layout,
+                          {.tokens_each = tokens, .generates = false});
   double seconds = 0;
   for (const StepEvent& event : schedule_step(prices.shape())) {
     if (event.kind == EventKind::kRun && event_name(*model.spec.lowered, event) == "mlp_up")

@@ -176,6 +176,8 @@ class Scheduling {
       add(Kind::kWait, Subject::kKv, here);
       add(Kind::kRun, Subject::kOp, here);
       add(Kind::kStore, Subject::kKv, here);
+      const bool last = group + 1 == static_cast<int>(shape.swaps.size());
+      stored_kv_ = kv_item(layer, last ? b + 1 : b, last ? 0 : group + 1);
       --kv_loaded_;
       load_kv_ahead();
     }
@@ -248,6 +250,14 @@ class Scheduling {
     return next < batches_ ? next : -1;
   }
 
+  // Whether the next layer whose KV comes reads that of another layer, which has still to write to
+  // it.
+  bool owner_is_at_work() const {
+    const LoweredLayer& layer = shape_.model->layer(next_kv_.layer);
+    const int back = layer.of(layer.attention_op()).attention.state_back;
+    return back > 0 && stored_kv_ < kv_item(next_kv_.layer - back, batches_, 0);
+  }
+
   // Groups of all layers, in the order of their use.
   struct KvItem {
     int layer = 0, batch = 0, group = 0;
@@ -280,6 +290,7 @@ class Scheduling {
     while (kv_loaded_ < shape_.kv_buffers && find_next_kv()) {
       const bool continues = batch(next_kv_.batch).swaps[static_cast<size_t>(next_kv_.group)];
       if (continues && kv_loaded_ > 0) return;
+      if (owner_is_at_work()) return;
       load_next_kv();
     }
   }
@@ -291,6 +302,7 @@ class Scheduling {
   std::vector<StepEvent> events_;
   int rows_loaded_ = -1;  // the batch whose rows have come ahead
   KvItem next_kv_;
+  KvItem stored_kv_;          // behind the last group that has gone
   int kv_loaded_ = 0;         // groups that have come and not gone
   std::vector<int> swapped_;  // layers whose KV is swapped, in their order
   size_t at_swapped_ = 0;     // the next of them

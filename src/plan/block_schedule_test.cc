@@ -447,5 +447,28 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
   }
 }
 
+// A layer that reads the KV of another has it come when that one's has gone back, in all batches.
+TEST(BlockScheduleTest, KvThatAnotherLayerWritesComesBehindIt) {
+  TransformerShape shape = try_known_model("llama-2-7b").value();
+  shape.layers = 4;
+  shape.shared_kv_layers = 2;
+  for (const size_t batches : {1u, 3u}) {
+    StepShape step{.model = make_spec(shape).lowered, .kv_buffers = 2, .overlap = true};
+    step.batches.assign(batches, {.swaps = {false, false}, .logits = true});
+    const std::vector<StepEvent> events = schedule_step(step);
+    int stored = 0, loaded_ahead = 0;
+    for (const StepEvent& event : events) {
+      if (event.subject != EventSubject::kKv) continue;
+      if (event.kind == EventKind::kStore && event.layer == 1) ++stored;
+      if (event.kind != EventKind::kLoad) continue;
+      if (event.layer >= 2) {
+        EXPECT_EQ(stored, 2 * static_cast<int>(batches));
+      }
+      if (event.layer == 1 && stored == 0) ++loaded_ahead;
+    }
+    EXPECT_GE(loaded_ahead, 1) << "layers with KV of their own do not wait";
+  }
+}
+
 }  // namespace
 }  // namespace spillway

@@ -74,6 +74,7 @@ void share_blocks(const TierShares& shares, int64_t run, RunLayout& layout) {
 
 void place_kv(const Plan& plan, const RunSize& size, bool apart, RunLayout& layout) {
   layout.sequence_blocks = blocks_for_tokens(size.tokens);
+  layout.max_concurrent = size.at_work();
   const auto blocks = try_mul(layout.sequence_blocks, size.sequences);
   SPW_CHECK(blocks && *blocks > 0 && *blocks <= std::numeric_limits<int32_t>::max(),
             kInvalidArgument, "a KV cache for {} sequences of {} tokens cannot be made",
@@ -131,6 +132,10 @@ RunLayout layout_run(const Model& model, const Plan& plan, const RunSize& size,
   place_kv(plan, size, !traits.host_visible, layout);
   place_activations(spec, plan, size, traits, streams_weights, layout);
   const int swapped = layout.kv.swapped_group();
+  // A layer whose KV other layers read would have to stay until the last of them has read it: such
+  // a group is not swapped layer by layer.
+  const bool is_shared = layout.kv.readers(swapped) > layout.kv.group(swapped).layers;
+  if (is_shared) return layout;
   layout.turns = {.layers = layout.kv.group(swapped).layers,
                   .blocks = layout.group_blocks(swapped, layout.device_blocks)};
   if (!traits.host_visible && layout.device_blocks > 0) {
@@ -304,14 +309,36 @@ int64_t RunLayout::least_staging() const {
   return blocks_for_tokens(micro_tokens) + 1 + 2 * kAttentionPartBlocks;
 }
 
+// Memory is divided among groups in proportion to what concurrent sequences can hold of each. A
+// full group has all blocks of tokens that there is room for. Beside it a window group has as many
+// blocks as all sequences that may share the room hold together when each has passed its window,
+// and never more than the full group, with which it grows. A recurrent group has the states of that
+// many sequences. A memory has its part of these sequences, by its part of the room.
+//
+// Blocks are of a group, with no unit that all groups share: none is rounded up to another's size.
+// At worst, one pool is used up while another has room. A full group is never behind: its sequences
+// have their windows whatever their lengths are. A window group is, where few sequences are long:
+// of `max_concurrent` windows only those of the sequences that fit the full group are used, which
+// wastes no more than the window group's bytes less one window per such sequence.
+//
+// Where no group keeps all tokens there is nothing to be behind of: then room is for the sequences
+// that were planned, each with its window, and shorter ones share it as they come.
 int32_t RunLayout::group_blocks(int group, int64_t blocks) const {
   const StateRule& rule = kv.group(group).rule;
   if (rule.kind == StateKind::kFull) return static_cast<int32_t>(blocks);
-  const int64_t most = rule.most_blocks(sequence_blocks * kKvBlockTokens, max_tokens);
+  const int64_t all = std::max<int64_t>(blocks, int64_t{device_blocks} + blocks_away());
+  int64_t sequences = (all + sequence_blocks - 1) / sequence_blocks;
+  bool has_full = false;
+  for (int i = 0; i < kv.groups(); ++i)
+    has_full = has_full || kv.group(i).rule.kind == StateKind::kFull;
+  if (has_full || !rule.is_paged()) sequences = std::max(sequences, max_concurrent);
+  // Of a single sequence in several memories any may have its window.
+  const int64_t here = (sequences * blocks + all - 1) / std::max<int64_t>(1, all);
+  int64_t needed = here * rule.most_blocks(sequence_blocks * kKvBlockTokens, max_tokens);
   // A sequence in several memories takes them by whole runs of blocks.
-  const int64_t run = fixed_blocks > 0 ? fixed_blocks : kAttentionPartBlocks;
-  const int64_t rest = blocks % sequence_blocks;
-  return static_cast<int32_t>(blocks / sequence_blocks * most + std::min(rest, most + run));
+  if (rule.is_paged() && blocks % sequence_blocks != 0)
+    needed += fixed_blocks > 0 ? fixed_blocks : kAttentionPartBlocks;
+  return static_cast<int32_t>(std::min(blocks, needed));
 }
 
 uint64_t RunLayout::kv_bytes(int64_t blocks) const {

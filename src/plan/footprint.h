@@ -57,6 +57,7 @@ struct RunLayout {
   // layers keep a part of a sequence has fewer blocks (group_blocks()).
   int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;
   int64_t sequence_blocks = 0;
+  int64_t max_concurrent = 0;  // sequences that may share this room; 0: as many as fit when full
   // In each staging plane. Less than a sequence has: it comes in parts, or where there is not even
   // room for those (least_staging) prompts are attended to on the CPU.
   int32_t staging_blocks = 0;
@@ -82,8 +83,7 @@ struct RunLayout {
   // Blocks of a staging plane through which a sequence of any length comes in parts, each with as
   // many rows as go through a layer together.
   int64_t least_staging() const;
-  // What a group needs where there is room for so many blocks of tokens: a sequence never holds
-  // more than its window, the largest step and what it may be cut back by.
+  // The blocks of a group in a memory that has room for so many blocks of tokens.
   int32_t group_blocks(int group, int64_t blocks) const;
   // The bytes of so many blocks of tokens in all groups.
   uint64_t kv_bytes(int64_t blocks) const;

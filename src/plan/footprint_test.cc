@@ -8,6 +8,8 @@
 #include <random>
 
 #include "base/error.h"
+#include "model/known_models.h"
+#include "model/transformer_shape.h"
 #include "plan/fill.h"
 #include "plan/test_traits.h"
 
@@ -67,6 +69,95 @@ TEST(WindowFootprintTest, AWindowTakesItsTokensTheLargestStepAndABlock) {
   const RunSize few{.tokens = 1024, .sequences = 3, .micro_tokens = 512};
   EXPECT_EQ(footprint(model, {}, few, gpu_traits()).device.of(MemoryTag::kKv),
             3u * 1024 * 32 * 2 * 8 * 128 * 2);
+}
+
+// As Gemma: five of six layers have a window, the sixth attends to all tokens.
+Model model_with_both() {
+  TransformerShape shape = try_known_model("mistral-7b-v0.1").value();
+  shape.layers = 30;
+  shape.full_attention_every = 6;
+  Model model{make_spec(shape), {}};
+  for (const WeightSlot& slot : weight_slots(model.spec))
+    model.weights.push_back({slot, slot.is_vector() ? DType::kF32 : DType::kF16, {}});
+  return model;
+}
+
+// The groups' pools hold as many short sequences as may run concurrently, not only as many as there
+// is room for when all are long.
+TEST(WindowFootprintTest, WindowsOfAllConcurrentSequencesHaveRoom) {
+  const Model model = model_with_both();
+  RunSize size{.tokens = 32'768, .sequences = 3, .micro_tokens = 512};
+  const auto layout_of = [&] { return footprint(model, {}, size, gpu_traits()).layout; };
+  constexpr int64_t kMost = (4096 + 512 + kMostCutBack) / kKvBlockTokens + 1;  // of a sequence
+  RunLayout layout = layout_of();
+  const int window = layout.kv.place(0).group, full = layout.kv.place(5).group;
+  EXPECT_EQ(layout.group_blocks(full, layout.device_blocks), 3 * 2048);
+  EXPECT_EQ(layout.group_blocks(window, layout.device_blocks), 3 * kMost) << "three and no more";
+  size.at_once = 10;
+  layout = layout_of();
+  EXPECT_EQ(layout.group_blocks(full, layout.device_blocks), 3 * 2048);
+  EXPECT_EQ(layout.group_blocks(window, layout.device_blocks), 10 * kMost);
+  // Of 1,024 tokens each: 96 sequences, in either pool.
+  size.at_once = 96;
+  layout = layout_of();
+  constexpr int64_t kShort = 1024 / kKvBlockTokens;
+  EXPECT_EQ(layout.group_blocks(full, layout.device_blocks) / kShort, 96);
+  EXPECT_EQ(layout.group_blocks(window, layout.device_blocks) / kShort, 96);
+  // Each memory has its part of them.
+  size.sequences = 4;
+  size.at_once = 12;
+  Plan plan;
+  plan.kv = {0.25, 0.75, 0};
+  DeviceTraits small = gpu_traits();  // steps take no more tokens than a micro-batch
+  small.memory_bytes = uint64_t{64} << 20;
+  layout = footprint(model, plan, size, small).layout;
+  ASSERT_EQ(layout.max_tokens, 512);
+  EXPECT_EQ(layout.group_blocks(window, layout.device_blocks), std::min<int64_t>(2048, 3 * kMost));
+  EXPECT_EQ(layout.group_blocks(window, layout.host_blocks), 9 * kMost);
+  // Where all layers have a window, no other pool has room that could not be used.
+  size = {.tokens = 32'768, .sequences = 3, .micro_tokens = 512, .at_once = 96};
+  layout = footprint(describe_dummy_model("mistral-7b-v0.1"), {}, size, gpu_traits()).layout;
+  EXPECT_EQ(layout.group_blocks(0, layout.device_blocks), 3 * kMost);
+}
+
+// One state for each concurrent sequence, in F32, whatever the lengths and the KV's type.
+TEST(RecurrentFootprintTest, ASequenceHasOneState) {
+  KvGroupShape recurrent{
+      .layers = 3, .kv_heads = 4, .head_dim = 300, .rule = {.kind = StateKind::kRecurrent}};
+  recurrent.values = KvPlaneShape{1, 7, KvType::kF16};
+  EXPECT_EQ(recurrent.block_bytes(), 3 * (4 * 300 + 7) * 4);
+  RunLayout layout;
+  layout.kv = KvShapes({recurrent, {.layers = 1, .kv_heads = 1, .head_dim = 8}},
+                       {{0, 0}, {0, 1}, {1, 0}, {0, 2}});
+  layout.sequence_blocks = 100;
+  layout.device_blocks = 300;
+  layout.max_tokens = 64;
+  const int64_t states = recurrent.rule.most_blocks(1600, 64);  // of a sequence
+  EXPECT_EQ(layout.group_blocks(0, 300), 3 * states);
+  layout.max_concurrent = 8;
+  EXPECT_EQ(layout.group_blocks(0, 300), 8 * states);
+  EXPECT_EQ(layout.group_blocks(1, 300), 300);
+  EXPECT_EQ(layout.kv_bytes(300),
+            static_cast<uint64_t>(8 * states * recurrent.block_bytes() + 300 * 2 * 16 * 8 * 2));
+  // A sequence in two memories has its state in one of them.
+  layout.max_concurrent = 1;
+  layout.device_blocks = 32;
+  layout.host_blocks = 68;
+  EXPECT_EQ(layout.group_blocks(0, 32), states);
+  EXPECT_EQ(layout.group_blocks(0, 68), states);
+}
+
+// Keys and values of other sizes than each other, and a latent, which is one plane.
+TEST(PlanesFootprintTest, EachPlaneIsCounted) {
+  KvGroupShape differ{.layers = 2, .kv_heads = 2, .head_dim = 16};
+  differ.values = KvPlaneShape{1, 24, KvType::kInt8};
+  KvGroupShape latent{.layers = 1, .kv_heads = 1, .head_dim = 64};
+  latent.values = KvPlaneShape{};
+  RunLayout layout;
+  layout.kv = KvShapes({differ, latent}, {{0, 0}, {0, 1}, {1, 0}});
+  layout.sequence_blocks = layout.device_blocks = 10;
+  const auto values = static_cast<uint64_t>(kv_page_bytes(KvType::kInt8, 24));
+  EXPECT_EQ(layout.kv_bytes(10), 10 * (2 * (2 * 16 * 16 * 2 + values) + 64 * 16 * 2));
 }
 
 // Where weights stream, a step has a row for each of them, and layers wait for several

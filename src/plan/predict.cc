@@ -190,9 +190,10 @@ const Predictor::PricedStep& Predictor::price(const Plan& plan, const RunLayout&
               layout.max_tokens, layout.micro_tokens, layout.weight_slots, layout.weight_stages,
               layout.swapped_layers);
   key.add(layout.activations);
-  key.add_all(size.sequences, size.tokens_each, size.keys, size.logits);
+  key.add_all(layout.turns.blocks, size.sequences, size.tokens_each, size.keys, size.logits,
+              size.generates);
   // What prompts do not depend on.
-  if (size.tokens_each == 1)
+  if (size.generates)
     key.add_all(plan.micro_batch, plan.attention, plan.cpu_attention.value_or(-1));
   const auto [found, added] = steps_.try_emplace(key.take());
   PricedStep& step = found->second;
@@ -224,10 +225,13 @@ Prediction Predictor::predict(const Plan& plan, const Footprint& needs, const Ru
   const double whole = std::clamp(std::floor(step_tokens / std::max(1.0, prompt)), 1.0, at_once);
   if (prompt > 0) {
     const auto step_of = [&](double sequences) {
+      const int64_t each = std::max<int64_t>(1, std::llround(prompt / pieces));
+      // A prompt of one token is computed as a token of an answer is.
       const StepSize prefill{.sequences = static_cast<int64_t>(sequences),
-                             .tokens_each = std::max<int64_t>(1, std::llround(prompt / pieces)),
+                             .tokens_each = each,
                              .keys = prompt_keys_,
-                             .logits = pieces == 1};
+                             .logits = pieces == 1,
+                             .generates = each == 1};
       return estimate(price(plan, needs.layout, prefill, by));
     };
     result.prefill_step = step_of(whole);

@@ -35,7 +35,7 @@ CpuLinearShare cpu_share(const std::vector<CpuLinearShare>& shares, double token
 double sequences_of_a_batch(const Plan& plan, const RunLayout& layout, const StepSize& size) {
   const double most = std::max(1.0, std::floor(static_cast<double>(layout.micro_tokens) /
                                                static_cast<double>(size.tokens_each)));
-  if (size.tokens_each > 1 || plan.micro_batch <= 0) return most;
+  if (!size.generates || plan.micro_batch <= 0) return most;
   return std::min(most, static_cast<double>(plan.micro_batch));
 }
 
@@ -70,15 +70,18 @@ StepPrices::StepPrices(const Hardware& hardware, const ModelSpec& spec,
       size_(size),
       weights_(std::move(weights)),
       kv_type_(layout.kv.group(0).type) {
-  // A prompt's tokens share what they read.
-  keys_read_ = size.tokens_each == 1
+  // A prompt's tokens share what they read, and what they have written themselves is at hand.
+  keys_read_ = size.generates
                    ? size.keys
                    : std::max(0.0, size.keys - static_cast<double>(size.tokens_each) / 2);
   kv_token_bytes_ = layout.kv.mean_token_bytes(std::max(1.0, keys_read_));
-  new_token_bytes_ = layout.kv.mean_token_bytes(1);
+  new_token_bytes_ = layout.kv.mean_new_token_bytes();
   const KvGroupShape& swapped = layout.kv.group(layout.kv.swapped_group());
   swapped_token_bytes_ = static_cast<double>(swapped.layer_block_bytes()) / double{kKvBlockTokens};
-  if (size.tokens_each == 1) traffic_ = kv_traffic(hardware, spec_, kv_type_, plan.attention_topk);
+  keys_seen_ = layout.kv.mean_keys(size.keys);
+  if (size.generates) traffic_ = kv_traffic(hardware, spec_, kv_type_, plan.attention_topk);
+  if (size.generates && plan.attention_topk.value_or(0) > 0)
+    own_reads_ = static_cast<double>(size.tokens_each);
   row_bytes_ = 4.0 * static_cast<double>(spec_.hidden);
   shape_ = {.model = spec_.lowered,
             .streamed = weights_->streamed,
@@ -134,7 +137,7 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
   if (const double away = all * on_host; away > 0 && !layout.parts)
     cpu_share = std::min(1.0, std::floor(away * cpu_share + 1e-6) / away);
   // Prompts are attended to on the device, unless there is no room for KV to come there.
-  if (size_.tokens_each > 1) {
+  if (!size_.generates) {
     const int64_t least = std::min(layout.sequence_blocks, layout.least_staging());
     cpu_share = layout.staging_blocks < least ? 1 : 0;
   }
@@ -238,9 +241,14 @@ double StepPrices::activate(double elements) const {
 
 double StepPrices::attend(const Processor& on, double sequences) const {
   if (sequences <= 0) return 0;
-  if (size_.tokens_each == 1) return attend_bytes(on, kv_bytes(sequences) * traffic_.read);
-  const double pairs = sequences * static_cast<double>(size_.tokens_each) * size_.keys;
-  return prompt_attention_seconds(on, 4 * pairs * static_cast<double>(spec_.q_dim()));
+  const double pairs = sequences * static_cast<double>(size_.tokens_each) * keys_seen_;
+  const auto computed = [&] {
+    return prompt_attention_seconds(on, 4 * pairs * static_cast<double>(spec_.q_dim()));
+  };
+  if (!size_.generates) return computed();
+  // The rows of a sequence share what is read, as far as the products take no longer.
+  const double read = attend_bytes(on, kv_bytes(sequences) * own_reads_ * traffic_.read);
+  return size_.tokens_each == 1 ? read : std::max(read, computed());
 }
 
 EventPrice StepPrices::attend_swapped(const Batch& batch) const {
@@ -249,8 +257,8 @@ EventPrice StepPrices::attend_swapped(const Batch& batch) const {
   price[Worker::kDevice] = attend(hardware_.device(), sequences);
   if (traffic_.over_bus <= 0) return price;
   const double at_home =
-      kv_bytes(sequences - batch.swapped_from_disk / batch.groups) * traffic_.over_bus;
-  const double there = kv_bytes(sequences) * traffic_.read - at_home;
+      kv_bytes(sequences - batch.swapped_from_disk / batch.groups) * own_reads_ * traffic_.over_bus;
+  const double there = kv_bytes(sequences) * own_reads_ * traffic_.read - at_home;
   price[Worker::kDevice] = attend_bytes(hardware_.device(), there);
   price[Worker::kToDevice] = up(at_home);
   return price;
@@ -258,7 +266,7 @@ EventPrice StepPrices::attend_swapped(const Batch& batch) const {
 
 double StepPrices::bytes_of_layer() const {
   // A sequence's last block is half full on average. Prompts come in whole blocks.
-  const double padding = size_.tokens_each == 1 ? (kKvBlockTokens - 1) / 2.0 : 0;
+  const double padding = size_.generates ? (kKvBlockTokens - 1) / 2.0 : 0;
   return resident_ * (keys_read_ + padding) * swapped_token_bytes_;
 }
 double StepPrices::new_bytes_of_layer() const {

@@ -23,9 +23,12 @@ namespace spillway {
 // Of one step.
 struct StepSize {
   int64_t sequences = 1;    // that take part
-  int64_t tokens_each = 1;  // new ones of each: 1 in decoding, more of prompts
+  int64_t tokens_each = 1;  // new ones of each
   double keys = 1;          // that a token sees on average, itself included
   bool logits = true;
+  // The sequences generate: each attends from its newest tokens (one, or with drafts several) to
+  // the KV of its whole context. Else these are tokens of prompts.
+  bool generates = true;
 };
 
 // Where a step's time goes. Layer by layer the busiest worker decides (FlexGen, A.3): as if
@@ -140,6 +143,10 @@ class StepPrices {
   // layer whose KV may be swapped.
   double kv_token_bytes_ = 0, new_token_bytes_ = 0, swapped_token_bytes_ = 0;
   double keys_read_ = 0;  // of a sequence, once in a step
+  // Keys that a token sees, on average over the layers: behind a window there are none.
+  double keys_seen_ = 0;
+  // Rows that read a sequence's KV each for itself: those that choose some of its positions.
+  double own_reads_ = 1;
   // Of prompts that come in parts: so many micro-batches have rows of one, and each reads them all.
   double readers_ = 1;
   std::vector<Batch> batch_kinds_;

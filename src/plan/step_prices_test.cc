@@ -121,7 +121,7 @@ TEST_F(StepPricesTest, FewTokensReadTheWeights) {
 }
 
 TEST_F(StepPricesTest, ManyTokensMultiply) {
-  size = {.sequences = 1, .tokens_each = 1024, .keys = 512.5};
+  size = {.sequences = 1, .tokens_each = 1024, .keys = 512.5, .generates = false};
   EXPECT_DOUBLE_EQ(price("qkv")[Worker::kDevice], 3 * 32);
   EXPECT_DOUBLE_EQ(finish_layer(), (1 + 4 + 4) * 32);
   hardware.gpu->prompt_attention_flop_per_s = two_to(31);
@@ -252,7 +252,7 @@ TEST_F(StepPricesTest, SwappedLayersComeAndWhatIsNewGoesBack) {
   EXPECT_DOUBLE_EQ(ticks(EventKind::kLoad, Worker::kToDevice), (128 + 7.5) / 32);
   plan.micro_batch = 1;
   EXPECT_DOUBLE_EQ(ticks(EventKind::kStore, Worker::kToHost), 16.0 / 32) << "of all micro-batches";
-  size = {.sequences = 1, .tokens_each = 24, .keys = 140};
+  size = {.sequences = 1, .tokens_each = 24, .keys = 140, .generates = false};
   EXPECT_DOUBLE_EQ(ticks(EventKind::kLoad, Worker::kToDevice), 128.0 / 128);
   EXPECT_DOUBLE_EQ(ticks(EventKind::kStore, Worker::kToHost), 32.0 / 128);
 }
@@ -275,6 +275,53 @@ TEST_F(StepPricesTest, HeadsThatShareKeysAttendAtTheirOwnRate) {
   EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], 4);
 }
 
+// Behind a window there is nothing to read, and nothing to multiply with.
+TEST_F(StepPricesTest, AWindowIsAllThatATokenSees) {
+  const double all = price("attention")[Worker::kDevice];
+  const auto with_window = [&](int64_t window, bool in_both) {
+    KvGroupShape full{1, 8, 128, KvType::kF16}, windowed = full;
+    windowed.rule = {StateKind::kWindow, window};
+    if (in_both) {
+      windowed.layers = 2;
+      layout.kv = windowed;
+    } else {
+      layout.kv = KvShapes({windowed, full}, {{0, 0}, {1, 0}});
+    }
+    return price("attention")[Worker::kDevice];
+  };
+  EXPECT_DOUBLE_EQ(with_window(32, true), all / 4);
+  EXPECT_DOUBLE_EQ(with_window(32, false), all * (1 + 0.25) / 2) << "on average over the layers";
+  EXPECT_DOUBLE_EQ(with_window(128, true), all);
+  size = {.sequences = 1, .tokens_each = 1024, .keys = 512, .generates = false};
+  hardware.gpu->prompt_attention_flop_per_s = two_to(31);
+  layout.kv = KvGroupShape{2, 8, 128, KvType::kF16};
+  const double prompt = price("attention")[Worker::kDevice];
+  EXPECT_DOUBLE_EQ(with_window(128, true), prompt / 4);
+  EXPECT_DOUBLE_EQ(with_window(128, false), prompt * (1 + 0.25) / 2);
+  EXPECT_DOUBLE_EQ(with_window(512, true), prompt);
+}
+
+// With drafts a sequence has several tokens in a step: they share what they read of its context,
+// and multiply each for itself.
+TEST_F(StepPricesTest, TokensOfASequenceThatGeneratesReadItsContextOnce) {
+  const double one = price("attention")[Worker::kDevice];
+  size.tokens_each = 5;
+  EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], one);
+  EXPECT_DOUBLE_EQ(price("qkv")[Worker::kDevice], 3) << "the weights are read once";
+  hardware.gpu->prompt_attention_flop_per_s = two_to(31);
+  EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice],
+                   4 * 5 * 128 * 4 * 1024 / two_to(31) / (1 / two_to(10)))
+      << "as 5 tokens of each of 4 sequences, 128 keys";
+  hardware.gpu->prompt_attention_flop_per_s = 0;
+  place_kv(0, 1, 0);
+  plan.attention = AttentionPlace::kCpu;
+  const double on_cpu = price("attention on the CPU")[Worker::kCpu];
+  EXPECT_GT(on_cpu, 0) << "they stay where decoding is, and do not come to the device as prompts";
+  plan.attention_topk = 0.25F;
+  EXPECT_DOUBLE_EQ(price("attention on the CPU")[Worker::kCpu], on_cpu * 5 * (1 + 0.25) / 2)
+      << "each chooses positions of its own";
+}
+
 TEST_F(StepPricesTest, SparseAttentionReadsAllOfKAndAShareOfV) {
   plan.attention_topk = 0.25F;
   EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], (1 + 0.25) / 2);
@@ -286,6 +333,7 @@ TEST_F(StepPricesTest, SparseAttentionReadsAllOfKAndAShareOfV) {
       << "two heads choose for themselves";
   model.spec.kv_heads = 8;
   size.tokens_each = 2;
+  size.generates = false;
   const double sparse = price("qkv")[Worker::kDevice];
   plan.attention_topk = 0;
   EXPECT_DOUBLE_EQ(price("qkv")[Worker::kDevice], sparse);
@@ -371,7 +419,8 @@ TEST_F(StepPricesTest, SumsAreThoseOfTheSchedulesEvents) {
     const double states = below(3) / 2.0;
     layout.activations = {states, 1 - states, 0};
     size.sequences = 1 + below(6);
-    size.tokens_each = below(2) == 0 ? 1 : 64;
+    size.generates = below(2) == 0;
+    size.tokens_each = size.generates ? 1 + 4 * (trial % 2) : 64;
     size.logits = below(3) > 0;
     layout.micro_tokens = below(2) == 0 ? 64 : 1 << 20;
     layout.max_tokens = std::max(layout.micro_tokens, 256);

@@ -303,7 +303,7 @@ void Decoder::count_attention(const KvCache& kv) {
     const std::vector<int>& layers = spec_.states.groups[static_cast<size_t>(group)].layers;
     const KvLayerView pages = kv.layer(layers.front());
     const AttentionParams params = attention_params(layers.front());
-    const auto count = static_cast<int>(layers.size());
+    const int count = kv.shapes().readers(group);
     for (const MicroBatch& batch : step_.batches) {
       const KvRows& rows = batch.of(group);
       traffic_.add(rows.resident.spans, pages, params, count);

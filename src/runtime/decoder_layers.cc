@@ -199,7 +199,7 @@ void Decoder::begin_attention(int layer, const MicroBatch& batch) {
   const LoweredLayer& list = model_->layer(layer);
   const LoweredOp& lowered = list.ops[static_cast<size_t>(list.attention_op())];
   const OpSpec& of = list.spec->ops[static_cast<size_t>(lowered.op)];
-  now_.qkv = at(list, of.input, batch.tokens, of.attention.q_dim() + 2 * of.attention.kv_dim());
+  now_.qkv = at(list, of.input, batch.tokens, of.attention.input_columns());
   now_.attended = at(list, of.output, batch.tokens, of.attention.q_dim());
   const int rope = lowered.rope < 0 ? -1 : list.spec->ops[static_cast<size_t>(lowered.rope)].rope;
   now_.angles = angles_of(batch, rope);
@@ -227,18 +227,23 @@ void Decoder::attend_on_device(int layer, const KvCache& kv, const MicroBatch& b
 
 Decoder::PathActivations Decoder::rows_on(int layer, const PathRows& path) const {
   const Activations rows = now_.qkv.row_range(path.first_row, path.rows);
-  const int64_t q_dim = attention_of(layer).q_dim(), kv_dim = attention_of(layer).kv_dim();
+  const AttentionSpec& of = attention_of(layer);
+  const int64_t q_dim = of.q_dim(), kv_dim = of.kv_dim();
   return {rows,
           rows.columns(0, q_dim),
-          rows.columns(q_dim, kv_dim),
-          rows.columns(q_dim + kv_dim, kv_dim),
+          of.owns_state() ? rows.columns(q_dim, kv_dim) : Activations{},
+          of.owns_state() ? rows.columns(q_dim + kv_dim, kv_dim) : Activations{},
           now_.angles.empty() ? now_.angles : now_.angles.row_range(path.first_row, path.rows),
           now_.attended.row_range(path.first_row, path.rows)};
 }
 
 void Decoder::append_and_attend(int layer, const PathRows& path, const KvLayerView& view) {
   const PathActivations rows = rows_on(layer, path);
-  ops_.rope_and_append(rows.q, rows.k, rows.v, rows.angles, now_.rope_style, view, path.spans);
+  if (attention_of(layer).owns_state()) {
+    ops_.rope_and_append(rows.q, rows.k, rows.v, rows.angles, now_.rope_style, view, path.spans);
+  } else {
+    rope_rows(layer, rows);
+  }
   if (observer_) observer_(rows.q, view, path.spans, attention_params(layer));
   ops_.attention(rows.q, view, path.spans, attention_params(layer), rows.out);
 }
@@ -248,7 +253,8 @@ void Decoder::attend_swapped(int layer, const MicroBatch& batch, const SwapGroup
   begin_attention(layer, batch);
   if (!group.parts) return append_and_attend(layer, group, view);
   const PathActivations rows = rows_on(layer, group);
-  if (!group.written.empty()) ops_.kv_append(rows.k, rows.v, view, group.written);
+  if (!group.written.empty() && attention_of(layer).owns_state())
+    ops_.kv_append(rows.k, rows.v, view, group.written);
   device_.attention_parts().attend_part(rows.q, view, group.spans, attention_params(layer),
                                         now_.sums);
 }
@@ -257,7 +263,7 @@ void Decoder::rope_rows(int layer, const PathActivations& rows) {
   if (rows.angles.empty() || rows.q.rows == 0) return;
   const int head_dim = attention_of(layer).head_dim;
   ops_.rope(rows.q, head_dim, rows.angles, now_.rope_style);
-  ops_.rope(rows.k, head_dim, rows.angles, now_.rope_style);
+  if (attention_of(layer).owns_state()) ops_.rope(rows.k, head_dim, rows.angles, now_.rope_style);
 }
 
 AttentionSums Decoder::sums_of(const MicroBatch& batch) {
@@ -272,7 +278,8 @@ void Decoder::begin_parts(int layer, const KvCache& kv, const MicroBatch& batch)
   const PathActivations rows = rows_on(layer, {batch.parted.first_row, batch.parted.rows, {}});
   rope_rows(layer, rows);
   const std::vector<SequenceSpan>& written = kv_rows(batch, layer).parted.written;
-  if (!written.empty()) ops_.kv_append(rows.k, rows.v, kv.layer(layer), written);
+  if (!written.empty() && attention_of(layer).owns_state())
+    ops_.kv_append(rows.k, rows.v, kv.layer(layer), written);
   now_.sums = sums_of(batch);
   device_.attention_parts().clear_sums(now_.sums);
 }

@@ -90,18 +90,21 @@ AttentionSums HostAttention::host_sums(int64_t rows) const {
 
 // On the lane: the only one that uses the host's ops meanwhile.
 void HostAttention::compute(const KvLayerView& kv, const HostRows& rows,
-                            const AttentionParams& params) {
+                            const AttentionParams& params, bool appends) {
   const auto begin = std::chrono::steady_clock::now();
-  const int64_t kv_dim = int64_t{kv.kv_heads} * kv.head_dim, columns = q_dim_ + 2 * kv_dim;
+  const int64_t kv_dim = int64_t{kv.kv_heads} * kv.head_dim;
+  const int64_t columns = q_dim_ + (appends ? 2 * kv_dim : 0);
   const Activations stored{type_, rows.rows, columns, columns, qkv_.data()};
   const Activations all = as_floats(stored, floats_);
-  const Activations q = all.columns(0, q_dim_), k = all.columns(q_dim_, kv_dim),
-                    v = all.columns(q_dim_ + kv_dim, kv_dim);
-  if (type_ == DType::kF16) {
-    find_saturated(stored.columns(q_dim_, kv_dim), k, {kv.layer, KvPart::kKeys, true});
-    find_saturated(stored.columns(q_dim_ + kv_dim, kv_dim), v, {kv.layer, KvPart::kValues, true});
+  const Activations q = all.columns(0, q_dim_);
+  if (appends) {
+    const Activations k = all.columns(q_dim_, kv_dim), v = all.columns(q_dim_ + kv_dim, kv_dim);
+    if (type_ == DType::kF16) {
+      find_saturated(stored.columns(q_dim_, kv_dim), k, {kv.layer, KvPart::kKeys, true});
+      find_saturated(stored.columns(q_dim_ + kv_dim, kv_dim), v, {kv.layer, KvPart::kValues, true});
+    }
+    host_.ops().kv_append(k, v, kv, rows.written);
   }
-  host_.ops().kv_append(k, v, kv, rows.written);
   if (rows.shared_rows > 0) {
     AttentionParts& parts = host_.attention_parts();
     const AttentionSums sums = host_sums(rows.shared_rows);
@@ -137,9 +140,10 @@ void HostAttention::compute(const KvLayerView& kv, const HostRows& rows,
 void HostAttention::start(const Activations& qkv, const KvLayerView& kv, const HostRows& rows,
                           const AttentionParams& params, const Activations& out,
                           const AttentionSums& sums, KvSwap* stores) {
+  const bool appends = qkv.stride > q_dim_;
   SPW_ASSERT(rows.rows > 0 && rows.rows <= static_cast<int64_t>(every_row_.size()) &&
              qkv.rows == rows.rows && qkv.dtype == type_ && out.dtype == type_ &&
-             qkv.stride == q_dim_ + 2 * int64_t{kv.kv_heads} * kv.head_dim &&
+             qkv.stride == q_dim_ + (appends ? 2 * int64_t{kv.kv_heads} * kv.head_dim : 0) &&
              qkv.stride <= q_dim_ + 2 * kv_dim_ && out.stride == q_dim_ && out.rows == rows.rows &&
              sums.rows() == rows.shared_rows);
   if (rows.shared_rows > 0) prepare_parts(params.heads);
@@ -150,7 +154,8 @@ void HostAttention::start(const Activations& qkv, const KvLayerView& kv, const H
   side_->wait(*made_);
   if (stores != nullptr) stores->wait_for_stores(*side_);
   side_->copy_to_host({&down, 1});
-  number_ = lane_.start(*side_, *ready_, [this, kv, &rows, params] { compute(kv, rows, params); });
+  number_ = lane_.start(*side_, *ready_,
+                        [this, kv, &rows, params, appends] { compute(kv, rows, params, appends); });
   out_ = out;
   sums_ = sums;
   if (!overlap_) lane_.synchronize();

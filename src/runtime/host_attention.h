@@ -34,7 +34,8 @@ class HostAttention {
   ~HostAttention();
 
   // Queues the work for rows `qkv` [rows, q_dim + 2 the layer's kv_dim], contiguous, on the device:
-  // what the compute queue has so far makes them. `out` [rows, q_dim] is contiguous; of rows in
+  // what the compute queue has so far makes them. A layer that reads another's state has q alone
+  // [rows, q_dim], and nothing is appended. `out` [rows, q_dim] is contiguous; of rows in
   // parts, which come first, the result is added to `sums` instead. `rows` must live until the step
   // has ended. `stores` may be null: KV on its way to the host that must arrive first.
   void start(const Activations& qkv, const KvLayerView& kv, const HostRows& rows,
@@ -57,7 +58,8 @@ class HostAttention {
   const std::optional<KvFault>& fault() const { return fault_; }
 
  private:
-  void compute(const KvLayerView& kv, const HostRows& rows, const AttentionParams& params);
+  void compute(const KvLayerView& kv, const HostRows& rows, const AttentionParams& params,
+               bool appends);
   AttentionSums host_sums(int64_t rows) const;
   void bring_up(const Activations& result, const Activations& out);
   Activations as_floats(const Activations& x, Buffer& buffer);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/kv_swap.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -37,13 +38,36 @@ KvLayerView KvSwap::view(const Staging& staging, int layer) const {
   const KvGroupShape& shape = shapes_.of_layer(layer);
   KvLayerView view{shape.type, blocks_, shape.kv_heads, shape.head_dim, staging.memory.data(),
                    nullptr};
-  view.v = view.k + view.block_bytes() * blocks_;
+  if (shape.has_values()) view.v = view.k + shape.plane_block_bytes() * blocks_;
   return view;
 }
 
-void KvSwap::add_pieces(const KvLayerView& host, const KvLayerView& device,
-                        std::span<const BlockMove> moves, bool to_device, bool keys_only) {
-  const int64_t bytes = host.block_bytes();
+KvSwap::Planes KvSwap::planes_of(const KvLayerView& view, int layer) const {
+  const KvGroupShape& shape = shapes_.of_layer(layer);
+  Planes planes{.count = shape.has_values() ? size_t{2} : 1};
+  planes.all = {Plane{view.k, shape.plane_block_bytes(KvPart::kKeys)},
+                Plane{view.v, shape.plane_block_bytes(KvPart::kValues)}};
+  return planes;
+}
+
+std::vector<BlockMove> KvSwap::loads_of(int layer, const SwapGroup& group) const {
+  std::vector<BlockMove> loads = group.loads;
+  if (shapes_.place(layer).owns) return loads;
+  const auto has = [](std::span<const BlockMove> moves, const BlockMove& of) {
+    return std::ranges::find(moves, of.staging, &BlockMove::staging) != moves.end();
+  };
+  for (const BlockMove& store : group.stores)
+    if (!has(group.loads, store)) loads.push_back(store);
+  return loads;
+}
+
+std::span<const BlockMove> KvSwap::stores_of(int layer, const SwapGroup& group) const {
+  return shapes_.place(layer).owns ? std::span<const BlockMove>(group.stores)
+                                   : std::span<const BlockMove>();
+}
+
+void KvSwap::add_pieces(const Planes& host, const Planes& device, std::span<const BlockMove> moves,
+                        bool to_device, bool keys_only) {
   for (size_t i = 0; i < moves.size();) {
     const HostBlock first = moves[i].home.in<Tier::kHost>();
     size_t end = i + 1;
@@ -53,11 +77,11 @@ void KvSwap::add_pieces(const KvLayerView& host, const KvLayerView& device,
            moves[end].staging == moves[end - 1].staging + 1) {
       ++end;
     }
-    const auto run = static_cast<size_t>(bytes) * (end - i);
-    const std::pair<std::byte*, std::byte*> planes[] = {{host.k, device.k}, {host.v, device.v}};
-    for (const auto& [there, here] : std::span(planes).first(keys_only ? 1 : 2)) {
-      std::byte* const outside = there + first.number * bytes;
-      std::byte* const inside = here + moves[i].staging * bytes;
+    for (size_t plane = 0; plane < (keys_only ? 1 : device.count); ++plane) {
+      const int64_t block = device.all[plane].block;
+      const auto run = static_cast<size_t>(block) * (end - i);
+      std::byte* const outside = host.all[plane].bytes + first.number * block;
+      std::byte* const inside = device.all[plane].bytes + moves[i].staging * block;
       pieces_.push_back(to_device ? CopyPiece{inside, outside, run}
                                   : CopyPiece{outside, inside, run});
     }
@@ -82,17 +106,20 @@ std::vector<uint32_t> KvSwap::disk_ids(const KvCache& kv, int layer,
   return ids;
 }
 
-std::span<const CopyPiece> KvSwap::bounce_pieces(std::byte* bounce, const KvLayerView& device,
+std::span<const CopyPiece> KvSwap::bounce_pieces(std::byte* bounce, const Planes& device,
                                                  std::span<const BlockMove> moves, bool to_device) {
   pieces_.clear();
-  const auto bytes = static_cast<size_t>(device.block_bytes());
-  const size_t stride = SpillFile::buffer_bytes(2 * bytes);
+  size_t bytes = 0;
+  for (const Plane& plane : device.all) bytes += static_cast<size_t>(plane.block);
+  const size_t stride = SpillFile::buffer_bytes(bytes);
   for (size_t i = 0; i < moves.size(); ++i) {
-    std::byte* const outside = bounce + i * stride;
-    const auto at = static_cast<int64_t>(bytes) * moves[i].staging;
-    for (const auto& [there, here] :
-         {std::pair(outside, device.k + at), std::pair(outside + bytes, device.v + at)}) {
-      pieces_.push_back(to_device ? CopyPiece{here, there, bytes} : CopyPiece{there, here, bytes});
+    std::byte* there = bounce + i * stride;
+    for (size_t plane = 0; plane < device.count; ++plane) {
+      const auto& [memory, block] = device.all[plane];
+      std::byte* const here = memory + block * moves[i].staging;
+      const auto size = static_cast<size_t>(block);
+      pieces_.push_back(to_device ? CopyPiece{here, there, size} : CopyPiece{there, here, size});
+      there += size;
     }
   }
   return pieces_;
@@ -104,25 +131,28 @@ void KvSwap::load(const KvCache& kv, int layer, const SwapGroup& group) {
   // The item before last has been here; and what this one reads may just be on its way out.
   in_->wait(*to.stored);
   in_->wait(*staging(loaded_ + 1).stored);
+  const std::vector<BlockMove> loads = loads_of(layer, group);
   if (!overlap_) device_.synchronize();
   const size_t drawn = timeline_ == nullptr ? 0 : timeline_->mark(*in_);
   const double seconds = seconds_of([&] {
     std::span<const CopyPiece> copies;
+    const Planes here = planes_of(view(to, layer), layer);
     if (group.tier == Tier::kDisk) {
       std::byte* const buffer = bounce(bounce_in_);
-      if (!group.loads.empty()) {
+      if (!loads.empty()) {
         // In the queue: the buffer is free when the copies before have left it.
-        in_->run_on_host([disk = kv.disk(layer), buffer, ids = disk_ids(kv, layer, group.loads)] {
+        in_->run_on_host([disk = kv.disk(layer), buffer, ids = disk_ids(kv, layer, loads)] {
           disk->read(ids, buffer);
         });
         disk_pending_ = true;
-        stats_.disk_read_bytes += group.loads.size() * kv.disk(layer)->stride();
+        stats_.disk_read_bytes += loads.size() * kv.disk(layer)->stride();
       }
-      copies = bounce_pieces(buffer, view(to, layer), group.loads, true);
+      copies = bounce_pieces(buffer, here, loads, true);
     } else {
       pieces_.clear();
-      add_pieces(kv.host_layer(layer), view(to, layer), group.loads, true);
-      add_pieces(kv.host_layer(layer), view(to, layer), group.key_loads, true, /*keys_only=*/true);
+      const Planes there = planes_of(kv.host_layer(layer), layer);
+      add_pieces(there, here, loads, true);
+      add_pieces(there, here, group.key_loads, true, /*keys_only=*/true);
       copies = pieces_;
     }
     for (const CopyPiece& piece : copies) stats_.to_device_bytes += piece.bytes;
@@ -161,25 +191,27 @@ void KvSwap::end(const KvCache& kv, int layer, const SwapGroup& group, StallCloc
   device_.compute().record(*item.attended);
   out_->wait(*item.attended);
   const size_t drawn = timeline_ == nullptr ? 0 : timeline_->mark(*out_);
+  const std::span<const BlockMove> stores = stores_of(layer, group);
   const auto store = [&] {
     std::span<const CopyPiece> copies;
+    const Planes here = planes_of(view(item, layer), layer);
     std::byte* buffer = nullptr;
     if (group.tier == Tier::kDisk) {
       buffer = bounce(bounce_out_);
-      copies = bounce_pieces(buffer, view(item, layer), group.stores, false);
+      copies = bounce_pieces(buffer, here, stores, false);
     } else {
       pieces_.clear();
-      add_pieces(kv.host_layer(layer), view(item, layer), group.stores, false);
+      add_pieces(planes_of(kv.host_layer(layer), layer), here, stores, false);
       copies = pieces_;
     }
     for (const CopyPiece& piece : copies) stats_.to_host_bytes += piece.bytes;
     out_->copy_to_host(copies);
-    if (buffer != nullptr && !group.stores.empty()) {
-      out_->run_on_host([disk = kv.disk(layer), buffer, ids = disk_ids(kv, layer, group.stores)] {
+    if (buffer != nullptr && !stores.empty()) {
+      out_->run_on_host([disk = kv.disk(layer), buffer, ids = disk_ids(kv, layer, stores)] {
         disk->write(ids, buffer);
       });
       disk_pending_ = true;
-      stats_.disk_written_bytes += group.stores.size() * kv.disk(layer)->stride();
+      stats_.disk_written_bytes += stores.size() * kv.disk(layer)->stride();
     }
   };
   if (overlap_) {

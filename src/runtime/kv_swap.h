@@ -72,12 +72,27 @@ class KvSwap {
   };
   Staging& staging(int64_t item) { return staging_[static_cast<size_t>(item % kKvStagingBuffers)]; }
   KvLayerView view(const Staging& staging, int layer) const;
+  // The planes of a layer, and the bytes of a block in each.
+  struct Plane {
+    std::byte* bytes = nullptr;
+    int64_t block = 0;
+  };
+  struct Planes {
+    std::array<Plane, 2> all;
+    size_t count = 0;
+  };
+  Planes planes_of(const KvLayerView& view, int layer) const;
   // Adds to pieces_: runs of blocks that lie together on both sides move as one piece.
-  void add_pieces(const KvLayerView& host, const KvLayerView& device,
-                  std::span<const BlockMove> moves, bool to_device, bool keys_only = false);
+  void add_pieces(const Planes& host, const Planes& device, std::span<const BlockMove> moves,
+                  bool to_device, bool keys_only = false);
   // Between a bounce buffer, where blocks are as in the file, and the device.
-  std::span<const CopyPiece> bounce_pieces(std::byte* bounce, const KvLayerView& device,
+  std::span<const CopyPiece> bounce_pieces(std::byte* bounce, const Planes& device,
                                            std::span<const BlockMove> moves, bool to_device);
+  // What a layer loads beside the group's `key_loads`. One that reads another's KV finds there what
+  // that one has written in this step, too.
+  std::vector<BlockMove> loads_of(int layer, const SwapGroup& group) const;
+  // What a layer stores: nothing where it reads another's KV.
+  std::span<const BlockMove> stores_of(int layer, const SwapGroup& group) const;
   std::byte* bounce(PinnedBuffer& memory);
   static std::vector<uint32_t> disk_ids(const KvCache& kv, int layer,
                                         std::span<const BlockMove> moves);

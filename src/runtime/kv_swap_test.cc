@@ -355,5 +355,90 @@ INSTANTIATE_TEST_SUITE_P(Tiers, KvSwapFromDiskTest,
                          testing::Values(kDisk, kDiskInTurn, kDiskAlone, kDiskAloneInTurn),
                          name_of);
 
+// A block of each plane comes from where it lives and goes back there, whatever the planes' sizes.
+TEST(KvSwapPlanesTest, PlanesMayDiffer) {
+  KvGroupShape differ{.layers = 1, .kv_heads = 2, .head_dim = 16, .type = KvType::kF16};
+  differ.values = KvPlaneShape{1, 24, KvType::kInt8};
+  KvGroupShape latent{.layers = 1, .kv_heads = 1, .head_dim = 64, .type = KvType::kF16};
+  latent.values = KvPlaneShape{};
+  for (const KvGroupShape& shape : {differ, latent}) {
+    for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
+      TempFolder folder;
+      TestMachine machine(true);
+      KvCache kv(machine.device(), machine.host, shape,
+                 {.device_blocks = 1,
+                  .host_blocks = tier == Tier::kHost ? 4 : 0,
+                  .disk_blocks = tier == Tier::kDisk ? 4 : 0,
+                  .queue = &machine.queue,
+                  .disk_dir = folder.path()});
+      KvSwap swap(machine.device(), machine.host, shape, 3, /*overlap=*/true);
+      StallClock stalls(machine.device());
+      const auto keys = static_cast<size_t>(shape.plane_block_bytes(KvPart::kKeys));
+      const auto values = static_cast<size_t>(shape.plane_block_bytes(KvPart::kValues));
+      SwapGroup writes, reads;
+      writes.tier = reads.tier = tier;
+      writes.stores = {{{tier, 2}, 0}, {{tier, 3}, 1}, {{tier, 0}, 2}};
+      reads.loads = {{{tier, 3}, 0}, {{tier, 2}, 2}};
+      swap.load(kv, 0, writes);
+      KvLayerView pages = swap.begin(kv, 0, writes, kDense, stalls);
+      EXPECT_EQ(pages.v != nullptr, values > 0);
+      for (size_t block = 0; block < 3; ++block) {
+        std::memset(pages.k + block * keys, static_cast<int>(10 + block), keys);
+        if (values > 0) std::memset(pages.v + block * values, static_cast<int>(20 + block), values);
+      }
+      swap.end(kv, 0, writes, stalls);
+      swap.load(kv, 0, reads);
+      pages = swap.begin(kv, 0, reads, kDense, stalls);
+      const auto expect_all = [](const std::byte* bytes, size_t count, int value) {
+        EXPECT_TRUE(std::all_of(bytes, bytes + count, [&](std::byte of) {
+          return of == static_cast<std::byte>(value);
+        })) << value;
+      };
+      machine.device().synchronize();
+      for (const auto& [staging, wrote] : {std::pair<size_t, int>{0, 1}, {2, 0}}) {
+        expect_all(pages.k + staging * keys, keys, 10 + wrote);
+        if (values > 0) expect_all(pages.v + staging * values, values, 20 + wrote);
+      }
+      swap.end(kv, 0, reads, stalls);
+      swap.synchronize();
+      EXPECT_EQ(swap.take_stats().to_host_bytes, 3 * (keys + values));
+    }
+  }
+}
+
+// A layer without keys and values of its own finds what their owner has written in the same step,
+// and leaves it as it is.
+TEST(KvSwapPlanesTest, ALayerThatReadsAnothersKvLoadsWhatThatOneStores) {
+  constexpr KvGroupShape kOne{.layers = 1, .kv_heads = 2, .head_dim = 8, .type = KvType::kF16};
+  const KvShapes shapes({kOne}, {{0, 0}, {0, 0, false}});
+  const auto bytes = static_cast<size_t>(kOne.plane_block_bytes());
+  TestMachine machine(true);
+  KvCache kv(machine.device(), machine.host, shapes, {.device_blocks = 1, .host_blocks = 4});
+  KvSwap swap(machine.device(), machine.host, shapes, 2, /*overlap=*/true);
+  StallClock stalls(machine.device());
+  SwapGroup group;
+  group.loads = {{HostBlock{3}, 0}};
+  group.stores = {{HostBlock{3}, 0}, {HostBlock{1}, 1}};
+  for (int layer = 0; layer < 2; ++layer) {
+    swap.load(kv, layer, group);
+    const KvLayerView pages = swap.begin(kv, layer, group, kDense, stalls);
+    machine.device().synchronize();
+    for (size_t block = 0; block < 2; ++block) {
+      if (layer == 1) {
+        EXPECT_EQ(pages.k[block * bytes], static_cast<std::byte>(7 + block));
+        EXPECT_EQ(pages.v[block * bytes], static_cast<std::byte>(9 + block));
+      }
+      std::memset(pages.k + block * bytes, static_cast<int>(7 + block) + 100 * layer, bytes);
+      std::memset(pages.v + block * bytes, static_cast<int>(9 + block) + 100 * layer, bytes);
+    }
+    swap.end(kv, layer, group, stalls);
+  }
+  swap.synchronize();
+  machine.device().synchronize();
+  EXPECT_EQ(kv.host_layer(0).k[1 * bytes], std::byte{8});
+  EXPECT_EQ(kv.host_layer(0).v[3 * bytes], std::byte{9});
+  EXPECT_EQ(swap.take_stats().to_host_bytes, 4 * bytes);
+}
+
 }  // namespace
 }  // namespace spillway

@@ -57,10 +57,10 @@ KvTurns::Turn& KvTurns::turn(int layer) {
   return of;
 }
 
-void KvTurns::add_pieces(const KvLayerView& from, const KvLayerView& to,
+void KvTurns::add_pieces(const KvGroupCache& kv, const KvLayerView& from, const KvLayerView& to,
                          std::span<const DeviceBlock> blocks,
                          std::span<const KvGroupCache::BlockCopy> copies) {
-  const int64_t bytes = from.block_bytes();
+  const auto there = kv.planes_of(from), here = kv.planes_of(to);
   const auto source_of = [&](DeviceBlock block) {
     const auto found = std::ranges::find(copies, block, &KvGroupCache::BlockCopy::to);
     return found == copies.end() ? block.number : found->from.number;
@@ -71,9 +71,11 @@ void KvTurns::add_pieces(const KvLayerView& from, const KvLayerView& to,
     while (++i < blocks.size() && blocks[i].number == first + run &&
            source_of(blocks[i]) == source + run)
       ++run;
-    for (const auto& [there, here] : {std::pair(from.k, to.k), std::pair(from.v, to.v)}) {
-      pieces_.push_back(
-          {here + first * bytes, there + source * bytes, static_cast<size_t>(run * bytes)});
+    for (size_t plane = 0; plane < here.size(); ++plane) {
+      const size_t page = here[plane].page;
+      pieces_.push_back({here[plane].bytes + static_cast<size_t>(first) * page,
+                         there[plane].bytes + static_cast<size_t>(source) * page,
+                         static_cast<size_t>(run) * page});
     }
   }
 }
@@ -138,7 +140,7 @@ void KvTurns::complete_load(const KvGroupCache& kv, int layer) {
   if (missing_.empty()) return;
   Turn& of = turn(layer);
   const LayerTable& layers = kv.layers();
-  add_pieces(kv.host_buffer(layers.host_buffer(layer)), kv.layer(layer), missing_, copies_);
+  add_pieces(kv, kv.host_buffer(layers.host_buffer(layer)), kv.layer(layer), missing_, copies_);
   stats_.to_device_bytes += send(*in_, /*to_device=*/true, layer);
   in_->record(*of.timed[of.current].loaded);
   of.timed[of.current].bytes = 0;  // what lies between its events is more than a copy
@@ -165,13 +167,13 @@ void KvTurns::begin_load(KvGroupCache& kv, int layer, int left) {
       is_ahead ? std::span<const KvGroupCache::BlockCopy>() : copies_;
   // Blocks that are still to be stored from there come last.
   if (left < 0) {
-    add_pieces(from, to, wanted, copies);
+    add_pieces(kv, from, to, wanted, copies);
     timed.bytes = send(*in_, /*to_device=*/true, layer);
   } else {
-    add_pieces(from, to, without(wanted, written_), copies);
+    add_pieces(kv, from, to, without(wanted, written_), copies);
     timed.bytes = send(*in_, /*to_device=*/true, layer);
     in_->wait(*turn(left).stored);
-    add_pieces(from, to, both(wanted, written_), copies);
+    add_pieces(kv, from, to, both(wanted, written_), copies);
     timed.bytes += send(*in_, /*to_device=*/true, layer);
   }
   stats_.to_device_bytes += timed.bytes;
@@ -195,7 +197,7 @@ void KvTurns::store(const KvGroupCache& kv, int layer) {
   const Turn& of = turn(layer);
   device_.compute().record(*of.attended);
   out_->wait(*of.attended);
-  add_pieces(kv.layer(layer), kv.host_buffer(kv.layers().host_buffer(layer)), written_);
+  add_pieces(kv, kv.layer(layer), kv.host_buffer(kv.layers().host_buffer(layer)), written_);
   stats_.to_host_bytes += send(*out_, /*to_device=*/false, layer);
   out_->record(*of.stored);
 }
@@ -245,10 +247,12 @@ void KvTurns::reset(KvGroupCache& kv) {
   kv.layers().reset();
 }
 
-void KvTurns::copy_buffer(const KvLayerView& from, const KvLayerView& to, bool to_device) {
-  const auto bytes = static_cast<size_t>(from.block_bytes() * used_);
-  pieces_.push_back({to.k, from.k, bytes});
-  pieces_.push_back({to.v, from.v, bytes});
+void KvTurns::copy_buffer(const KvGroupCache& kv, const KvLayerView& from, const KvLayerView& to,
+                          bool to_device) {
+  const auto there = kv.planes_of(from), here = kv.planes_of(to);
+  for (size_t plane = 0; plane < here.size(); ++plane)
+    pieces_.push_back(
+        {here[plane].bytes, there[plane].bytes, here[plane].page * static_cast<size_t>(used_)});
   stats_.moved_bytes += send(to_device ? *in_ : *out_, to_device, /*layer=*/-1);
 }
 
@@ -274,19 +278,20 @@ void KvTurns::carry_over(const KvGroupCache& kv, const LayerTable::Recut& cut) {
   const auto before = [&](int buffer) { return kv.device_buffer(buffer, cut.blocks_before); };
   const auto now = [&](int buffer) { return kv.device_buffer(buffer, cut.blocks); };
   for (const auto& [in, out] : cut.exchanges) {
-    copy_buffer(kv.host_buffer(in.from), before(in.to), /*to_device=*/true);
+    copy_buffer(kv, kv.host_buffer(in.from), before(in.to), /*to_device=*/true);
     in_->synchronize();
-    copy_buffer(before(out.from), kv.host_buffer(out.to), /*to_device=*/false);
+    copy_buffer(kv, before(out.from), kv.host_buffer(out.to), /*to_device=*/false);
     out_->synchronize();
   }
   for (const LayerTable::Copy& out : cut.outs)
-    copy_buffer(before(out.from), kv.host_buffer(out.to), /*to_device=*/false);
+    copy_buffer(kv, before(out.from), kv.host_buffer(out.to), /*to_device=*/false);
   out_->synchronize();
   const auto move = [&](const KvLayerView& from, const KvLayerView& to) {
-    const int64_t words = from.block_bytes() / static_cast<int64_t>(sizeof(float));
-    for (const auto& [there, here] : {std::pair(from.k, to.k), std::pair(from.v, to.v)}) {
-      device_.ops().copy({DType::kF32, used_, words, words, there},
-                         {DType::kF32, used_, words, words, here});
+    const auto there = kv.planes_of(from), here = kv.planes_of(to);
+    for (size_t plane = 0; plane < here.size(); ++plane) {
+      const auto words = static_cast<int64_t>(here[plane].page / sizeof(float));
+      device_.ops().copy({DType::kF32, used_, words, words, there[plane].bytes},
+                         {DType::kF32, used_, words, words, here[plane].bytes});
     }
   };
   for (const LayerTable::Copy& copy : cut.closing) move(before(copy.from), before(copy.to));
@@ -295,7 +300,7 @@ void KvTurns::carry_over(const KvGroupCache& kv, const LayerTable::Recut& cut) {
   device_.compute().record(*cut_);
   in_->wait(*cut_);
   for (const LayerTable::Copy& in : cut.ins)
-    copy_buffer(kv.host_buffer(in.from), now(in.to), /*to_device=*/true);
+    copy_buffer(kv, kv.host_buffer(in.from), now(in.to), /*to_device=*/true);
   in_->record(*cut_);
   device_.compute().wait(*cut_);
 }

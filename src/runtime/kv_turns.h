@@ -95,7 +95,7 @@ class KvTurns {
   void complete_load(const KvGroupCache& kv, int layer);
   // Adds to pieces_: runs of blocks that lie together move as one. `copies`: those of them that
   // another block is the source of, by target.
-  void add_pieces(const KvLayerView& from, const KvLayerView& to,
+  void add_pieces(const KvGroupCache& kv, const KvLayerView& from, const KvLayerView& to,
                   std::span<const DeviceBlock> blocks,
                   std::span<const KvGroupCache::BlockCopy> copies = {});
   // The pieces are of `layer`; -1: of several.
@@ -103,7 +103,8 @@ class KvTurns {
   void settle();
   // What a new cut of the cache takes: all that blocks have, as far as any has been used.
   void carry_over(const KvGroupCache& kv, const LayerTable::Recut& cut);
-  void copy_buffer(const KvLayerView& from, const KvLayerView& to, bool to_device);
+  void copy_buffer(const KvGroupCache& kv, const KvLayerView& from, const KvLayerView& to,
+                   bool to_device);
 
   Device& device_;
   const bool overlap_;

@@ -58,6 +58,7 @@ struct KvGroupShape {
 struct KvLayerPlace {
   int group = -1;  // -1: the layer has none
   int index = 0;
+  bool owns = true;  // else it reads what an earlier layer has there, and writes nothing
   bool operator==(const KvLayerPlace&) const = default;
 };
 
@@ -84,6 +85,10 @@ class KvShapes {
     for (const KvGroupShape& group : groups_) bytes += group.block_bytes();
     return bytes;
   }
+  // The layers that read the KV of a group: those that own it, and those that read theirs.
+  int readers(int group) const {
+    return static_cast<int>(std::ranges::count(layers_, group, &KvLayerPlace::group));
+  }
   // In one layer: the bytes of a block of the group whose blocks are largest there.
   int64_t most_layer_block_bytes() const {
     int64_t most = 0;
@@ -94,13 +99,27 @@ class KvShapes {
   // behind a window there is nothing to read.
   double mean_token_bytes(double keys) const {
     double bytes = 0;
-    for (const KvGroupShape& group : groups_) {
-      const double seen =
-          group.rule.keeps_all() ? keys : std::min(keys, static_cast<double>(group.rule.window));
+    for (int i = 0; i < groups(); ++i) {
+      const KvGroupShape& group = this->group(i);
+      const double seen = keys_seen(i, keys);
       const double share = seen < keys ? seen / keys : 1;
-      bytes += static_cast<double>(group.block_bytes()) / kKvBlockTokens * share;
+      bytes += static_cast<double>(readers(i) * group.layer_block_bytes()) / kKvBlockTokens * share;
     }
     return bytes / static_cast<double>(std::max(1, layers()));
+  }
+  // The keys that a token with `keys` of them sees, on average over the layers that keep any.
+  double mean_keys(double keys) const {
+    double missing = 0, all = 0;
+    for (int i = 0; i < groups(); ++i) {
+      missing += readers(i) * (keys - keys_seen(i, keys));
+      all += readers(i);
+    }
+    return missing > 0 ? keys - missing / all : keys;
+  }
+  // The bytes that a layer writes for a new token, on average over the layers.
+  double mean_new_token_bytes() const {
+    return static_cast<double>(block_bytes()) / kKvBlockTokens /
+           static_cast<double>(std::max(1, layers()));
   }
   // The group whose layers may be swapped: of those that keep all tokens, the one with the most
   // bytes a token; where there is none, the first.
@@ -117,6 +136,11 @@ class KvShapes {
   bool operator==(const KvShapes&) const = default;
 
  private:
+  double keys_seen(int number, double keys) const {
+    const StateRule& rule = group(number).rule;
+    return rule.keeps_all() ? keys : std::min(keys, static_cast<double>(rule.window));
+  }
+
   std::vector<KvGroupShape> groups_;
   std::vector<KvLayerPlace> layers_;  // [layer of the model]
 };

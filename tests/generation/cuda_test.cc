@@ -65,8 +65,8 @@ double bar_of(DType type) {
 
 TEST_F(CudaGenerationTest, ComputesTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(300, 1);
-  for (const std::string kind :
-       {"llama", "window", "opt", "opt-350m", "qwen2", "qwen3", "neox", "stablelm"}) {
+  for (const std::string kind : {"llama", "window", "mixed", "chunks", "shared", "opt", "opt-350m",
+                                 "qwen2", "qwen3", "neox", "stablelm"}) {
     for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
       TinyRuntime cpu(kind, type), gpu = on_gpu(kind, type);
       const KvType kv = type == DType::kF32 ? KvType::kF32 : KvType::kF16;
@@ -82,7 +82,8 @@ TEST_F(CudaGenerationTest, ComputesTheLogitsOfTheCpu) {
 // Steps of one token in one launch (cuda/persistent/persistent_step.h).
 TEST_F(CudaGenerationTest, PersistentStepsComputeTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(600, 4);
-  for (const std::string kind : {"llama-64", "window-64", "opt-64", "llama-128"}) {
+  for (const std::string kind :
+       {"llama-64", "window-64", "mixed-64", "shared-64", "opt-64", "llama-128"}) {
     for (const DType type : {DType::kF16, DType::kBF16}) {
       TinyRuntime cpu(kind, type), gpu = on_gpu(kind, type);
       const Rows expected = all_logits(cpu, ids, 600, KvType::kF16);

@@ -10,11 +10,13 @@
 #include "base/error.h"
 #include "engine/perplexity.h"
 #include "engine/sampler.h"
+#include "tests/generation/sequence_tables.h"
 #include "tests/generation/tiny_models.h"
 
 namespace spillway {
 namespace {
 
+using testing_models::SequenceTables;
 using testing_models::tiny_prompt;
 using testing_models::TinyRuntime;
 
@@ -92,18 +94,19 @@ TEST_P(DecoderTest, GivesBitEqualLogitsWhateverIsInTheBatch) {
     for (int i = 0; i < lengths[s]; i += kKvBlockTokens)
       tables[s].push_back(DeviceBlock{next_block--});
   }
+  std::vector<SequenceTables> of_groups;
+  for (const std::vector<BlockId>& table : tables) of_groups.emplace_back(kv, table);
   std::vector<StepSequence> sequences;
   for (size_t s = 0; s < 2; ++s) {
-    sequences.push_back({{prompts[s].data(), prompts[s].size() - 1}, 0, tables[s], 0});
+    sequences.push_back(
+        of_groups[s].sequence({prompts[s].data(), prompts[s].size() - 1}, 0, /*logit_rows=*/0));
   }
   EXPECT_TRUE(decoder.step(kv, sequences).empty());
   sequences.clear();
   for (size_t s = 0; s < lengths.size(); ++s) {
     const size_t done = s < 2 ? prompts[s].size() - 1 : 0;
-    sequences.push_back({{prompts[s].data() + done, prompts[s].size() - done},
-                         static_cast<int32_t>(done),
-                         tables[s],
-                         1});
+    sequences.push_back(
+        of_groups[s].sequence(std::span(prompts[s]).subspan(done), static_cast<int64_t>(done), 1));
   }
   Rows together;
   const Activations logits = decoder.step(kv, sequences);
@@ -120,8 +123,8 @@ TEST_P(DecoderTest, DoesNotDependOnTheNumberOfThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DecoderTest,
-                         testing::Values("llama", "window", "opt", "opt-350m", "qwen2", "qwen3",
-                                         "neox", "stablelm"),
+                         testing::Values("llama", "window", "mixed", "chunks", "shared", "opt",
+                                         "opt-350m", "qwen2", "qwen3", "neox", "stablelm"),
                          [](const auto& kind) {
                            std::string name = kind.param;
                            std::erase(name, '-');

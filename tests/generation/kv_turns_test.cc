@@ -55,6 +55,41 @@ TEST_P(KvTurnsTest, AnswersAreTheSameWhateverTakesTurns) {
   }
 }
 
+// Of a model with several groups of layers, those of the full group are swapped.
+TEST(KvTurnsOfGroupsTest, AnswersAreTheSameWhereSomeLayersHaveAWindow) {
+  TurnsRuntime runtime("mixed-deep");
+  const auto requests = requests_of(10);
+  const auto expected = [&] {
+    KvCache kv = runtime.make_kv(200, 0);
+    Decoder decoder = runtime.make_decoder(64);
+    Engine engine(decoder, kv, nullptr, {});
+    return answers_of(engine, requests);
+  }();
+  constexpr int kFull = kLayers / 3;  // layers
+  for (const auto& [turning, spare] : {std::pair(2, 1), {3, 1}, {3, 2}}) {
+    SCOPED_TRACE(testing::Message() << turning << " of " << kFull << ", spare " << spare);
+    KvCache kv = runtime.make_kv(16, kFull, spare);
+    ASSERT_EQ(kv.shape(kv.swapped_group()).layers, kFull);
+    Decoder decoder = runtime.make_decoder(64);
+    Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true});
+    engine.change_turns(turning);
+    EXPECT_EQ(kv.device_blocks(kv.swapped_group()), 16 * kFull / (kFull - turning + spare));
+    EXPECT_EQ(kv.device_blocks(1 - kv.swapped_group()), 16);
+    EXPECT_EQ(answers_of(engine, requests), expected);
+    EXPECT_EQ(decoder.take_stats().turns.loads, turning * engine.stats().steps + spare);
+  }
+  // While their number changes.
+  KvCache kv = runtime.make_kv(16, kFull, 1);
+  Decoder decoder = runtime.make_decoder(48);
+  Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true});
+  const auto change = [&](int step) {
+    constexpr int kTurning[] = {0, 2, 3, 0, 3, 2};
+    if (step % 7 == 0) engine.change_turns(kTurning[step / 7 % 6]);
+  };
+  EXPECT_EQ(answers_of(engine, requests, change), expected);
+  EXPECT_GT(engine.stats().turn_changes, 3);
+}
+
 TEST_P(KvTurnsTest, AnswersAreTheSameWhileTheirNumberChanges) {
   const auto requests = requests_of(10);
   const auto wanted = expected(requests);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "engine/engine.h"
 #include "engine/perplexity.h"
+#include "model/weight_slots.h"
 #include "tests/generation/engine_answers.h"
 #include "tests/generation/sequence_tables.h"
 #include "tests/generation/tiny_models.h"
@@ -97,12 +99,62 @@ TEST_P(StateGroupsTest, AnswersAreTheSameWhenSequencesArePreempted) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, StateGroupsTest,
-                         testing::Values("window", "mixed", "mixed-deep", "chunks", "chunks-only"),
+                         testing::Values("window", "mixed", "mixed-deep", "chunks", "chunks-only",
+                                         "shared"),
                          [](const auto& kind) {
                            std::string name = kind.param;
                            std::erase(name, '-');
                            return name;
                          });
+
+// The logits of a model some of whose layers have no keys and values are those of one where each
+// layer has them and these layers find the owner's in the place of their own.
+TEST(SharedStateTest, LayersAttendToTheKeysAndValuesOfTheirOwner) {
+  TinyRuntime shared("shared"), own("shared-own");
+  const StateGroups& states = shared.model.spec.states;
+  const int layers = own.model.spec.layer_count();
+  for (int layer = kEmbeddingList; layer <= layers; ++layer) {
+    const int list = layer == layers ? kHeadList : layer;
+    for (const WeightSlot& slot : weight_slots(shared.model.spec)) {
+      if (slot.layer != list) continue;
+      const auto of = [&](const TinyRuntime& runtime) {
+        const ListWeights& weights =
+            list == kEmbeddingList ? runtime.weights.embedding : runtime.weights.list(layer);
+        const MatrixWeights& matrix = weights.of(slot.op, slot.matrix);
+        return slot.is_bias ? matrix.bias : matrix.weight;
+      };
+      const WeightView from = of(shared), to = of(own);
+      ASSERT_EQ(from.bytes(), to.bytes()) << slot.name;
+      std::memcpy(const_cast<std::byte*>(to.data), from.data, static_cast<size_t>(from.bytes()));
+    }
+  }
+  const std::vector<TokenId> tokens = tiny_prompt(150, 6);
+  const auto logits = [&](TinyRuntime& runtime, bool takes_over) {
+    runtime.device.ops().set_deterministic(true);
+    KvCache kv = runtime.make_kv(20);
+    Decoder decoder = runtime.make_decoder(40);
+    if (takes_over) {
+      int layer = 0;
+      decoder.observe_attention([&](const auto&, const KvLayerView& view, auto, const auto&) {
+        const LayerStatePlace& place = states.layers[static_cast<size_t>(layer++ % layers)];
+        if (place.owns) return;
+        const StateGroup& group = states.groups[static_cast<size_t>(place.group)];
+        const KvLayerView owner = kv.layer(group.layers[static_cast<size_t>(place.index)]);
+        const auto bytes = static_cast<size_t>(view.block_bytes() * view.blocks);
+        std::memcpy(view.k, owner.k, bytes);
+        std::memcpy(view.v, owner.v, bytes);
+      });
+    }
+    std::vector<float> all;
+    forward_all(decoder, kv, tokens, 0, [&](int64_t, const Activations& rows) {
+      all.insert(all.end(), rows.f32(), rows.f32() + rows.rows * rows.cols);
+    });
+    return all;
+  };
+  const std::vector<float> expected = logits(own, /*takes_over=*/true);
+  EXPECT_EQ(logits(shared, false), expected);
+  EXPECT_GT(nmse(logits(own, /*takes_over=*/false), expected), 1e-3) << "it makes a difference";
+}
 
 // Where all layers attend to chunks, what came before one is nothing to its tokens: their logits
 // are those of a sequence that begins with the chunk, but for the rounding of other rope angles.

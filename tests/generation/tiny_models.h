@@ -24,7 +24,9 @@ namespace spillway::testing_models {
 // that a GPU's blocks take several rounds; "llama-deep", "opt-deep" and "qwen3-deep" have nine
 // layers. In "mixed", "mixed-64" and "mixed-deep" every third layer attends to all tokens and the
 // others have a window, as in Gemma; in "chunks" these attend to chunks, as in Llama 4, and in
-// "chunks-only" all layers do. "qwen2" has biases on q, k and v, "qwen3" norms their heads;
+// "chunks-only" all layers do. In "shared" the last three of six layers, of which every third
+// attends to all tokens, read the keys and values of an earlier one, as in Gemma 3n; in
+// "shared-own" each has its own. "qwen2" has biases on q, k and v, "qwen3" norms their heads;
 // "neox" has parallel branches and rotates a quarter of each head; so does "stablelm", whose
 // branches share a norm.
 inline ModelSpec tiny_spec(const std::string& kind, int64_t context = 640) {
@@ -51,6 +53,10 @@ inline ModelSpec tiny_spec(const std::string& kind, int64_t context = 640) {
     shape.rope.style = RopeStyle::kInterleaved;
   }
   if (kind.ends_with("-deep")) shape.layers = 9;
+  if (kind.starts_with("shared")) {
+    shape.layers = 6;
+    shape.shared_kv_layers = kind == "shared-own" ? 0 : 3;
+  }
   if (kind.ends_with("-many-words")) shape.vocab_size = 1001;
   shape.tied_head = kind == "llama-tied";
   if (kind == "llama-many-rows") {
@@ -70,7 +76,8 @@ inline ModelSpec tiny_spec(const std::string& kind, int64_t context = 640) {
     if (large) shape.rope.style = RopeStyle::kInterleaved;
   }
   const bool has_chunks = kind.starts_with("chunk");
-  const bool has_window = kind.starts_with("window") || kind.starts_with("mixed") || has_chunks;
+  const bool is_mixed = kind.starts_with("mixed") || kind.starts_with("shared");
+  const bool has_window = kind.starts_with("window") || is_mixed || has_chunks;
   if (kind.starts_with("llama") || has_window) {
     shape.family = "llama";
     shape.rope.dims = shape.head_dim;
@@ -78,7 +85,7 @@ inline ModelSpec tiny_spec(const std::string& kind, int64_t context = 640) {
       shape.rope.inverse_frequencies.push_back(static_cast<float>(f));
     if (has_window) shape.sliding_window = kind.starts_with("window") ? 37 : has_chunks ? 32 : 20;
     shape.chunked_window = has_chunks;
-    if (kind.starts_with("mixed") || kind == "chunks") shape.full_attention_every = 3;
+    if (is_mixed || kind == "chunks") shape.full_attention_every = 3;
   } else if (kind.starts_with("qwen")) {
     shape.family = kind.substr(0, kind.find('-'));
     set_plain_rope(shape.rope, 10000, shape.head_dim);

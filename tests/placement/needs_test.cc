@@ -87,10 +87,12 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     Device& device = with_accelerator ? static_cast<Device&>(accelerator) : host;
     IoQueue queue;
     LoadedModel loaded;
-    constexpr const char* kKinds[] = {"opt-350m", "llama", "mixed"};
+    RunSize size = kSize;
+    if (i % 3 == 1) size.at_once = 9;  // sequences that share the room of four
+    constexpr const char* kKinds[] = {"opt-350m", "llama", "mixed", "shared"};
     loaded.model =
-        testing_models::tiny_model(kKinds[i % 3], i % 5 == 0 ? DType::kQ4_0 : DType::kF32);
-    const Footprint needs = footprint(loaded.model, plan, kSize, traits_of(device));
+        testing_models::tiny_model(kKinds[i % 4], i % 5 == 0 ? DType::kQ4_0 : DType::kF32);
+    const Footprint needs = footprint(loaded.model, plan, size, traits_of(device));
     EXPECT_EQ(device.usage().peak_bytes, 0u) << "asking takes nothing";
     loaded.weights = load_weights(device, loaded.model, {}, {},
                                   {.weights = plan.weight_plan(),
@@ -99,7 +101,8 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
                                    .disk_dir = folder.path(),
                                    .disk_budget = ~uint64_t{0}});
     {
-      Runner runner = make_runner(device, host, queue, loaded, plan, kSize, {folder.path()});
+      Runner runner = make_runner(device, host, queue, loaded, plan, size, {folder.path()});
+      runner.decoder.expect_rows(size.at_work());
       run_steps(runner);
     }
     expect_taken(needs.device, device.usage(), "device");
@@ -112,8 +115,11 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
 TEST(NeedsTest, ALongSequenceTakesWhatItSaidItNeeds) {
   constexpr RunSize kLong{
       .tokens = 1600, .sequences = 1, .micro_tokens = 64, .kv_type = KvType::kF16};
-  for (const auto& [kind, with_accelerator] :
-       {std::pair("llama", true), {"llama", false}, {"mixed", true}, {"mixed", false}}) {
+  for (const auto& [kind, with_accelerator] : {std::pair("llama", true),
+                                               {"llama", false},
+                                               {"mixed", true},
+                                               {"mixed", false},
+                                               {"shared", true}}) {
     for (const TierShares& kv :
          {TierShares{0.3, 0.7, 0}, {0.2, 0.4, 0.4}, {0, 1, 0}, {0.5, 0, 0.5}, {0, 0, 1}}) {
       for (const AttentionPlace place : {AttentionPlace::kGpu, AttentionPlace::kCpu}) {

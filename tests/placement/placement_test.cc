@@ -153,7 +153,7 @@ class PlacementTest : public testing::TestWithParam<bool> {
 
 // Deterministic: then not even the cut into micro-batches matters.
 TEST_P(PlacementTest, LogitsDoNotDependOnWhereThingsAre) {
-  for (const char* kind : {"llama", "opt", "mixed"}) {
+  for (const char* kind : {"llama", "opt", "mixed", "shared"}) {
     const auto expected = logits(at_home(), kind, DType::kF32, KvType::kF32, true);
     for (const float value : expected) ASSERT_TRUE(std::isfinite(value));
     for (const Placement& placement : every_placement()) {
@@ -207,7 +207,7 @@ TEST_P(PlacementTest, NorOnWhereEmbeddingsAre) {
 
 // The kernels' choice depends on how many tokens go together, and on nothing else.
 TEST_P(PlacementTest, WithoutDeterministicModeOnlyTheCutMatters) {
-  for (const char* kind : {"window", "mixed", "opt-350m", "qwen3", "neox"}) {
+  for (const char* kind : {"window", "mixed", "shared", "opt-350m", "qwen3", "neox"}) {
     const auto expected = logits(at_home(), kind, DType::kF16, KvType::kF16, false);
     for (Placement placement : every_placement()) {
       if (placement.micro_tokens > 0) continue;
@@ -223,11 +223,13 @@ TEST_P(PlacementTest, WithoutDeterministicModeOnlyTheCutMatters) {
 TEST_P(PlacementTest, NorDoesItMatterToOneTokenWhereThingsAre) {
   using Kinds = std::vector<std::pair<const char*, DType>>;
   // The one launch takes models with heads of 64 or 128; elsewhere smaller ones do.
-  const Kinds kinds =
-      cuda() ? Kinds{{"window-64", DType::kF16},      {"mixed-64", DType::kF16},
-                     {"llama-128", DType::kF16},      {"opt-64", DType::kBF16},
-                     {"llama-64-wide", DType::kQ4_0}, {"opt-64-wide", DType::kQ4_K}}
-             : Kinds{{"window", DType::kF16}, {"mixed", DType::kF16}, {"llama", DType::kF16}};
+  const Kinds kinds = cuda() ? Kinds{{"window-64", DType::kF16},      {"mixed-64", DType::kF16},
+                                     {"llama-128", DType::kF16},      {"opt-64", DType::kBF16},
+                                     {"llama-64-wide", DType::kQ4_0}, {"opt-64-wide", DType::kQ4_K}}
+                             : Kinds{{"window", DType::kF16},
+                                     {"mixed", DType::kF16},
+                                     {"shared", DType::kF16},
+                                     {"llama", DType::kF16}};
   for (const auto& [kind, type] : kinds) {
     const auto alone = [&](const Placement& placement) {
       PlacedModel placed(cuda(), placement, kind, type, KvType::kF16, false);

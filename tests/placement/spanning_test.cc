@@ -124,9 +124,11 @@ std::vector<Home> homes(double host_share) {
 
 // Streamed to the device, part after part: what it would have computed with all of it there.
 TEST_P(SpanningTest, PartsOnTheDeviceChangeNoBitOnACpu) {
-  for (const std::string& kind : {std::string("llama"), std::string("opt"), std::string("mixed")}) {
+  for (const std::string& kind :
+       {std::string("llama"), std::string("opt"), std::string("mixed"), std::string("shared")}) {
     for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kInt8}) {
-      if (kind == "mixed" && type != KvType::kF16) continue;  // groups and types are apart
+      if ((kind == "mixed" || kind == "shared") && type != KvType::kF16)
+        continue;  // groups and types are apart
       SpanningModel home(GetParam(), at_home(), kind, type, /*deterministic=*/true);
       const std::vector<float> expected = run(home, at_home(), kAll, 0);
       for (const Home& there : homes(/*host_share=*/0)) {
@@ -148,8 +150,8 @@ TEST_P(SpanningTest, PartsOnTheDeviceChangeNoBitOnACpu) {
 
 // The CPU attends to what is in host memory while the device attends to the rest.
 TEST_P(SpanningTest, SharedWithTheCpuLogitsAreClose) {
-  for (const std::string& kind :
-       {std::string("llama"), std::string("opt"), std::string("window"), std::string("mixed")}) {
+  for (const std::string& kind : {std::string("llama"), std::string("opt"), std::string("window"),
+                                  std::string("mixed"), std::string("shared")}) {
     for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kInt8, KvType::kInt4}) {
       // Kinds of models and types of KV have nothing to do with each other.
       if (kind != "llama" && type != KvType::kF16) continue;
