@@ -62,10 +62,28 @@ json describe_tokenizer(const ModelFiles& files) {
   }
 }
 
+// The groups of layers that keep the same state of a sequence, with the KV bytes of a full context.
+json describe_states(const ModelSpec& spec, const KvShapes& kv) {
+  json states = json::array();
+  for (int i = 0; i < kv.groups(); ++i) {
+    const StateSpec& state = spec.states.groups[static_cast<size_t>(i)].state;
+    const KvGroupShape& shape = kv.group(i);
+    const int64_t blocks = shape.rule.most_blocks(spec.max_context, RunSize().micro_tokens);
+    json& out = states.emplace_back(json{{"kind", state_kind_name(state.kind)},
+                                         {"layers", shape.layers},
+                                         {"bytes_full_context", blocks * shape.block_bytes()}});
+    if (state.window > 0) out["window"] = state.window;
+  }
+  return states;
+}
+
 json describe_spec(const Model& model) {
   const ModelSpec& spec = model.spec;
   const KvShapes kv = kv_shapes(spec.states, default_kv_type(model));
   const int64_t kv_token_bytes = kv.block_bytes() / kKvBlockTokens;
+  const json states = describe_states(spec, kv);
+  int64_t full_context = 0;
+  for (const json& state : states) full_context += state["bytes_full_context"].get<int64_t>();
   std::map<std::string, int64_t> types;
   for (const BoundWeight& weight : model.weights)
     types[std::string(dtype_name(weight.dtype))] += weight.bytes();
@@ -85,7 +103,8 @@ json describe_spec(const Model& model) {
           {"weight_bytes_by_type", types},
           {"kv_type", kv_type_name(default_kv_type(model))},
           {"kv_bytes_per_token", kv_token_bytes},
-          {"kv_bytes_full_context", kv_token_bytes * spec.max_context}};
+          {"kv_bytes_full_context", full_context},
+          {"state_groups", states}};
 }
 
 // What a run on this machine's CPU takes of its memory.
@@ -196,6 +215,14 @@ void print_model(const json& out) {
     line("context", fmt::format("{} tokens; KV cache ({}) {} per token, {} when full",
                                 m["context"].get<int64_t>(), m["kv_type"].get<std::string>(),
                                 bytes(m["kv_bytes_per_token"]), bytes(m["kv_bytes_full_context"])));
+    std::string windows;
+    for (const json& state : m["state_groups"]) {
+      if (!state.contains("window")) continue;
+      windows += fmt::format("{}{} of {} layers see a {} of {} tokens", windows.empty() ? "" : ", ",
+                             state["layers"].get<int>(), m["layers"].get<int>(),
+                             state["kind"].get<std::string>(), state["window"].get<int>());
+    }
+    if (!windows.empty()) line("attention", windows);
   }
   if (out.contains("needs")) {
     const json& n = out["needs"];

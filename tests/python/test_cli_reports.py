@@ -37,6 +37,15 @@ def test_inspect_tells_what_is_in_a_real_model(spillway, stories, model):
     assert_inspects(spillway, stories / model)
 
 
+def test_inspect_tells_of_windows(spillway):
+    assert "32 of 32 layers see a window of 4096 tokens" in spillway.run("inspect", "dummy:mistral-7b-v0.1").out
+    model = spillway.run("inspect", "dummy:mistral-7b-v0.1", "--json").json()["model"]
+    assert [(group["kind"], group["layers"], group["window"]) for group in model["state_groups"]] == [("window", 32, 4096)]
+    # The window, 16 tokens that may be cut off, a step of 512 tokens, and a block.
+    assert model["kv_bytes_full_context"] == model["kv_bytes_per_token"] * (4096 + 16 + 512 + 16)
+    assert "see a" not in spillway.run("inspect", "dummy:llama-2-7b").out
+
+
 @pytest.mark.parametrize("options", [[], ["--metadata"], ["--tensors"]], ids=" ".join)
 def test_inspect_prints_no_control_characters_of_the_file(spillway, tiny_model, tmp_path, options):
     strange = tiny_llama.write_gguf(tmp_path / "tiny.gguf", name="evil\x1b[31m\nsecond line\r\x07")
