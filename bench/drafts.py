@@ -69,8 +69,8 @@ def bench_rounds(options):
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             found = json.loads(line)
-            name = next(name for name, printed in ACCEPTANCES.items() if printed == found.pop("name"))
-            number = found.pop("round")
+            told, number = found.pop("name"), found.pop("round")
+            name = next(name for name, printed in ACCEPTANCES.items() if printed == told)
             rounds[number][name] = found
             if len(rounds[number]) == len(ACCEPTANCES):
                 tell(number, rounds[number])

@@ -153,8 +153,10 @@ void CudaOps::run_step(const StepBatch& batch, std::span<const StepPart> parts) 
   };
   try {
     // Prompts differ too much to be worth recording.
-    if (techniques_.graphs && shape.max_rows == 1 && batch.program != 0) {
-      graphs_.run({batch.program, generation_, tables_.generation(), shape}, parts, compute);
+    const auto others = tables_.try_other_shapes();
+    if (techniques_.graphs && shape.max_rows == 1 && batch.program != 0 && others) {
+      graphs_.run({batch.program, generation_, tables_.generation(), shape, *others}, parts,
+                  compute);
     } else {
       for (size_t i = 0; i < parts.size(); ++i) {
         if (parts[i].before) parts[i].before();

@@ -20,6 +20,7 @@ struct GraphKey {
   uint64_t program = 0;
   uint64_t scratch = 0, tables = 0;  // generations of the device's own memory
   StepShape shape;
+  OtherShapes others;
   auto operator<=>(const GraphKey&) const = default;
 };
 

@@ -163,6 +163,13 @@ StepShape StepTables::upload(const StepBatch& batch) {
   return shape;
 }
 
+std::optional<OtherShapes> StepTables::try_other_shapes() const {
+  OtherShapes shapes;
+  if (batches_.size() > 1 + shapes.size()) return std::nullopt;
+  for (size_t i = 1; i < batches_.size(); ++i) shapes[i - 1] = batches_[i].shape;
+  return shapes;
+}
+
 const KvPlanes* StepTables::planes_of(const KvLayerView& kv) const {
   if (planes_.empty()) return nullptr;
   const KvPlanes& planes = planes_[static_cast<size_t>(kv.layer)];

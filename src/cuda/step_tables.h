@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "cuda/cuda_handles.h"
 #include "cuda/kernel_args.h"
 #include "device/device.h"
+#include "tensor/state_rule.h"
 
 namespace spillway::cuda {
 
@@ -31,6 +33,9 @@ struct StepShape {
   auto operator<=>(const StepShape&) const = default;
 };
 
+// The shapes of a step's further spans, such as those of further groups of layers.
+using OtherShapes = std::array<StepShape, kMostStateGroups - 1>;
+
 inline constexpr int kPartTokens = 256;  // attention splits KV at its multiples
 
 // Sequences of a step, and of each the positions that its table covers.
@@ -47,6 +52,8 @@ class StepTables {
 
   // Copies the batch's arrays, in stream order.
   StepShape upload(const StepBatch& batch);
+  // Those of the step at hand; nullopt where it has more of them than groups of layers bring.
+  std::optional<OtherShapes> try_other_shapes() const;
   // Forgets them: the spans may be gone.
   void end_step() {
     count_ = 0;

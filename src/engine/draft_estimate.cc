@@ -14,7 +14,7 @@ namespace spillway {
 // Sequences are taken to be half as long as they may be: with drafts or without, a step reads the
 // KV of so many tokens.
 DraftCosts estimate_draft_costs(const Session& session, const DraftOptions& drafts, int sequences) {
-  if (drafts.kind != DraftKind::kLookup) return {};
+  if (!drafts.is_on()) return {};
   const Hardware& hardware = session.hardware();
   const Model& model = session.loaded->model;
   const int planned = std::min(sequences, session.plan.sequences.value_or(sequences));

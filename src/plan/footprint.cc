@@ -119,6 +119,7 @@ void place_activations(const ModelSpec& spec, const Plan& plan, const RunSize& s
       offloaded ? std::min<int64_t>(size.micro_tokens, layout.max_tokens) : layout.max_tokens);
   layout.logit_rows = rows_with_drafts(sequences_at_once(plan, static_cast<int>(size.at_work())),
                                        size.draft_tokens);
+  layout.draft_tokens = size.draft_tokens;
   const bool several = layout.max_tokens > layout.micro_tokens ||
                        (plan.micro_batch > 0 && size.at_work() > plan.micro_batch);
   layout.slots = several ? SlotContent::kLayers : SlotContent::kPieces;

@@ -66,6 +66,7 @@ struct RunLayout {
   int max_tokens = 0;        // of a step: of a block, in FlexGen's words
   int micro_tokens = 0;      // of a micro-batch
   int logit_rows = 0;        // of a step that generates
+  int draft_tokens = 0;      // RunSize's
   // What weights that stream come into, and how many of them.
   SlotContent slots = SlotContent::kLayers;
   int weight_slots = 0;

@@ -21,6 +21,11 @@ constexpr double kSameShare = 0.01;  // closer than this: nobody would feel it
 // (one run each).
 constexpr double kMostAttending = 0.1;
 
+// Steps with drafts have a few tokens of each sequence. Nobody measured slices of matrices at such
+// numbers, so the CPU counts as slower there than by the rates of whole matrices (kFew's measure).
+constexpr int64_t kMostDrafting = 16;
+constexpr double kRateOfSlices = 0.7;
+
 // Too little is not worth a meeting.
 double whole_percents(double share) {
   constexpr double kLeastShare = 0.03;
@@ -144,6 +149,10 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
       std::min<int64_t>(layout.micro_tokens, plan.micro_batch > 0 ? plan.micro_batch : sequences);
   std::set<int64_t> tokens{decoding, std::max<int64_t>(decoding, layout.micro_tokens)};
   if (decoding < kSome && kSome < layout.micro_tokens) tokens.insert(kSome);
+  const int64_t drafting = std::min<int64_t>(
+      layout.micro_tokens, rows_with_drafts(static_cast<int>(decoding), layout.draft_tokens));
+  const bool has_drafts = decoding == kFew && kFew < drafting && drafting <= kMostDrafting;
+  if (has_drafts) tokens.insert(drafting);
   for (const int64_t at : tokens) {
     // Weights come once for all micro-batches of a step, and the CPU multiplies for each.
     const int64_t of_step = at == decoding              ? sequences
@@ -159,15 +168,17 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
     bool all_measured = true;
     for (const SplitOp& op : ops) {
       Module& module = modules[op.name];
-      const SplitCurve curve = split_curve_of(hardware, op.shape, static_cast<double>(at));
+      SplitCurve curve = split_curve_of(hardware, op.shape, static_cast<double>(at));
+      const bool is_measured =
+          try_split_curve(hardware.splits, op.shape, static_cast<double>(at)) != nullptr;
+      if (at > kFew && !is_measured) curve.cpu.all_s /= kRateOfSlices;
       all.add(hardware, curve, static_cast<double>(at), batches);
       module.sum.add(hardware, curve, static_cast<double>(at), batches);
-      module.measured =
-          try_split_curve(hardware.splits, op.shape, static_cast<double>(at)) != nullptr;
+      module.measured = is_measured;
       all_measured = all_measured && module.measured;
     }
     double else_on_link = 0;  // less what the CPU attends to
-    if (at == decoding) {
+    if (at == decoding || (has_drafts && at == drafting)) {
       const StepEstimate& step = predicted.decode_step;
       else_on_link =
           std::max(0.0, step.busy[static_cast<size_t>(Worker::kToDevice)] - all.link.all_s) -
@@ -175,7 +186,7 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
     }
     // With more than one token slices of a matrix are multiplied at other rates than all of it:
     // only where that was measured. H200, 8 tokens: steps were 20 to 30% slower than by guess.
-    if (at > kFew && !all_measured) continue;
+    if (at > kFew && !all_measured && !(has_drafts && at == drafting)) continue;
     CpuLinearShare share{.tokens = static_cast<int>(at),
                          .share = whole_percents(all.crossing(else_on_link))};
     // Of modules that were measured each has its own, around what all have together.

@@ -63,27 +63,36 @@ double bar_of(DType type) {
   return type == DType::kBF16 ? 1e-3 : 3e-4;
 }
 
-TEST_F(CudaGenerationTest, ComputesTheLogitsOfTheCpu) {
+class CudaKindTest : public CudaGenerationTest, public testing::WithParamInterface<std::string> {};
+
+TEST_P(CudaKindTest, ComputesTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(300, 1);
-  for (const std::string kind : {"llama", "window", "mixed", "chunks", "shared", "opt", "opt-350m",
-                                 "qwen2", "qwen3", "neox", "stablelm"}) {
-    for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
-      TinyRuntime cpu(kind, type), gpu = on_gpu(kind, type);
-      const KvType kv = type == DType::kF32 ? KvType::kF32 : KvType::kF16;
-      const Rows expected = all_logits(cpu, ids, 300, kv);
-      for (const int chunk : {300, 64, 1}) {
-        EXPECT_LE(difference(all_logits(gpu, ids, chunk, kv), expected), bar_of(type))
-            << kind << ", " << dtype_name(type) << ", chunks of " << chunk;
-      }
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+    SCOPED_TRACE(dtype_name(type));
+    TinyRuntime cpu(GetParam(), type), gpu = on_gpu(GetParam(), type);
+    const KvType kv = type == DType::kF32 ? KvType::kF32 : KvType::kF16;
+    const Rows expected = all_logits(cpu, ids, 300, kv);
+    for (const int chunk : {300, 64, 1}) {
+      SCOPED_TRACE(chunk);
+      EXPECT_LE(difference(all_logits(gpu, ids, chunk, kv), expected), bar_of(type));
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Kinds, CudaKindTest,
+                         testing::Values("llama", "window", "mixed", "chunks", "shared", "opt",
+                                         "opt-350m", "qwen2", "qwen3", "neox", "stablelm"),
+                         [](const auto& kind) {
+                           std::string name = kind.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
 
 // Steps of one token in one launch (cuda/persistent/persistent_step.h).
 TEST_F(CudaGenerationTest, PersistentStepsComputeTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(600, 4);
   for (const std::string kind :
-       {"llama-64", "window-64", "mixed-64", "shared-64", "opt-64", "llama-128"}) {
+       {"llama-64", "window-64", "mixed-64", "chunks-64", "shared-64", "opt-64", "llama-128"}) {
     for (const DType type : {DType::kF16, DType::kBF16}) {
       TinyRuntime cpu(kind, type), gpu = on_gpu(kind, type);
       const Rows expected = all_logits(cpu, ids, 600, KvType::kF16);
