@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -53,12 +51,7 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
       tokenizer_(tokenizer),
       allocator_(kv.group_pools(), decoder.span_blocks(),
                  at_most(decoder.max_tokens(), options.max_step_tokens)),
-      reuses_(options.reuse_prefixes),
-      store_(options.reuse_prefixes && !options.store.empty()
-                 ? std::make_unique<KvStores>(options.store)
-                 : nullptr),
-      base_key_(first_key(fmt::format("{} {} {}", decoder.spec().name,
-                                      kv_type_name(kv.shape().type), options.kv_salt))),
+      prefixes_(decoder, kv, allocator_, requests_, options),
       lengths_(options.lengths),
       drafts_(options.drafts),
       draft_costs_(options.draft_costs),
@@ -68,18 +61,14 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
                   .max_prompt_tokens = options.max_prompt_tokens,
                   .max_logit_rows = std::max(kLeastLogitRows, options.admission.max_sequences),
                   .admission = options.admission},
-                 options.reuse_prefixes ? this : nullptr, policies_of(options, kv)),
+                 options.reuse_prefixes ? &prefixes_ : nullptr, policies_of(options, kv)),
       max_sequence_tokens_(at_most(std::min(decoder.spec().max_context, allocator_.longest()),
                                    options.max_sequence_tokens)),
       clock_(options.clock) {
+  prefixes_.attach(scheduler_);
   if (options.adapts_turns && kv.layers().sizes().most > 0)
     expansion_.emplace(kv.layers().sizes(), kv.swapped().shape().layer_block_bytes());
   if (drafts_.is_on() && !can_draft()) drafts_ = {};
-  if (store_ == nullptr) return;
-  SPW_ASSERT(store_->groups() == allocator_.groups());
-  allocator_.observe_evictions([this](BlockId block, const BlockContents& contents) {
-    if (block.tier == Tier::kDevice) evicted_.push_back({contents, block.in<Tier::kDevice>()});
-  });
 }
 
 Engine::~Engine() = default;
@@ -137,8 +126,8 @@ void Engine::submit(RequestId id, GenerationRequest request) {
       .scored = request.prompt_logprobs >= 0};
   const auto added =
       requests_
-          .emplace(id, std::make_unique<Request>(id, std::move(request), base_key_, tokenizer_,
-                                                 decoder_.spec().vocab_size))
+          .emplace(id, std::make_unique<Request>(id, std::move(request), prefixes_.base_key(),
+                                                 tokenizer_, decoder_.spec().vocab_size))
           .first;
   added->second->drafts.source = make_draft_source(drafts_, static_cast<uint64_t>(id));
   try {
@@ -195,28 +184,23 @@ DecoderStats Engine::take_decoder_stats() {
 EngineTraffic Engine::take_traffic() {
   take_decoder_stats();
   const DecoderStats stats = std::exchange(taken_, {});
-  const KvStoreStats now = store_ != nullptr ? store_->stats() : KvStoreStats();
-  const KvStoreStats before = std::exchange(counted_, now);
+  const StoreTraffic stores = prefixes_.take_store_traffic();
   const bool is_apart = !decoder_.device().host_visible();
-  return {.to_gpu_bytes = (is_apart ? now.to_device_bytes - before.to_device_bytes : 0) +
-                          stats.weights.host_bytes + stats.swap.to_device_bytes +
-                          stats.turns.to_device_bytes + stats.activations.to_device_bytes +
-                          stats.host_attention.to_device_bytes + stats.host_linear.to_device_bytes,
-          .to_host_bytes = (is_apart ? now.to_host_bytes - before.to_host_bytes : 0) +
-                           stats.swap.to_host_bytes + stats.turns.to_host_bytes +
-                           stats.activations.to_host_bytes + stats.host_attention.to_host_bytes +
-                           stats.host_linear.to_host_bytes,
-          .disk_read_bytes = now.disk_read_bytes - before.disk_read_bytes +
-                             stats.weights.disk_bytes + stats.swap.disk_read_bytes +
-                             stats.activations.disk_read_bytes,
-          .disk_write_bytes = now.disk_written_bytes - before.disk_written_bytes +
-                              stats.swap.disk_written_bytes + stats.activations.disk_written_bytes,
+  return {.to_gpu_bytes = (is_apart ? stores.to_device : 0) + stats.weights.host_bytes +
+                          stats.swap.to_device_bytes + stats.turns.to_device_bytes +
+                          stats.activations.to_device_bytes + stats.host_attention.to_device_bytes +
+                          stats.host_linear.to_device_bytes,
+          .to_host_bytes = (is_apart ? stores.to_host : 0) + stats.swap.to_host_bytes +
+                           stats.turns.to_host_bytes + stats.activations.to_host_bytes +
+                           stats.host_attention.to_host_bytes + stats.host_linear.to_host_bytes,
+          .disk_read_bytes = stores.disk_read + stats.weights.disk_bytes +
+                             stats.swap.disk_read_bytes + stats.activations.disk_read_bytes,
+          .disk_write_bytes = stores.disk_written + stats.swap.disk_written_bytes +
+                              stats.activations.disk_written_bytes,
           .stalled_s = std::accumulate(stats.stall_s.begin(), stats.stall_s.end(), 0.0)};
 }
 
-std::optional<KvStoreStats> Engine::store_stats() const {
-  return store_ != nullptr ? std::optional(store_->stats()) : std::nullopt;
-}
+std::optional<KvStoreStats> Engine::store_stats() const { return prefixes_.store_stats(); }
 
 EngineState Engine::state() const {
   EngineState state{.running = scheduler_.running(), .waiting = scheduler_.waiting()};
@@ -297,10 +281,8 @@ void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
 std::vector<KvCache::BlockCopy> Engine::shrink_pool(int32_t blocks) {
   const std::vector<RequestId> losing =
       scheduler_.choose_to_give_way(Tier::kDevice, blocks, swapped_group());
-  for (const RequestId id : losing) {
-    no_longer_coming(id);
-    if (reuses_) keep_last(*requests_.at(id), scheduler_.computed_of(id));
-  }
+  for (const RequestId id : losing)
+    prefixes_.on_preempt(*requests_.at(id), scheduler_.computed_of(id));
   scheduler_.preempt(losing);
   const std::vector<BlockAllocator::Move> moves =
       allocator_.resize(Tier::kDevice, blocks, swapped_group());
@@ -311,28 +293,13 @@ std::vector<KvCache::BlockCopy> Engine::shrink_pool(int32_t blocks) {
   return copies;
 }
 
-// All at once, and more than the store takes before the first have arrived. What others follow goes
-// first: without it they are of no use.
-void Engine::store_all_evicted() {
-  std::vector<KvStore::Copy> evicted = std::exchange(evicted_, {});
-  std::ranges::stable_sort(evicted, {},
-                           [](const KvStore::Copy& copy) { return copy.contents.position; });
-  const auto piece = static_cast<size_t>(store_->slots() / 2);
-  for (std::span<const KvStore::Copy> rest = evicted; !rest.empty();
-       rest = rest.subspan(std::min(piece, rest.size()))) {
-    store_->put(rest.first(std::min(piece, rest.size())));
-    store_->wait_for_copies();
-  }
-  store_->wait_for_copies();  // of those before
-}
-
 void Engine::change_turns(int turning) {
   if (turning == kv_.layers().turning()) return;
   const int32_t blocks = kv_.layers().sizes().blocks_with(turning);
   std::vector<KvCache::BlockCopy> moves;
   if (blocks < device_blocks()) moves = shrink_pool(blocks);
   try {
-    if (store_ != nullptr) store_all_evicted();
+    prefixes_.store_all_evicted();
     decoder_.change_turns(kv_, turning, moves);
   } catch (...) {
     lose_all();
@@ -351,8 +318,7 @@ std::optional<GenerationRequest> Engine::try_withdraw(RequestId id) {
   const auto it = requests_.find(id);
   if (it == requests_.end() || scheduler_.has_begun(id)) return std::nullopt;
   GenerationRequest request = std::move(it->second->params);
-  no_longer_coming(id);
-  unpin(*it->second);
+  prefixes_.release(*it->second);
   scheduler_.remove(id, 0);
   requests_.erase(it);
   return request;
@@ -381,17 +347,16 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   const Stopwatch scheduling;
   scheduler_.release_behind();
   StepPlan plan = scheduler_.prepare();
-  if (reuses_) keep_preempted(plan);
+  prefixes_.keep_preempted(plan);
   scheduler_.apply(plan);
   stats_.scheduling_s += scheduling.seconds();
-  if (reuses_) announce(plan);
+  prefixes_.note_admitted(plan);
   stats_.preemptions = scheduler_.preemptions();
   stats_.outgrown_preemptions = scheduler_.outgrown_preemptions();
   for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, events);
   if (plan.chunks.empty()) {
-    // All that wait do so for the disk.
-    start_fetches(plan);
-    if (store_ != nullptr) store_->wait_for_fetch(kLongestWait);
+    // Every request that waits does so for the disk.
+    prefixes_.wait_for_disk(plan, kLongestWait);
     return;
   }
   std::optional<std::vector<DrawnToken>> drawn = try_compute(plan);
@@ -435,13 +400,15 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
   }
   tell_observer(has_prompts);
   try {
-    if (store_ != nullptr) move_blocks(plan);
+    prefixes_.fill_blocks(plan);
+    stats_.reused_host_tokens = prefixes_.stored_reuse().host_tokens;
+    stats_.reused_disk_tokens = prefixes_.stored_reuse().disk_tokens;
     copy_blocks(plan);
     const auto begins = std::chrono::steady_clock::now();
     const Activations logits = decoder_.step(kv_, sequences);
-    if (reuses_) keep_full_blocks(plan);  // while the device computes
+    prefixes_.keep_full_blocks(plan);  // while the device computes
     std::vector<DrawnToken> drawn = draw(logits, plan);
-    stored_by_step_.clear();
+    prefixes_.step_done();
     for (const ScheduledChunk& chunk : plan.chunks) {
       stats_.reused_tokens += chunk.reused;
       // What one that was preempted finds again is its own.
@@ -476,14 +443,17 @@ void Engine::tell_observer(bool has_prompts) {
   if (std::exchange(had_prompts_, has_prompts) != has_prompts && observer_) observer_(has_prompts);
 }
 
+void Engine::copy_blocks(const StepPlan& plan) {
+  const auto release = [&](const StepPlan* of) { scheduler_.release_copies(*of); };
+  const std::unique_ptr<const StepPlan, decltype(release)> held(&plan, release);
+  for (const StepPlan::Copy& copy : plan.copies)
+    kv_.copy_block(decoder_.device(), copy.from.in<Tier::kDevice>(), copy.to.in<Tier::kDevice>());
+}
+
 void Engine::lose_all() {
   allocator_.forget_all();
-  coming_.clear();
   scheduler_.preempt_all();
-  evicted_.clear();
-  if (store_ == nullptr) return;
-  store_->drop_unfinished();
-  store_->drop(std::exchange(stored_by_step_, {}));
+  prefixes_.lose_all();
 }
 
 bool Engine::is_scored(const Request& request, const ScheduledChunk& chunk) {
@@ -573,7 +543,7 @@ GenerationEvent Engine::accept_token(DrawnToken& drawn) {
   event.id = request.id;
   if (!drawn.error.empty()) {
     event.error = std::move(drawn.error);
-    distrust(request);  // it may be the KV's fault, and others' that go on from it
+    prefixes_.invalidate(request);  // its KV may be wrong, and other requests could reuse it
     finish(request, FinishReason::kError, event);
     return event;
   }
@@ -616,11 +586,10 @@ void Engine::finish(Request& request, FinishReason reason, GenerationEvent& even
   event.draft_accepted = request.drafts.accepted;
   event.draft_rejected = request.drafts.proposed - request.drafts.accepted;
   const RequestId id = request.id;
-  no_longer_coming(id);
-  unpin(request);
+  prefixes_.release(request);
   // The last token was never computed.
   if (event.token && reason != FinishReason::kError)
-    keep_last(request, request.next_position() - 1);
+    prefixes_.keep_last(request, request.next_position() - 1);
   if (lengths_ != nullptr) lengths_->ended(request.params, request.generated(), reason);
   scheduler_.remove(id, request.generated());
   requests_.erase(id);
