@@ -29,17 +29,10 @@ T at_most(T limit, T option) {
 constexpr int kLeastLogitRows = 32;
 constexpr std::chrono::milliseconds kLongestWait{20};  // then somebody may be cancelled
 
-// Of a step's time: so much waiting for weights, and the link has no room for anything else.
-constexpr double kBusyLink = 0.05;
-
 SchedulingPolicies policies_of(const EngineOptions& options, const KvCache& kv) {
   // A preempted sequence keeps its KV only if the store holds copies of its device blocks.
   const bool keeps = !options.store.empty() && kv.host_blocks() + kv.disk_blocks() == 0;
   return make_policies(options.scheduling, options.admission, keeps);
-}
-
-bool has_prompt_chunks(const StepPlan& plan) {
-  return std::ranges::any_of(plan.chunks, [](const ScheduledChunk& of) { return !of.generates; });
 }
 
 }  // namespace
@@ -64,10 +57,10 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
                  options.reuse_prefixes ? &prefixes_ : nullptr, policies_of(options, kv)),
       max_sequence_tokens_(at_most(std::min(decoder.spec().max_context, allocator_.longest()),
                                    options.max_sequence_tokens)),
-      clock_(options.clock) {
+      clock_(options.clock),
+      swapping_(decoder, kv, allocator_, scheduler_, prefixes_, requests_, clock_, options,
+                [this] { lose_all(); }) {
   prefixes_.attach(scheduler_);
-  if (options.adapts_turns && kv.layers().sizes().most > 0)
-    expansion_.emplace(kv.layers().sizes(), kv.swapped().shape().layer_block_bytes());
   if (drafts_.is_on() && !can_draft()) drafts_ = {};
 }
 
@@ -169,21 +162,20 @@ void Engine::cancel_all(const Sink& sink) {
   for (const GenerationEvent& event : events) sink(event);
 }
 
-// Those of the turns go along with the engine's own.
-DecoderStats Engine::take_decoder_stats() {
-  const DecoderStats stats = decoder_.take_stats();
-  taken_ += stats;
-  stats_.turn_bytes += stats.turns.to_device_bytes + stats.turns.to_host_bytes;
-  stats_.turn_ahead += stats.turns.ahead;
-  stats_.turn_early += stats.turns.early;
-  stats_.turn_waits += stats.turns.waits;
-  stats_.turn_waited_s += stats.turns.waited_s;
-  return stats;
+void Engine::note_swaps() {
+  const SwapCounts& swaps = swapping_.counts();
+  stats_.turn_bytes = swaps.bytes;
+  stats_.turn_ahead = swaps.ahead;
+  stats_.turn_early = swaps.early;
+  stats_.turn_waits = swaps.waits;
+  stats_.turn_waited_s = swaps.waited_s;
+  stats_.turn_changes = swaps.changes;
+  stats_.turn_changes_s = swaps.changes_s;
 }
 
 EngineTraffic Engine::take_traffic() {
-  take_decoder_stats();
-  const DecoderStats stats = std::exchange(taken_, {});
+  const DecoderStats stats = swapping_.take_decoder_stats();
+  note_swaps();
   const StoreTraffic stores = prefixes_.take_store_traffic();
   const bool is_apart = !decoder_.device().host_visible();
   return {.to_gpu_bytes = (is_apart ? stores.to_device : 0) + stats.weights.host_bytes +
@@ -212,105 +204,17 @@ EngineState Engine::state() const {
   state.turning = layers.turning();
   if (lengths_ != nullptr) {
     state.lengths = lengths_->counts();
-    state.predicted_blocks = predicted_blocks();
+    state.predicted_blocks = swapping_.predicted_blocks();
   }
   if (layers.sizes().blocks > 0)
     state.kv_expansion = static_cast<double>(layers.blocks()) / layers.sizes().blocks;
   return state;
 }
 
-int64_t Engine::predicted_blocks() const {
-  return peak_blocks(scheduler_.at_work_and_next(max_sequences_));
-}
-
-int32_t Engine::blocks_for_another() const {
-  if (allocator_.pools().size() == 1) return 0;
-  int64_t others = 0, others_blocks = 0;
-  for (const SequenceView& of : scheduler_.at_work_and_next(0)) {
-    if (of.pool.value_or(Tier::kDevice) == Tier::kDevice) continue;
-    ++others;
-    others_blocks += of.blocks;
-  }
-  if (others == 0) return 0;
-  const int64_t spoken_for =
-      device_blocks() - allocator_.unpromised(Tier::kDevice, swapped_group());
-  const int64_t blocks = spoken_for + (others_blocks + others - 1) / others;
-  return blocks <= kv_.layers().sizes().most_blocks() ? static_cast<int32_t>(blocks) : 0;
-}
-
-bool Engine::device_is_short(const StepPlan& plan, int32_t enough_blocks) const {
-  if (plan.is_full || !plan.preempted.empty()) return true;
-  if (enough_blocks > device_blocks()) return true;
-  if (lengths_ == nullptr) return false;
-  // Before anybody has to wait.
-  std::vector<SequenceView> there = scheduler_.at_work_and_next(max_sequences_);
-  std::erase_if(there, [](const SequenceView& of) {
-    return of.pool.value_or(Tier::kDevice) != Tier::kDevice;
-  });
-  return peak_blocks(there) > allocator_.total(Tier::kDevice, allocator_.forecast_group());
-}
-
-void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
-  if (!expansion_) return;
-  const DecoderStats step = take_decoder_stats();
-  const double weights_s = step.stall_s[static_cast<size_t>(StallCause::kWeights)];
-  const int32_t enough_blocks = blocks_for_another();
-  const int turning = expansion_->next(
-      {.seconds = seconds,
-       .waited_s = step.turns.waited_s,
-       .copied_s = step.turns.copied_s,
-       .copied_bytes = step.turns.copied_bytes,
-       .ahead = step.turns.ahead,
-       .early = step.turns.early,
-       .tokens = tokens,
-       .has_prompts = has_prompt_chunks(plan),
-       .wants_room = device_is_short(plan, enough_blocks),
-       .link_is_busy = weights_s > kBusyLink * seconds,
-       .used_blocks = device_blocks() - allocator_.free(Tier::kDevice, swapped_group()),
-       .enough_blocks = enough_blocks,
-       .changed_s = std::exchange(turns_changed_s_, 0)});
-  if (turning == kv_.layers().turning()) return;
-  const double begun_s = now_s();
-  change_turns(turning);
-  turns_changed_s_ = now_s() - begun_s;
-  stats_.turn_changes_s += turns_changed_s_;
-}
-
-// As many as must give way, as in a step that has too little room; the others' blocks go where the
-// pool still is.
-std::vector<KvCache::BlockCopy> Engine::shrink_pool(int32_t blocks) {
-  const std::vector<RequestId> losing =
-      scheduler_.choose_to_give_way(Tier::kDevice, blocks, swapped_group());
-  for (const RequestId id : losing)
-    prefixes_.on_preempt(*requests_.at(id), scheduler_.computed_of(id));
-  scheduler_.preempt(losing);
-  const std::vector<BlockAllocator::Move> moves =
-      allocator_.resize(Tier::kDevice, blocks, swapped_group());
-  scheduler_.rename(moves);
-  std::vector<KvCache::BlockCopy> copies;
-  for (const auto& [from, to] : moves)
-    copies.push_back({from.in<Tier::kDevice>(), to.in<Tier::kDevice>()});
-  return copies;
-}
-
 void Engine::change_turns(int turning) {
-  if (turning == kv_.layers().turning()) return;
-  const int32_t blocks = kv_.layers().sizes().blocks_with(turning);
-  std::vector<KvCache::BlockCopy> moves;
-  if (blocks < device_blocks()) moves = shrink_pool(blocks);
-  try {
-    prefixes_.store_all_evicted();
-    decoder_.change_turns(kv_, turning, moves);
-  } catch (...) {
-    lose_all();
-    allocator_.resize(Tier::kDevice, kv_.swapped().device_blocks(), swapped_group());
-    throw;
-  }
-  allocator_.resize(Tier::kDevice, kv_.swapped().device_blocks(), swapped_group());
-  ++stats_.turn_changes;
+  swapping_.change(turning);
+  note_swaps();
 }
-
-double Engine::now_s() const { return clock_ ? clock_() : since_.seconds(); }
 
 void Engine::cancel(RequestId id) { cancelled_.push_back(id); }
 
@@ -341,7 +245,7 @@ bool Engine::step(const Sink& sink) {
 }
 
 void Engine::advance(std::vector<GenerationEvent>& events) {
-  const double begun_s = now_s();
+  const double begun_s = clock_.now_s();
   for (const RequestId id : std::exchange(cancelled_, {}))
     end_without_token(id, FinishReason::kCancelled, events);
   const Stopwatch scheduling;
@@ -370,8 +274,9 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   propose_drafts(ids);
   stats_.outgrown = scheduler_.extensions();
   stats_.recomputed_tokens = scheduler_.recomputed_tokens();
-  const double seconds = now_s() - begun_s;
-  adapt_turns(plan, seconds, static_cast<int64_t>(events.size() - told));
+  const double seconds = clock_.now_s() - begun_s;
+  swapping_.step_done(plan, seconds, static_cast<int64_t>(events.size() - told));
+  note_swaps();
 }
 
 std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPlan& plan) {

@@ -13,14 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "base/stopwatch.h"
 #include "engine/engine_options.h"
 #include "engine/engine_requests.h"
 #include "engine/generation.h"
+#include "engine/layer_swap_control.h"
 #include "engine/prefix_reuse.h"
 #include "engine/sampler.h"
+#include "engine/step_clock.h"
 #include "kv/block_allocator.h"
-#include "kv/expansion_control.h"
 #include "kv/kv_cache.h"
 #include "runtime/decoder.h"
 #include "schedule/scheduler.h"
@@ -83,8 +83,9 @@ class Engine {
   std::vector<double> take_queue_waits() { return std::exchange(queue_waits_s_, {}); }
   // Since the last call, but for its seconds; waits for the device.
   EngineTraffic take_traffic();
-  // So many layers' KV takes turns from now on, as the cache allows; sequences whose blocks are no
-  // more then are computed again. Throws kDevice where copies fail: all are.
+  // Swaps the KV of this many layers from now on, as far as the cache allows. Sequences whose
+  // blocks no longer fit are preempted and computed again. Throws kDevice if copies fail: then all
+  // are.
   void change_turns(int turning);
   bool has_requests() const { return !requests_.empty(); }
   // Before a thread other than the one that made the engine uses it.
@@ -111,23 +112,10 @@ class Engine {
   // where what it needed was damaged, and all sequences are computed again.
   std::optional<std::vector<DrawnToken>> try_compute(const StepPlan& plan);
   void copy_blocks(const StepPlan& plan);
-  // The group whose layers may be swapped, and its blocks on the device.
-  int swapped_group() const { return kv_.swapped_group(); }
-  int32_t device_blocks() const { return allocator_.total(Tier::kDevice, swapped_group()); }
-  // Of the device, to so many blocks; what is to be copied within it before it is smaller.
-  std::vector<KvCache::BlockCopy> shrink_pool(int32_t blocks);
-  // After a step of so many seconds, which drew so many tokens.
-  void adapt_turns(const StepPlan& plan, double seconds, int64_t tokens);
-  DecoderStats take_decoder_stats();
-  // Of those that run, and those that could at once: blocks of KV at their peak, as predicted.
-  int64_t predicted_blocks() const;
-  // So many on the device would be enough for another like those that are at work elsewhere, where
-  // the CPU attends or pages come over the link first. 0: there are none, or never so many.
-  int32_t blocks_for_another() const;
-  // Somebody waits for KV memory there, or will, or has its own elsewhere.
-  bool device_is_short(const StepPlan& plan, int32_t enough_blocks) const;
-  double now_s() const;
+  // All sequences lose their blocks and are computed again: after a step or copies that failed.
   void lose_all();
+  // Brings the counts of layer swapping in stats_ up to date.
+  void note_swaps();
   static bool is_scored(const Request& request, const ScheduledChunk& chunk);
   static int32_t logit_rows(const Request& request, const ScheduledChunk& chunk);
   // What rows of logits say of the prompt's tokens behind them, of a chunk that is scored; nothing
@@ -171,13 +159,10 @@ class Engine {
   int max_sequences_;
   Scheduler scheduler_;
   int64_t max_sequence_tokens_;
-  std::function<double()> clock_;  // null: the machine's
-  Stopwatch since_;
+  StepClock clock_;
+  LayerSwapControl swapping_;
   EngineStats stats_;
   std::vector<double> queue_waits_s_;
-  std::optional<ExpansionControl> expansion_;
-  double turns_changed_s_ = 0;  // what the last change took, until the controller has heard of it
-  DecoderStats taken_;          // of the decoder's, since the last take_traffic()
   uint64_t next_id_ = 1;
   std::vector<RequestId> cancelled_;
   PhaseObserver observer_;
