@@ -16,6 +16,7 @@
 #include "cli/command_line.h"
 #include "cli/session_flags.h"
 #include "cli/terminal_services.h"
+#include "engine/model_run.h"
 #include "engine/session.h"
 
 namespace spillway {
@@ -48,13 +49,12 @@ std::vector<Variant> variants_of(const Options& options) {
   return variants;
 }
 
-json measure(Runner& runner, const Session& session, const Options& options,
-             const Variant& variant) {
+json measure(ModelRun& model, const Options& options, const Variant& variant) {
   const std::vector<RequestLengths> requests = {
       {.prompt = options.prompt_tokens, .answer = options.answer_tokens}};
-  EngineOptions engine = whole_blocks(session.plan, /*sequences=*/1);
+  EngineOptions engine = model.options;
   engine.drafts = variant.drafts;
-  const BenchRun run = run_median(runner, {.engine = engine, .requests = requests});
+  const BenchRun run = run_median(model.runner, {.engine = engine, .requests = requests});
   const auto steps = static_cast<double>(std::max<int64_t>(1, run.decode.steps));
   return {{"name", variant.name},
           {"tokens_per_s", (options.answer_tokens - 1) / run.decode.seconds},
@@ -74,10 +74,10 @@ void sweep(const Options& options) {
                        .generated = options.answer_tokens});
   fmt::print(stderr, "{}\n", session.describe_plan());
   session.load();
-  Runner runner = session.make_runner(tokens, 1);
+  ModelRun model(session, {.admission = RunOrder::Admission::kWholeBlocks}, tokens);
   for (int round = 0; round < options.rounds; ++round) {
     for (const Variant& variant : variants) {
-      json line = measure(runner, session, options, variant);
+      json line = measure(model, options, variant);
       line["round"] = round;
       fmt::print("{}\n", line.dump());
       std::fflush(stdout);

@@ -25,6 +25,7 @@
 #include "cli/terminal_services.h"
 #include "engine/answer_lengths.h"
 #include "engine/engine.h"
+#include "engine/model_run.h"
 #include "engine/placement_options.h"
 #include "engine/runner.h"
 #include "engine/serving_estimate.h"
@@ -292,10 +293,10 @@ void sweep(Options& options) {
   session.choose_plan(run_with(options, session));
   fmt::print(stderr, "{}\n", session.describe_plan());
   session.load();
-  Runner runner =
-      session.make_runner_that_fits(session.planned_tokens(), session.plan.sequences.value_or(1));
-  const int rows =
-      with_rows(runner.decoder, session.plan.sequences.value_or(1), options.max_sequences);
+  const int64_t planned = session.plan.sequences.value_or(1);
+  ModelRun model(session, {.fits_fewer = true}, session.planned_tokens(), planned);
+  Runner& runner = model.runner;
+  const int rows = with_rows(runner.decoder, planned, options.max_sequences);
   fmt::print(stderr, "{} blocks of KV, {} sequences at most\n", runner.kv.device_blocks(), rows);
   for (std::string line; std::getline(std::cin, line);) {
     const Cell cell = read_cell(json::parse(line));

@@ -18,6 +18,7 @@
 #include "cli/bench_run.h"
 #include "cli/terminal_services.h"
 #include "cuda/cuda_device.h"
+#include "engine/model_run.h"
 #include "engine/session.h"
 
 namespace spillway {
@@ -71,13 +72,13 @@ std::vector<std::vector<double>> measure(Session& session, cuda::CudaDevice& dev
   std::vector<std::vector<double>> speeds(variants.size());
   const std::vector<RequestLengths> requests(
       static_cast<size_t>(batch), {.prompt = options.prompt_len, .answer = options.gen_len});
-  // Other techniques void what was recorded: a run of its own records it again.
-  const BenchOrder order{
-      .engine = whole_blocks(session.plan, batch), .requests = requests, .warm_up = 1};
-  Runner runner = session.make_runner(int64_t{options.prompt_len} + options.gen_len, batch);
+  // Other techniques discard what was recorded: the warm-up run records it again.
+  ModelRun model(session, {.admission = RunOrder::Admission::kWholeBlocks},
+                 int64_t{options.prompt_len} + options.gen_len, batch);
+  const BenchOrder order{.engine = model.options, .requests = requests, .warm_up = 1};
   const auto run = [&](const Variant& variant) {
     device.set_techniques(variant.techniques);
-    const BenchRun measured = run_median(runner, order);
+    const BenchRun measured = run_median(model.runner, order);
     return batch * static_cast<double>(options.gen_len - 1) / measured.decode.seconds;
   };
   for (int round = 0; round < options.rounds; ++round) {

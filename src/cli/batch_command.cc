@@ -30,11 +30,10 @@
 #include "cli/template_option.h"
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
-#include "engine/draft_estimate.h"
-#include "engine/engine.h"
 #include "engine/engine_client.h"
 #include "engine/model_catalog.h"
 #include "engine/model_fingerprint.h"
+#include "engine/model_run.h"
 #include "engine/result_settings.h"
 #include "engine/session.h"
 #include "serve/batch_input.h"
@@ -269,35 +268,22 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   Session& session = prepared.session;
   session.say_plan();
   session.load();
-  const int64_t context = prepared.identity.context;
-  // Also where fewer requests are left: how much room there is decides who attends to long prompts.
-  const int whole =
-      admission_policy(session.plan, session.plan.sequences.value_or(1)).max_sequences;
-  Runner runner = session.make_runner_that_fits(context, whole);
-  const bool may_lose_blocks =
-      may_preempt(session.settings.attention_topk, session.settings.deterministic);
-  const bool waits = !options.scheduling.admits_whole() &&
-                     session.plan.schedule == ScheduleKind::kContinuous && may_lose_blocks;
-  const auto room = waits ? Session::Room::kWaitedFor : Session::Room::kForWhole;
-  const AdmissionPolicy admission = admission_policy(
-      session.plan, with_rows(runner.decoder, whole, session.sequences_at_once(room)));
-  const int sequences = admission.max_sequences;
-  // Where some may lose their blocks, what they had is worth keeping; if it changes no result.
-  const bool keeps_lost = sequences > whole && !options.not_deterministic;
-  const std::vector<std::unique_ptr<KvStore>> stores = session.make_kv_stores(
-      runner.kv, context,
-      keeps_lost ? Session::KvStoreHost::kWhereApart : Session::KvStoreHost::kWhereAsked);
-  Engine engine(runner.decoder, runner.kv, session.tokenizer(),
-                {.admission = admission,
-                 .scheduling = options.scheduling.options(),
-                 .lengths = prepared.lengths,
-                 .max_sequence_tokens = context,
-                 .reuse_prefixes = !stores.empty() || keeps_lost,
-                 .kv_salt = !stores.empty() ? session.kv_salt() : "",
-                 .store = stores,
-                 .drafts = options.session.drafts,
-                 .draft_costs = estimate_draft_costs(session, options.session.drafts, sequences),
-                 .adapts_turns = may_lose_blocks && session.adapts_turns()});
+  // The runner has room for as many sequences as are planned, also if fewer requests are left: the
+  // room decides which processor attends to long prompts. A store keeps the KV of preempted
+  // sequences only where that changes no result.
+  ModelRun run(session,
+               {.admission = RunOrder::Admission::kByPlan,
+                .reuse = RunOrder::Reuse::kWithStore,
+                .fits_fewer = true,
+                .may_wait = !options.scheduling.admits_whole(),
+                .keeps_preempted = !options.not_deterministic,
+                .scheduling = options.scheduling.options(),
+                .lengths = prepared.lengths,
+                .drafts = options.session.drafts},
+               prepared.identity.context, session.plan.sequences.value_or(1));
+  Engine& engine = run.engine();
+  const AdmissionPolicy& admission = run.options.admission;
+  const int running = admission.max_sequences;
   EngineClient client(engine);
   std::optional<ChatTemplate> chat;
   if (session.tokenizer() != nullptr)
@@ -310,9 +296,9 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   journal.begin(prepared.identity.fields(), kCreated, plan_to_json(session.plan));
   BatchJob job(input, prepared.lines, journal, model, client,
                {.fingerprint = system_fingerprint(prepared.identity.without_input()),
-                .max_outstanding = sequences + (admission.admit_in_blocks       ? sequences
-                                                : options.scheduling.predicts() ? kChosenFrom
-                                                                                : kWaiting)});
+                .max_outstanding = running + (admission.admit_in_blocks       ? running
+                                              : options.scheduling.predicts() ? kChosenFrom
+                                                                              : kWaiting)});
   const uint64_t before = journal.size();
   const Stopwatch watch;
   double synced_s = 0;
@@ -331,7 +317,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   SPW_CHECK(job.finished() == job.requests(), kCancelled,
             "stopped after {} of {} requests; run the same command again to go on", job.finished(),
             job.requests());
-  session.report_drift(runner.decoder.take_stats().host_linear);
+  session.report_drift(run.runner.decoder.take_stats().host_linear);
   return {.requests = job.requests(),
           .failed = job.failed(),
           .finished_before = job.finished_before(),

@@ -24,7 +24,7 @@
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
 #include "cli/value_check.h"
-#include "engine/draft_estimate.h"
+#include "engine/model_run.h"
 #include "engine/session.h"
 #include "storage/file_writer.h"
 
@@ -145,21 +145,21 @@ json bench_plan(const BenchOptions& options, Session& session) {
   const std::vector<RequestLengths> requests(
       static_cast<size_t>(size.batch),
       {.prompt = size.prompt_len, .answer = size.decode_steps() + 1});
-  EngineOptions engine = whole_blocks(session.plan, size.batch);
-  engine.drafts = options.session.drafts;
-  engine.draft_costs = estimate_draft_costs(session, engine.drafts, engine.admission.max_sequences);
   // Whether it can be written shows before the long work.
   std::optional<FileWriter> drawing;
   if (!options.timeline.empty()) drawing.emplace(options.timeline);
-  Runner runner =
-      session.make_runner(int64_t{size.prompt_len} + size.gen_len, engine.admission.max_sequences);
-  const BenchOrder order{
-      .engine = engine, .requests = requests, .warm_up = options.warm_up, .repeat = options.repeat};
-  const BenchRun run = run_median(runner, order);
+  ModelRun model(session,
+                 {.admission = RunOrder::Admission::kWholeBlocks, .drafts = options.session.drafts},
+                 int64_t{size.prompt_len} + size.gen_len, size.batch);
+  const BenchOrder order{.engine = model.options,
+                         .requests = requests,
+                         .warm_up = options.warm_up,
+                         .repeat = options.repeat};
+  const BenchRun run = run_median(model.runner, order);
   session.report_drift(run.decode.moved.host_linear);
   json out = report(options, session, run);
-  out["memory"] =
-      memory_json(session, int64_t{size.prompt_len} + size.gen_len, engine.admission.max_sequences);
+  out["memory"] = memory_json(session, int64_t{size.prompt_len} + size.gen_len,
+                              model.options.admission.max_sequences);
   out["predicted"] = predicted_json(
       session.predict_run(
           {{{.count = size.batch, .prompt = size.prompt_len, .generate = size.gen_len}}},
@@ -167,7 +167,7 @@ json bench_plan(const BenchOptions& options, Session& session) {
       out["generated_tokens_per_s"].get<double>());
   if (drawing) {
     Timeline timeline(*session.device);
-    const BenchRun drawn = run_drawn(runner, order, timeline);
+    const BenchRun drawn = run_drawn(model.runner, order, timeline);
     drawing->write(timeline.chrome_trace());
     drawing->commit();
     out["timeline"] = {{"file", options.timeline}, {"phases", timeline_json(timeline, drawn)}};

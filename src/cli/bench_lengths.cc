@@ -15,7 +15,7 @@
 #include "cli/bench_run.h"
 #include "cli/predicted_json.h"
 #include "cli/terminal.h"
-#include "engine/draft_estimate.h"
+#include "engine/model_run.h"
 
 namespace spillway {
 namespace {
@@ -63,27 +63,28 @@ json bench_lengths(const SessionOptions& options, Session& session,
             spec.max_context);
   const double mean_answer =
       static_cast<double>(count_tokens(requests).answer) / static_cast<double>(requests.size());
-  EngineOptions engine{.admission = admission_policy(session.plan, batch, mean_answer),
-                       .drafts = options.drafts};
-  engine.draft_costs =
-      estimate_draft_costs(session, options.drafts, engine.admission.max_sequences);
-  Runner runner = session.make_runner(longest_of(requests), engine.admission.max_sequences);
+  ModelRun model(session,
+                 {.admission = RunOrder::Admission::kByPlan,
+                  .mean_answer = mean_answer,
+                  .drafts = options.drafts},
+                 longest_of(requests), batch);
+  const AdmissionPolicy& admission = model.options.admission;
 
-  const BenchRun run = run_median(runner, {.engine = engine,
-                                           .requests = requests,
-                                           .tells_phases_apart = false,
-                                           .warm_up = workload.warm_up,
-                                           .repeat = workload.repeat});
+  const BenchRun run = run_median(model.runner, {.engine = model.options,
+                                                 .requests = requests,
+                                                 .tells_phases_apart = false,
+                                                 .warm_up = workload.warm_up,
+                                                 .repeat = workload.repeat});
   const EngineStats& stats = run.engine;
   const double at_work =
       static_cast<double>(stats.sequence_steps) / static_cast<double>(stats.steps);
   json out = session_json(options, session);
-  out["memory"] = memory_json(session, longest_of(requests), engine.admission.max_sequences);
+  out["memory"] = memory_json(session, longest_of(requests), admission.max_sequences);
   out.update({{"requests", requests.size()},
               {"left_out", lengths.size() - requests.size()},
               {"batch", batch},
-              {"block", engine.admission.max_sequences},
-              {"max_admissions", engine.admission.max_admissions},
+              {"block", admission.max_sequences},
+              {"max_admissions", admission.max_admissions},
               {"repeat", workload.repeat},
               {"warm_up", workload.warm_up},
               {"longest_prompt", std::ranges::max(requests, {}, &RequestLengths::prompt).prompt},
@@ -98,10 +99,9 @@ json bench_lengths(const SessionOptions& options, Session& session,
               {"latency_s", mean_and_max(run.end_s)},
               {"first_token_s", mean_and_max(run.first_token_s)},
               {"run", phase_json(run.decode)}});
-  out.update(
-      rates_json(requests, static_cast<size_t>(engine.admission.max_sequences), run.seconds()));
+  out.update(rates_json(requests, static_cast<size_t>(admission.max_sequences), run.seconds()));
   out["predicted"] =
-      predicted_json(session.predict_run(workload_of(requests), engine.admission.max_sequences),
+      predicted_json(session.predict_run(workload_of(requests), admission.max_sequences),
                      out["generated_tokens_per_s"].get<double>());
   report_attention(out, session.settings.attention_topk, run.decode.moved.attention);
   return out;

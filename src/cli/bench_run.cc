@@ -172,12 +172,6 @@ std::vector<RequestLengths> with_short_answers(std::span<const RequestLengths> r
 
 }  // namespace
 
-EngineOptions whole_blocks(const Plan& plan, int sequences) {
-  Plan block = plan;
-  if (plan.schedule != ScheduleKind::kRow) block.schedule = ScheduleKind::kZigzag;
-  return {.admission = admission_policy(block, sequences)};
-}
-
 BenchRun run_median(Runner& runner, const BenchOrder& order) {
   SPW_ASSERT(order.repeat > 0);
   BenchProgress progress(order);

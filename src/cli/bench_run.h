@@ -10,7 +10,6 @@
 #include "cli/request_lengths.h"
 #include "engine/engine.h"
 #include "engine/runner.h"
-#include "plan/plan.h"
 #include "runtime/timeline.h"
 
 namespace spillway {
@@ -38,10 +37,6 @@ struct BenchRun {
 
   double seconds() const { return prefill.seconds + decode.seconds; }
 };
-
-// For requests of one length that are all there from the beginning, so that the phases are apart:
-// whatever the plan's schedule would do next, they are a block of its zig-zag or row schedule.
-EngineOptions whole_blocks(const Plan& plan, int sequences);
 
 struct BenchOrder {
   EngineOptions engine;

@@ -22,10 +22,9 @@
 #include "cli/template_option.h"
 #include "cli/terminal_services.h"
 #include "cli/value_check.h"
-#include "engine/draft_estimate.h"
-#include "engine/engine.h"
 #include "engine/engine_client.h"
 #include "engine/model_catalog.h"
+#include "engine/model_run.h"
 #include "engine/session.h"
 #include "serve/http/key_ring.h"
 
@@ -86,17 +85,9 @@ int chat_with_model(const ChatOptions& options) {
                        .shortest_tokens = kShortestChatContext});
   session.say_plan();
   session.load();
-  const int64_t context = session.planned_tokens();
-  Runner runner = session.make_runner(context);
-  const std::vector<std::unique_ptr<KvStore>> stores = session.make_kv_stores(runner.kv, context);
-  Engine engine(runner.decoder, runner.kv, &tokenizer,
-                {.max_sequence_tokens = context,
-                 .reuse_prefixes = true,
-                 .kv_salt = session.kv_salt(),
-                 .store = stores,
-                 .drafts = options.session.drafts,
-                 .draft_costs = estimate_draft_costs(session, options.session.drafts, 1)});
-  EngineClient client(engine);
+  ModelRun model(session, {.reuse = RunOrder::Reuse::kAlways, .drafts = options.session.drafts},
+                 session.planned_tokens());
+  EngineClient client(model.engine());
   EngineSource source(client, std::move(encoder),
                       {.name = shown_model_name(options.session.model),
                        .max_tokens = options.max_tokens,

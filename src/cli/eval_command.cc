@@ -21,6 +21,7 @@
 #include "cli/terminal_services.h"
 #include "cli/value_check.h"
 #include "engine/last_word.h"
+#include "engine/model_run.h"
 #include "engine/perplexity.h"
 #include "engine/session.h"
 
@@ -43,7 +44,8 @@ struct EvalOptions {
 json eval_text(const EvalOptions& options, const std::vector<TokenId>& tokens, Session& session,
                AttentionTraffic& traffic) {
   const Tokenizer& tokenizer = session.loaded->require_tokenizer();
-  Runner runner = session.make_runner(options.context);
+  ModelRun model(session, {}, options.context);
+  Runner& runner = model.runner;
 
   ProgressBar bar("perplexity");
   PerplexityOptions perplexity_options;
@@ -103,7 +105,8 @@ int64_t longest_passage(const EvalOptions& options, const std::vector<Passage>& 
 
 json eval_last_words(const std::vector<Passage>& passages, int64_t longest, Session& session,
                      AttentionTraffic& traffic) {
-  Runner runner = session.make_runner(longest);
+  ModelRun model(session, {}, longest);
+  Runner& runner = model.runner;
   ProgressBar bar("last words");
   int64_t right = 0, words = 0;
   double logprob = 0;

@@ -10,6 +10,7 @@
 #include "cli/prompt_input.h"
 #include "cli/session_flags.h"
 #include "cli/terminal_services.h"
+#include "engine/model_run.h"
 #include "engine/perplexity.h"
 #include "engine/session.h"
 #include "storage/file_writer.h"
@@ -31,9 +32,9 @@ int logits(const LogitsOptions& options) {
             "{} ids, but the model's context is {}", ids.size(), spec.max_context);
   const auto tokens = static_cast<int64_t>(ids.size());
   session.load({.tokens = tokens, .prompt = tokens, .generated = 1});
-  Runner runner = session.make_runner(tokens);
+  ModelRun model(session, {}, tokens);
   FileWriter out(options.output);
-  forward_all(runner.decoder, runner.kv, ids, 0, [&](int64_t, const Activations& rows) {
+  forward_all(model.runner.decoder, model.runner.kv, ids, 0, [&](int64_t, const Activations& rows) {
     SPW_CHECK(!interrupted(), kCancelled, "stopped; {} was not written",
               printable_path(options.output));
     const auto count = static_cast<size_t>(rows.rows * rows.cols);

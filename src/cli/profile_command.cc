@@ -22,8 +22,8 @@
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
 #include "cli/value_check.h"
-#include "engine/engine.h"
 #include "engine/engine_client.h"
+#include "engine/model_run.h"
 #include "engine/profile_splits.h"
 #include "engine/sampler.h"
 #include "engine/session.h"
@@ -52,10 +52,9 @@ ScoreBounds measure_softmax(Session& session) {
   constexpr int kFirstTokens = 16;
   const ModelSpec& spec = session.loaded->model.spec;
   const auto tokens = static_cast<int>(softmax_tokens(spec));
-  Runner runner = session.make_runner(tokens);
+  ModelRun model(session, {.with_text = false}, tokens);
   std::vector<TokenId> text;
   {
-    Engine engine(runner.decoder, runner.kv, nullptr, {});
     GenerationRequest request;
     for (int i = 0; i < kFirstTokens; ++i) {
       request.prompt.push_back(static_cast<TokenId>(counter_uniform(1, static_cast<uint64_t>(i)) *
@@ -64,7 +63,7 @@ ScoreBounds measure_softmax(Session& session) {
     text = request.prompt;
     request.max_tokens = tokens - kFirstTokens;
     request.sampling.temperature = 1;
-    EngineClient client(engine);
+    EngineClient client(model.engine());
     client.submit(request);
     for (bool ended = false; !ended;) {
       for (const GenerationEvent& event : client.take()) {
@@ -75,7 +74,7 @@ ScoreBounds measure_softmax(Session& session) {
       SPW_CHECK(!interrupted(), kCancelled, "stopped after {} of {} tokens", text.size(), tokens);
     }
   }
-  const ScoreRange range = measure_scores(runner.decoder, runner.kv, text);
+  const ScoreRange range = measure_scores(model.runner.decoder, model.runner.kv, text);
   return {range.lowest_top, range.highest};
 }
 

@@ -27,9 +27,8 @@
 #include "cli/terminal_services.h"
 #include "cli/value_check.h"
 #include "cli/word_wrap.h"
-#include "engine/draft_estimate.h"
-#include "engine/engine.h"
 #include "engine/engine_client.h"
+#include "engine/model_run.h"
 #include "engine/session.h"
 #include "serve/completion_logprobs.h"
 #include "text/utf8.h"
@@ -164,15 +163,9 @@ int run(RunOptions options) {
                        .shortest_tokens = prompt_length + 1});
   session.say_plan();
   session.load();
-  Runner runner = session.make_runner(limit);
-  const std::vector<std::unique_ptr<KvStore>> stores = session.make_kv_stores(runner.kv, limit);
-  Engine engine(runner.decoder, runner.kv, tokenizer,
-                {.max_sequence_tokens = limit,
-                 .reuse_prefixes = !stores.empty(),
-                 .kv_salt = !stores.empty() ? session.kv_salt() : "",
-                 .store = stores,
-                 .drafts = options.session.drafts,
-                 .draft_costs = estimate_draft_costs(session, options.session.drafts, 1)});
+  ModelRun model(session, {.reuse = RunOrder::Reuse::kWithStore, .drafts = options.session.drafts},
+                 limit);
+  Engine& engine = model.engine();
   std::optional<EngineClient> client(engine);
 
   WordWrap wrap;
@@ -208,7 +201,7 @@ int run(RunOptions options) {
   }
   if (answer.error) throw *answer.error;
   explain_empty_answer(options, answer, tokenizer);
-  session.report_drift(runner.decoder.take_stats().host_linear);
+  session.report_drift(model.runner.decoder.take_stats().host_linear);
   return answer.finish == FinishReason::kCancelled ? interrupt_exit_code() : 0;
 }
 

@@ -24,13 +24,10 @@
 #include "cli/terminal.h"
 #include "cli/terminal_services.h"
 #include "cli/value_check.h"
-#include "engine/draft_estimate.h"
-#include "engine/engine.h"
 #include "engine/model_catalog.h"
+#include "engine/model_run.h"
 #include "engine/result_settings.h"
-#include "engine/serving_estimate.h"
 #include "engine/session.h"
-#include "schedule/admission.h"
 #include "serve/api/api_server.h"
 #include "serve/http/connection_limit.h"
 #include "serve/http/http_url.h"
@@ -142,13 +139,6 @@ ExpectedRun expected_run(const ServeOptions& options, const Session& session,
           .sequences_option = "--max-sequences"};
 }
 
-// One that ends is replaced in the next step: clients do not come in blocks.
-AdmissionPolicy continuous_admission(const Session& session, int sequences) {
-  Plan plan = session.plan;
-  if (plan.schedule != ScheduleKind::kDiagonal) plan.schedule = ScheduleKind::kContinuous;
-  return admission_policy(plan, sequences);
-}
-
 void wait_for_the_end(ApiServer& server) {
   constexpr std::chrono::milliseconds kLook{50};
   while (!interrupted()) std::this_thread::sleep_for(kLook);
@@ -200,30 +190,20 @@ int serve(const ServeOptions& options) {
   session.load();
   const int64_t context = session.planned_tokens();
   const int64_t sequences = session.plan.sequences.value_or(1);
-  Runner runner = session.make_runner_that_fits(context, sequences);
-  const bool may_lose_blocks =
-      may_preempt(session.settings.attention_topk, session.settings.deterministic);
-  const bool waits = !options.scheduling.admits_whole() && may_lose_blocks;
-  const auto room = waits ? Session::Room::kWaitedFor : Session::Room::kForWhole;
-  const AdmissionPolicy admission = continuous_admission(
-      session, with_rows(runner.decoder, sequences, session.sequences_at_once(room)));
-  const ServingEstimate estimate = estimate_serving(session, admission.max_sequences, run.prompt,
-                                                    run.generated, runner.decoder.max_tokens());
-  const std::vector<std::unique_ptr<KvStore>> stores =
-      session.make_kv_stores(runner.kv, context, Session::KvStoreHost::kWhereApart);
-  Engine engine(runner.decoder, runner.kv, session.tokenizer(),
-                {.max_prompt_tokens = estimate.prompt_tokens,
-                 .admission = admission,
-                 .scheduling = scheduling,
-                 .lengths = lengths.get(),
-                 .max_sequence_tokens = context,
-                 .reuse_prefixes = true,
-                 .kv_salt = session.kv_salt(),
-                 .store = stores,
-                 .drafts = options.session.drafts,
-                 .draft_costs =
-                     estimate_draft_costs(session, options.session.drafts, admission.max_sequences),
-                 .adapts_turns = may_lose_blocks && session.adapts_turns()});
+  ModelRun served(session,
+                  {.admission = RunOrder::Admission::kContinuous,
+                   .reuse = RunOrder::Reuse::kAlways,
+                   .store = Session::KvStoreHost::kWhereApart,
+                   .fits_fewer = true,
+                   .may_wait = !options.scheduling.admits_whole(),
+                   .usual = {{.prompt = run.prompt, .generated = run.generated}},
+                   .scheduling = scheduling,
+                   .lengths = lengths.get(),
+                   .drafts = options.session.drafts},
+                  context, sequences);
+  Engine& engine = served.engine();
+  const ServingEstimate& estimate = served.estimate.value();
+  const int most_running = served.options.admission.max_sequences;
   const ServedModel model(model_name(options), session.tokenizer(),
                           {.max_sequence_tokens = engine.max_sequence_tokens(),
                            .vocab_size = session.loaded->model.spec.vocab_size},
@@ -232,7 +212,7 @@ int serve(const ServeOptions& options) {
   const auto stop = [](ApiServer* of) { of->stop(); };
   const std::unique_ptr<ApiServer, decltype(stop)> stopping(&server, stop);
   server.start(
-      engine, model, admission.max_sequences + options.max_queue,
+      engine, model, most_running + options.max_queue,
       {.fingerprint = system_fingerprint(session.settings.fields()),
        .logs_prompts = options.log_prompts,
        .trusts_priorities = options.trust_priorities,
@@ -251,7 +231,7 @@ int serve(const ServeOptions& options) {
   log_info(
       "{} requests at work, {} waiting at most, contexts of {} tokens, {} tokens of prompts a "
       "step beside others",
-      admission.max_sequences, options.max_queue, context, estimate.prompt_tokens);
+      most_running, options.max_queue, context, estimate.prompt_tokens);
   print_now(fmt::format("serving {} at http://{}:{}\n", model.name(),
                         options.http.host.find(':') == std::string::npos
                             ? options.http.host

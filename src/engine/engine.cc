@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -31,17 +29,10 @@ T at_most(T limit, T option) {
 constexpr int kLeastLogitRows = 32;
 constexpr std::chrono::milliseconds kLongestWait{20};  // then somebody may be cancelled
 
-// Of a step's time: so much waiting for weights, and the link has no room for anything else.
-constexpr double kBusyLink = 0.05;
-
 SchedulingPolicies policies_of(const EngineOptions& options, const KvCache& kv) {
   // A preempted sequence keeps its KV only if the store holds copies of its device blocks.
   const bool keeps = !options.store.empty() && kv.host_blocks() + kv.disk_blocks() == 0;
   return make_policies(options.scheduling, options.admission, keeps);
-}
-
-bool has_prompt_chunks(const StepPlan& plan) {
-  return std::ranges::any_of(plan.chunks, [](const ScheduledChunk& of) { return !of.generates; });
 }
 
 }  // namespace
@@ -53,12 +44,7 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
       tokenizer_(tokenizer),
       allocator_(kv.group_pools(), decoder.span_blocks(),
                  at_most(decoder.max_tokens(), options.max_step_tokens)),
-      reuses_(options.reuse_prefixes),
-      store_(options.reuse_prefixes && !options.store.empty()
-                 ? std::make_unique<KvStores>(options.store)
-                 : nullptr),
-      base_key_(first_key(fmt::format("{} {} {}", decoder.spec().name,
-                                      kv_type_name(kv.shape().type), options.kv_salt))),
+      prefixes_(decoder, kv, allocator_, requests_, options),
       lengths_(options.lengths),
       drafts_(options.drafts),
       draft_costs_(options.draft_costs),
@@ -68,18 +54,14 @@ Engine::Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer,
                   .max_prompt_tokens = options.max_prompt_tokens,
                   .max_logit_rows = std::max(kLeastLogitRows, options.admission.max_sequences),
                   .admission = options.admission},
-                 options.reuse_prefixes ? this : nullptr, policies_of(options, kv)),
+                 options.reuse_prefixes ? &prefixes_ : nullptr, policies_of(options, kv)),
       max_sequence_tokens_(at_most(std::min(decoder.spec().max_context, allocator_.longest()),
                                    options.max_sequence_tokens)),
-      clock_(options.clock) {
-  if (options.adapts_turns && kv.layers().sizes().most > 0)
-    expansion_.emplace(kv.layers().sizes(), kv.swapped().shape().layer_block_bytes());
+      clock_(options.clock),
+      swapping_(decoder, kv, allocator_, scheduler_, prefixes_, requests_, clock_, options,
+                [this] { lose_all(); }) {
+  prefixes_.attach(scheduler_);
   if (drafts_.is_on() && !can_draft()) drafts_ = {};
-  if (store_ == nullptr) return;
-  SPW_ASSERT(store_->groups() == allocator_.groups());
-  allocator_.observe_evictions([this](BlockId block, const BlockContents& contents) {
-    if (block.tier == Tier::kDevice) evicted_.push_back({contents, block.in<Tier::kDevice>()});
-  });
 }
 
 Engine::~Engine() = default;
@@ -137,8 +119,8 @@ void Engine::submit(RequestId id, GenerationRequest request) {
       .scored = request.prompt_logprobs >= 0};
   const auto added =
       requests_
-          .emplace(id, std::make_unique<Request>(id, std::move(request), base_key_, tokenizer_,
-                                                 decoder_.spec().vocab_size))
+          .emplace(id, std::make_unique<Request>(id, std::move(request), prefixes_.base_key(),
+                                                 tokenizer_, decoder_.spec().vocab_size))
           .first;
   added->second->drafts.source = make_draft_source(drafts_, static_cast<uint64_t>(id));
   try {
@@ -180,43 +162,37 @@ void Engine::cancel_all(const Sink& sink) {
   for (const GenerationEvent& event : events) sink(event);
 }
 
-// Those of the turns go along with the engine's own.
-DecoderStats Engine::take_decoder_stats() {
-  const DecoderStats stats = decoder_.take_stats();
-  taken_ += stats;
-  stats_.turn_bytes += stats.turns.to_device_bytes + stats.turns.to_host_bytes;
-  stats_.turn_ahead += stats.turns.ahead;
-  stats_.turn_early += stats.turns.early;
-  stats_.turn_waits += stats.turns.waits;
-  stats_.turn_waited_s += stats.turns.waited_s;
-  return stats;
+void Engine::note_swaps() {
+  const SwapCounts& swaps = swapping_.counts();
+  stats_.turn_bytes = swaps.bytes;
+  stats_.turn_ahead = swaps.ahead;
+  stats_.turn_early = swaps.early;
+  stats_.turn_waits = swaps.waits;
+  stats_.turn_waited_s = swaps.waited_s;
+  stats_.turn_changes = swaps.changes;
+  stats_.turn_changes_s = swaps.changes_s;
 }
 
 EngineTraffic Engine::take_traffic() {
-  take_decoder_stats();
-  const DecoderStats stats = std::exchange(taken_, {});
-  const KvStoreStats now = store_ != nullptr ? store_->stats() : KvStoreStats();
-  const KvStoreStats before = std::exchange(counted_, now);
+  const DecoderStats stats = swapping_.take_decoder_stats();
+  note_swaps();
+  const StoreTraffic stores = prefixes_.take_store_traffic();
   const bool is_apart = !decoder_.device().host_visible();
-  return {.to_gpu_bytes = (is_apart ? now.to_device_bytes - before.to_device_bytes : 0) +
-                          stats.weights.host_bytes + stats.swap.to_device_bytes +
-                          stats.turns.to_device_bytes + stats.activations.to_device_bytes +
-                          stats.host_attention.to_device_bytes + stats.host_linear.to_device_bytes,
-          .to_host_bytes = (is_apart ? now.to_host_bytes - before.to_host_bytes : 0) +
-                           stats.swap.to_host_bytes + stats.turns.to_host_bytes +
-                           stats.activations.to_host_bytes + stats.host_attention.to_host_bytes +
-                           stats.host_linear.to_host_bytes,
-          .disk_read_bytes = now.disk_read_bytes - before.disk_read_bytes +
-                             stats.weights.disk_bytes + stats.swap.disk_read_bytes +
-                             stats.activations.disk_read_bytes,
-          .disk_write_bytes = now.disk_written_bytes - before.disk_written_bytes +
-                              stats.swap.disk_written_bytes + stats.activations.disk_written_bytes,
+  return {.to_gpu_bytes = (is_apart ? stores.to_device : 0) + stats.weights.host_bytes +
+                          stats.swap.to_device_bytes + stats.turns.to_device_bytes +
+                          stats.activations.to_device_bytes + stats.host_attention.to_device_bytes +
+                          stats.host_linear.to_device_bytes,
+          .to_host_bytes = (is_apart ? stores.to_host : 0) + stats.swap.to_host_bytes +
+                           stats.turns.to_host_bytes + stats.activations.to_host_bytes +
+                           stats.host_attention.to_host_bytes + stats.host_linear.to_host_bytes,
+          .disk_read_bytes = stores.disk_read + stats.weights.disk_bytes +
+                             stats.swap.disk_read_bytes + stats.activations.disk_read_bytes,
+          .disk_write_bytes = stores.disk_written + stats.swap.disk_written_bytes +
+                              stats.activations.disk_written_bytes,
           .stalled_s = std::accumulate(stats.stall_s.begin(), stats.stall_s.end(), 0.0)};
 }
 
-std::optional<KvStoreStats> Engine::store_stats() const {
-  return store_ != nullptr ? std::optional(store_->stats()) : std::nullopt;
-}
+std::optional<KvStoreStats> Engine::store_stats() const { return prefixes_.store_stats(); }
 
 EngineState Engine::state() const {
   EngineState state{.running = scheduler_.running(), .waiting = scheduler_.waiting()};
@@ -228,122 +204,17 @@ EngineState Engine::state() const {
   state.turning = layers.turning();
   if (lengths_ != nullptr) {
     state.lengths = lengths_->counts();
-    state.predicted_blocks = predicted_blocks();
+    state.predicted_blocks = swapping_.predicted_blocks();
   }
   if (layers.sizes().blocks > 0)
     state.kv_expansion = static_cast<double>(layers.blocks()) / layers.sizes().blocks;
   return state;
 }
 
-int64_t Engine::predicted_blocks() const {
-  return peak_blocks(scheduler_.at_work_and_next(max_sequences_));
-}
-
-int32_t Engine::blocks_for_another() const {
-  if (allocator_.pools().size() == 1) return 0;
-  int64_t others = 0, others_blocks = 0;
-  for (const SequenceView& of : scheduler_.at_work_and_next(0)) {
-    if (of.pool.value_or(Tier::kDevice) == Tier::kDevice) continue;
-    ++others;
-    others_blocks += of.blocks;
-  }
-  if (others == 0) return 0;
-  const int64_t spoken_for =
-      device_blocks() - allocator_.unpromised(Tier::kDevice, swapped_group());
-  const int64_t blocks = spoken_for + (others_blocks + others - 1) / others;
-  return blocks <= kv_.layers().sizes().most_blocks() ? static_cast<int32_t>(blocks) : 0;
-}
-
-bool Engine::device_is_short(const StepPlan& plan, int32_t enough_blocks) const {
-  if (plan.is_full || !plan.preempted.empty()) return true;
-  if (enough_blocks > device_blocks()) return true;
-  if (lengths_ == nullptr) return false;
-  // Before anybody has to wait.
-  std::vector<SequenceView> there = scheduler_.at_work_and_next(max_sequences_);
-  std::erase_if(there, [](const SequenceView& of) {
-    return of.pool.value_or(Tier::kDevice) != Tier::kDevice;
-  });
-  return peak_blocks(there) > allocator_.total(Tier::kDevice, allocator_.forecast_group());
-}
-
-void Engine::adapt_turns(const StepPlan& plan, double seconds, int64_t tokens) {
-  if (!expansion_) return;
-  const DecoderStats step = take_decoder_stats();
-  const double weights_s = step.stall_s[static_cast<size_t>(StallCause::kWeights)];
-  const int32_t enough_blocks = blocks_for_another();
-  const int turning = expansion_->next(
-      {.seconds = seconds,
-       .waited_s = step.turns.waited_s,
-       .copied_s = step.turns.copied_s,
-       .copied_bytes = step.turns.copied_bytes,
-       .ahead = step.turns.ahead,
-       .early = step.turns.early,
-       .tokens = tokens,
-       .has_prompts = has_prompt_chunks(plan),
-       .wants_room = device_is_short(plan, enough_blocks),
-       .link_is_busy = weights_s > kBusyLink * seconds,
-       .used_blocks = device_blocks() - allocator_.free(Tier::kDevice, swapped_group()),
-       .enough_blocks = enough_blocks,
-       .changed_s = std::exchange(turns_changed_s_, 0)});
-  if (turning == kv_.layers().turning()) return;
-  const double begun_s = now_s();
-  change_turns(turning);
-  turns_changed_s_ = now_s() - begun_s;
-  stats_.turn_changes_s += turns_changed_s_;
-}
-
-// As many as must give way, as in a step that has too little room; the others' blocks go where the
-// pool still is.
-std::vector<KvCache::BlockCopy> Engine::shrink_pool(int32_t blocks) {
-  const std::vector<RequestId> losing =
-      scheduler_.choose_to_give_way(Tier::kDevice, blocks, swapped_group());
-  for (const RequestId id : losing) {
-    no_longer_coming(id);
-    if (reuses_) keep_last(*requests_.at(id), scheduler_.computed_of(id));
-  }
-  scheduler_.preempt(losing);
-  const std::vector<BlockAllocator::Move> moves =
-      allocator_.resize(Tier::kDevice, blocks, swapped_group());
-  scheduler_.rename(moves);
-  std::vector<KvCache::BlockCopy> copies;
-  for (const auto& [from, to] : moves)
-    copies.push_back({from.in<Tier::kDevice>(), to.in<Tier::kDevice>()});
-  return copies;
-}
-
-// All at once, and more than the store takes before the first have arrived. What others follow goes
-// first: without it they are of no use.
-void Engine::store_all_evicted() {
-  std::vector<KvStore::Copy> evicted = std::exchange(evicted_, {});
-  std::ranges::stable_sort(evicted, {},
-                           [](const KvStore::Copy& copy) { return copy.contents.position; });
-  const auto piece = static_cast<size_t>(store_->slots() / 2);
-  for (std::span<const KvStore::Copy> rest = evicted; !rest.empty();
-       rest = rest.subspan(std::min(piece, rest.size()))) {
-    store_->put(rest.first(std::min(piece, rest.size())));
-    store_->wait_for_copies();
-  }
-  store_->wait_for_copies();  // of those before
-}
-
 void Engine::change_turns(int turning) {
-  if (turning == kv_.layers().turning()) return;
-  const int32_t blocks = kv_.layers().sizes().blocks_with(turning);
-  std::vector<KvCache::BlockCopy> moves;
-  if (blocks < device_blocks()) moves = shrink_pool(blocks);
-  try {
-    if (store_ != nullptr) store_all_evicted();
-    decoder_.change_turns(kv_, turning, moves);
-  } catch (...) {
-    lose_all();
-    allocator_.resize(Tier::kDevice, kv_.swapped().device_blocks(), swapped_group());
-    throw;
-  }
-  allocator_.resize(Tier::kDevice, kv_.swapped().device_blocks(), swapped_group());
-  ++stats_.turn_changes;
+  swapping_.change(turning);
+  note_swaps();
 }
-
-double Engine::now_s() const { return clock_ ? clock_() : since_.seconds(); }
 
 void Engine::cancel(RequestId id) { cancelled_.push_back(id); }
 
@@ -351,8 +222,7 @@ std::optional<GenerationRequest> Engine::try_withdraw(RequestId id) {
   const auto it = requests_.find(id);
   if (it == requests_.end() || scheduler_.has_begun(id)) return std::nullopt;
   GenerationRequest request = std::move(it->second->params);
-  no_longer_coming(id);
-  unpin(*it->second);
+  prefixes_.release(*it->second);
   scheduler_.remove(id, 0);
   requests_.erase(it);
   return request;
@@ -375,23 +245,22 @@ bool Engine::step(const Sink& sink) {
 }
 
 void Engine::advance(std::vector<GenerationEvent>& events) {
-  const double begun_s = now_s();
+  const double begun_s = clock_.now_s();
   for (const RequestId id : std::exchange(cancelled_, {}))
     end_without_token(id, FinishReason::kCancelled, events);
   const Stopwatch scheduling;
   scheduler_.release_behind();
   StepPlan plan = scheduler_.prepare();
-  if (reuses_) keep_preempted(plan);
+  prefixes_.keep_preempted(plan);
   scheduler_.apply(plan);
   stats_.scheduling_s += scheduling.seconds();
-  if (reuses_) announce(plan);
+  prefixes_.note_admitted(plan);
   stats_.preemptions = scheduler_.preemptions();
   stats_.outgrown_preemptions = scheduler_.outgrown_preemptions();
   for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, events);
   if (plan.chunks.empty()) {
-    // All that wait do so for the disk.
-    start_fetches(plan);
-    if (store_ != nullptr) store_->wait_for_fetch(kLongestWait);
+    // Every request that waits does so for the disk.
+    prefixes_.wait_for_disk(plan, kLongestWait);
     return;
   }
   std::optional<std::vector<DrawnToken>> drawn = try_compute(plan);
@@ -405,8 +274,9 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   propose_drafts(ids);
   stats_.outgrown = scheduler_.extensions();
   stats_.recomputed_tokens = scheduler_.recomputed_tokens();
-  const double seconds = now_s() - begun_s;
-  adapt_turns(plan, seconds, static_cast<int64_t>(events.size() - told));
+  const double seconds = clock_.now_s() - begun_s;
+  swapping_.step_done(plan, seconds, static_cast<int64_t>(events.size() - told));
+  note_swaps();
 }
 
 std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPlan& plan) {
@@ -435,13 +305,15 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
   }
   tell_observer(has_prompts);
   try {
-    if (store_ != nullptr) move_blocks(plan);
+    prefixes_.fill_blocks(plan);
+    stats_.reused_host_tokens = prefixes_.stored_reuse().host_tokens;
+    stats_.reused_disk_tokens = prefixes_.stored_reuse().disk_tokens;
     copy_blocks(plan);
     const auto begins = std::chrono::steady_clock::now();
     const Activations logits = decoder_.step(kv_, sequences);
-    if (reuses_) keep_full_blocks(plan);  // while the device computes
+    prefixes_.keep_full_blocks(plan);  // while the device computes
     std::vector<DrawnToken> drawn = draw(logits, plan);
-    stored_by_step_.clear();
+    prefixes_.step_done();
     for (const ScheduledChunk& chunk : plan.chunks) {
       stats_.reused_tokens += chunk.reused;
       // What one that was preempted finds again is its own.
@@ -476,14 +348,17 @@ void Engine::tell_observer(bool has_prompts) {
   if (std::exchange(had_prompts_, has_prompts) != has_prompts && observer_) observer_(has_prompts);
 }
 
+void Engine::copy_blocks(const StepPlan& plan) {
+  const auto release = [&](const StepPlan* of) { scheduler_.release_copies(*of); };
+  const std::unique_ptr<const StepPlan, decltype(release)> held(&plan, release);
+  for (const StepPlan::Copy& copy : plan.copies)
+    kv_.copy_block(decoder_.device(), copy.from.in<Tier::kDevice>(), copy.to.in<Tier::kDevice>());
+}
+
 void Engine::lose_all() {
   allocator_.forget_all();
-  coming_.clear();
   scheduler_.preempt_all();
-  evicted_.clear();
-  if (store_ == nullptr) return;
-  store_->drop_unfinished();
-  store_->drop(std::exchange(stored_by_step_, {}));
+  prefixes_.lose_all();
 }
 
 bool Engine::is_scored(const Request& request, const ScheduledChunk& chunk) {
@@ -573,7 +448,7 @@ GenerationEvent Engine::accept_token(DrawnToken& drawn) {
   event.id = request.id;
   if (!drawn.error.empty()) {
     event.error = std::move(drawn.error);
-    distrust(request);  // it may be the KV's fault, and others' that go on from it
+    prefixes_.invalidate(request);  // its KV may be wrong, and other requests could reuse it
     finish(request, FinishReason::kError, event);
     return event;
   }
@@ -616,11 +491,10 @@ void Engine::finish(Request& request, FinishReason reason, GenerationEvent& even
   event.draft_accepted = request.drafts.accepted;
   event.draft_rejected = request.drafts.proposed - request.drafts.accepted;
   const RequestId id = request.id;
-  no_longer_coming(id);
-  unpin(request);
+  prefixes_.release(request);
   // The last token was never computed.
   if (event.token && reason != FinishReason::kError)
-    keep_last(request, request.next_position() - 1);
+    prefixes_.keep_last(request, request.next_position() - 1);
   if (lengths_ != nullptr) lengths_->ended(request.params, request.generated(), reason);
   scheduler_.remove(id, request.generated());
   requests_.erase(id);

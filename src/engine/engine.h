@@ -13,64 +13,31 @@
 #include <utility>
 #include <vector>
 
-#include "base/stopwatch.h"
-#include "engine/draft_options.h"
+#include "engine/engine_options.h"
+#include "engine/engine_requests.h"
 #include "engine/generation.h"
+#include "engine/layer_swap_control.h"
+#include "engine/prefix_reuse.h"
 #include "engine/sampler.h"
-#include "engine/scheduling_options.h"
+#include "engine/step_clock.h"
 #include "kv/block_allocator.h"
-#include "kv/expansion_control.h"
 #include "kv/kv_cache.h"
-#include "kv/kv_stores.h"
 #include "runtime/decoder.h"
-#include "schedule/prefix_search.h"
 #include "schedule/scheduler.h"
 #include "text/tokenizer.h"
 
 namespace spillway {
 
-class AnswerLengths;
-struct EngineRequest;
-
-struct EngineOptions {
-  int max_step_tokens = 0;  // 0 = what the decoder takes
-  // Of these, tokens of prompts where others generate; 0: all.
-  int max_prompt_tokens = 0;
-  AdmissionPolicy admission = {};
-  SchedulingOptions scheduling = {};
-  // Who predicts how long answers will be, and learns it; null: nobody does. Must outlive the
-  // engine.
-  AnswerLengths* lengths = nullptr;
-  int64_t max_sequence_tokens = 0;  // prompt and answer; 0 = what the context and the cache allow
-  // Of requests that begin alike, what is alike is computed once, as long as there is room for it.
-  bool reuse_prefixes = false;
-  // What the bits of KV depend on besides the model's name and the type of KV (Session::kv_salt()).
-  std::string kv_salt = {};
-  // With reuse_prefixes: where KV goes that the pools have no room for, and comes back from. None:
-  // it is computed again. Must outlive the engine.
-  KvStores store = {};
-  // Tokens that are proposed before they are drawn, where a step with more tokens costs little
-  // more.
-  DraftOptions drafts = {};
-  DraftCosts draft_costs = {};
-  // How many layers' KV takes turns on the device is found while serving, where the cache allows
-  // it; else it stays as it is.
-  bool adapts_turns = false;
-  // Seconds by which steps are measured, where the device has a time of its own; null: of the
-  // machine's clock.
-  std::function<double()> clock = {};
-};
-
 // Runs any number of requests over one decoder and one KV cache. Single-threaded: every method is
 // called from one thread. The decoder, cache and tokenizer must outlive it; nobody else uses the
 // decoder's device while it has requests.
-class Engine : private PrefixSource {
+class Engine {
  public:
   using Sink = std::function<void(const GenerationEvent&)>;
 
   // `tokenizer` may be null: then events carry no text, and only max_tokens ends a request.
   Engine(Decoder& decoder, KvCache& kv, const Tokenizer* tokenizer, const EngineOptions& options);
-  ~Engine() override;
+  ~Engine();
 
   // Throws kInvalidArgument for an empty prompt, one that leaves no room in the context or cache, a
   // token outside the vocabulary, or sampling parameters that make no sense. Nothing else is
@@ -116,8 +83,9 @@ class Engine : private PrefixSource {
   std::vector<double> take_queue_waits() { return std::exchange(queue_waits_s_, {}); }
   // Since the last call, but for its seconds; waits for the device.
   EngineTraffic take_traffic();
-  // So many layers' KV takes turns from now on, as the cache allows; sequences whose blocks are no
-  // more then are computed again. Throws kDevice where copies fail: all are.
+  // Swaps the KV of this many layers from now on, as far as the cache allows. Sequences whose
+  // blocks no longer fit are preempted and computed again. Throws kDevice if copies fail: then all
+  // are.
   void change_turns(int turning);
   bool has_requests() const { return !requests_.empty(); }
   // Before a thread other than the one that made the engine uses it.
@@ -127,24 +95,6 @@ class Engine : private PrefixSource {
 
  private:
   using Request = EngineRequest;
-  // What other requests have computed.
-  FoundPrefix find(RequestId id, std::span<const RequestId> beginning) const override;
-  // With what the stores have behind that.
-  FoundPrefix find_stored(const Request& request, const PrefixSearch& search,
-                          FoundPrefix in_pools) const;
-  bool loading_pays(const FoundPrefix& found, const FoundPrefix& in_pools) const;
-  const BlockKey& key_before(const Request& request, size_t blocks) const;
-  BlockContents contents_of(const Request& request, size_t block, int group) const;
-  // Of a request's first `blocks` blocks.
-  std::span<const BlockKey> keys_of(Request& request, size_t blocks) const;
-  void keep_full_blocks(const StepPlan& plan);
-  // Up to so many tokens, from `from` on; what is new on the device goes to `copies`.
-  void keep_blocks(Request& request, const BlockTable& table, int64_t from, int64_t end,
-                   std::vector<KvStore::Copy>& copies);
-  // The last block, as far as `computed` tokens fill it: what goes on from here finds it.
-  void keep_tail(Request& request, int64_t computed);
-  // The same, and recurrent states, of one that is about to lose its blocks.
-  void keep_last(Request& request, int64_t computed);
   // What came of a request's row of logits.
   struct DrawnToken {
     Request* request;
@@ -162,42 +112,12 @@ class Engine : private PrefixSource {
   // where what it needed was damaged, and all sequences are computed again.
   std::optional<std::vector<DrawnToken>> try_compute(const StepPlan& plan);
   void copy_blocks(const StepPlan& plan);
-  // What those that are about to lose their blocks have computed is kept to the last token.
-  void keep_preempted(const StepPlan& plan);
-  // Between pool and store: what had to go for this step, and what it begins with.
-  void move_blocks(const StepPlan& plan);
-  // Of these, which the step filled, and of those that the pool gives out next.
-  void store_ahead(std::span<const KvStore::Copy> filled);
-  // From the disk, for those that wait.
-  void start_fetches(const StepPlan& plan);
-  void fetch_all(const PerGroup<std::vector<BlockKey>>& keys,
-                 PerGroup<std::vector<BlockKey>>& pinned);
-  void unpin_all(PerGroup<std::vector<BlockKey>>& pinned);
-  void unpin(Request& request);
-  void distrust(Request& request);
-  void store_all_evicted();
-  // The group whose layers may be swapped, and its blocks on the device.
-  int swapped_group() const { return kv_.swapped_group(); }
-  int32_t device_blocks() const { return allocator_.total(Tier::kDevice, swapped_group()); }
-  // Of the device, to so many blocks; what is to be copied within it before it is smaller.
-  std::vector<KvCache::BlockCopy> shrink_pool(int32_t blocks);
-  // After a step of so many seconds, which drew so many tokens.
-  void adapt_turns(const StepPlan& plan, double seconds, int64_t tokens);
-  DecoderStats take_decoder_stats();
-  // Of those that run, and those that could at once: blocks of KV at their peak, as predicted.
-  int64_t predicted_blocks() const;
-  // So many on the device would be enough for another like those that are at work elsewhere, where
-  // the CPU attends or pages come over the link first. 0: there are none, or never so many.
-  int32_t blocks_for_another() const;
-  // Somebody waits for KV memory there, or will, or has its own elsewhere.
-  bool device_is_short(const StepPlan& plan, int32_t enough_blocks) const;
-  double now_s() const;
-  // What newcomers compute, others that come after them need not.
-  void announce(const StepPlan& plan);
+  // All sequences lose their blocks and are computed again: after a step or copies that failed.
   void lose_all();
+  // Brings the counts of layer swapping in stats_ up to date.
+  void note_swaps();
   static bool is_scored(const Request& request, const ScheduledChunk& chunk);
   static int32_t logit_rows(const Request& request, const ScheduledChunk& chunk);
-  void no_longer_coming(RequestId id);
   // What rows of logits say of the prompt's tokens behind them, of a chunk that is scored; nothing
   // where a row is unusable.
   std::optional<std::vector<Logprobs>> try_score_prompt(const Request& request,
@@ -230,33 +150,21 @@ class Engine : private PrefixSource {
   Decoder& decoder_;
   KvCache& kv_;
   const Tokenizer* tokenizer_;
+  EngineRequests requests_;
   BlockAllocator allocator_;
-  bool reuses_;
-  std::unique_ptr<KvStores> store_;
-  std::vector<KvStore::Copy> evicted_;  // by the step at hand
-  // Copies of what the step at hand fills, which may still fail.
-  std::vector<BlockKey> stored_by_step_;
-  KvStoreStats counted_;  // of the store's traffic, what was told
-  // What all KV depends on: the model, its type of KV and its settings.
-  BlockKey base_key_;
+  PrefixReuse prefixes_;
   AnswerLengths* lengths_;
   DraftOptions drafts_;
   DraftCosts draft_costs_;
   int max_sequences_;
   Scheduler scheduler_;
   int64_t max_sequence_tokens_;
-  std::function<double()> clock_;  // null: the machine's
-  Stopwatch since_;
+  StepClock clock_;
+  LayerSwapControl swapping_;
   EngineStats stats_;
   std::vector<double> queue_waits_s_;
-  std::optional<ExpansionControl> expansion_;
-  double turns_changed_s_ = 0;  // what the last change took, until the controller has heard of it
-  DecoderStats taken_;          // of the decoder's, since the last take_traffic()
   uint64_t next_id_ = 1;
-  std::map<RequestId, std::unique_ptr<Request>> requests_;
   std::vector<RequestId> cancelled_;
-  // Whole blocks of prompts that are being computed, and by whom.
-  std::unordered_map<BlockKey, RequestId> coming_;
   PhaseObserver observer_;
   std::optional<bool> had_prompts_;  // the last step
   static constexpr int kMostLost = 3;

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options of an engine: the limits, policies and helpers that it runs with.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "engine/draft_options.h"
+#include "engine/scheduling_options.h"
+#include "kv/kv_stores.h"
+#include "schedule/admission.h"
+
+namespace spillway {
+
+class AnswerLengths;
+
+struct EngineOptions {
+  int max_step_tokens = 0;  // 0: as many as the decoder takes
+  // Tokens of prompts in a step in which other sequences generate; 0: no limit but
+  // max_step_tokens.
+  int max_prompt_tokens = 0;
+  AdmissionPolicy admission = {};
+  SchedulingOptions scheduling = {};
+  // Predicts how long answers will be and learns from them; null: lengths are not predicted. Must
+  // outlive the engine.
+  AnswerLengths* lengths = nullptr;
+  int64_t max_sequence_tokens = 0;  // prompt and answer; 0: what the context and the cache allow
+  // A prefix that several requests have in common is computed once, as long as its blocks stay.
+  bool reuse_prefixes = false;
+  // The bits of KV depend on this besides the model's name and the type of KV
+  // (Session::kv_salt()).
+  std::string kv_salt = {};
+  // With reuse_prefixes: blocks that the pools evict are copied to these stores and loaded from
+  // them again. Empty: evicted KV is computed again. The stores must outlive the engine.
+  KvStores store = {};
+  // Tokens that are proposed before they are drawn, where a step with more tokens costs little
+  // more.
+  DraftOptions drafts = {};
+  DraftCosts draft_costs = {};
+  // The number of layers whose KV is swapped is adapted while serving, where the cache allows it;
+  // otherwise it stays as it is.
+  bool adapts_turns = false;
+  // Measures steps in seconds, where the device has a time of its own; null: the machine's clock.
+  std::function<double()> clock = {};
+};
+
+}  // namespace spillway
