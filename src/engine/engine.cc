@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -13,8 +12,6 @@
 #include "engine/answer_lengths.h"
 #include "engine/draft_sources.h"
 #include "engine/engine_request.h"
-#include "engine/unusable_logits.h"
-#include "schedule/predicted_policies.h"
 
 namespace spillway {
 
@@ -27,7 +24,7 @@ T at_most(T limit, T option) {
 }
 
 constexpr int kLeastLogitRows = 32;
-constexpr std::chrono::milliseconds kLongestWait{20};  // then somebody may be cancelled
+constexpr std::chrono::milliseconds kLongestWait{20};  // a request may be cancelled meanwhile
 
 SchedulingPolicies policies_of(const EngineOptions& options, const KvCache& kv) {
   // A preempted sequence keeps its KV only if the store holds copies of its device blocks.
@@ -359,87 +356,6 @@ void Engine::lose_all() {
   allocator_.forget_all();
   scheduler_.preempt_all();
   prefixes_.lose_all();
-}
-
-bool Engine::is_scored(const Request& request, const ScheduledChunk& chunk) {
-  return request.params.prompt_logprobs >= 0 &&
-         chunk.start < static_cast<int32_t>(request.params.prompt.size());
-}
-
-// A prompt that is scored has a row for each of its tokens.
-int32_t Engine::logit_rows(const Request& request, const ScheduledChunk& chunk) {
-  return is_scored(request, chunk) ? chunk.tokens : chunk.last ? 1 + chunk.drafted : 0;
-}
-
-std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits, const StepPlan& plan) {
-  std::vector<DrawnToken> drawn;
-  std::vector<RowsToDraw> drawing;  // whose rows end at `row`, one after the other
-  int64_t row = 0;
-  const auto draw_these = [&] {
-    if (drawing.empty()) return;
-    int64_t count = 0;
-    for (const RowsToDraw& of : drawing) count += 1 + of.drafted;
-    const Activations rows = logits.row_range(row - count, count);
-    if (decoder_.device().ops().can_sample()) {
-      sample_on_device(rows, drawing, drawn);
-    } else {
-      sample_on_host(rows, drawing, drawn);
-    }
-    drawing.clear();
-  };
-  for (const ScheduledChunk& chunk : plan.chunks) {
-    Request& request = *requests_.at(chunk.id);
-    const int32_t rows = logit_rows(request, chunk);
-    const bool draws = chunk.last && request.params.max_tokens > 0;
-    DrawnToken next{
-        .request = &request, .drafted = chunk.drafted, .draws = draws, .is_last = chunk.last};
-    const bool scored = is_scored(request, chunk) && (rows > 1 || !draws);
-    if (scored) {
-      draw_these();
-      auto scores = try_score_prompt(request, chunk, logits.row_range(row, rows));
-      if (!scores) next.error = explain_unusable_logits(decoder_, kv_.shape().type);
-      if (scores) next.prompt_logprobs = std::move(*scores);
-    }
-    row += rows;
-    if (draws) drawing.push_back({&request, chunk.drafted, drawn.size()});
-    // One that is computed again may have nothing to say.
-    const bool tells = chunk.last || !next.prompt_logprobs.empty();
-    if (tells) drawn.push_back(std::move(next));
-    if (draws && scored) draw_these();
-  }
-  draw_these();
-  for (DrawnToken& token : drawn) {
-    const bool is_unusable = (token.draws && token.sampled.id < 0) ||
-                             std::ranges::any_of(token.prompt_logprobs, [](const Logprobs& of) {
-                               return std::isnan(of.chosen);
-                             });
-    if (is_unusable) token.error = explain_unusable_logits(decoder_, kv_.shape().type);
-  }
-  return drawn;
-}
-
-std::optional<std::vector<Logprobs>> Engine::try_score_prompt(const Request& request,
-                                                              const ScheduledChunk& chunk,
-                                                              const Activations& logits) {
-  Device& device = decoder_.device();
-  const auto prompt = static_cast<int64_t>(request.params.prompt.size());
-  std::vector<float> copy(device.host_visible() ? 0 : static_cast<size_t>(logits.cols));
-  std::vector<Logprobs> found;
-  for (int64_t i = 0; i < logits.rows; ++i) {
-    const int64_t position = chunk.start + i + 1;  // of the token that the row speaks of
-    // One that was preempted computes again what it has told.
-    if (position >= prompt || position < request.scored) continue;
-    const Activations row = logits.row_range(i, 1);
-    if (!copy.empty())
-      device.copy_to_host(reinterpret_cast<std::byte*>(copy.data()), row.data,
-                          copy.size() * sizeof(float));
-    const float* const values = copy.empty() ? row.f32() : copy.data();
-    if (!are_usable({values, static_cast<size_t>(logits.cols)})) return std::nullopt;
-    found.push_back(compute_logprobs({values, static_cast<size_t>(logits.cols)},
-                                     request.params.prompt[static_cast<size_t>(position)],
-                                     request.params.prompt_logprobs));
-  }
-  return found;
 }
 
 GenerationEvent Engine::accept_token(DrawnToken& drawn) {

@@ -8,12 +8,14 @@
 // is distributed as what is left of the probabilities without the draft. So an answer has the
 // tokens that it has without drafts, as far as the logits have the same bits.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/engine.h"
 #include "engine/engine_request.h"
+#include "engine/unusable_logits.h"
 #include "plan/footprint.h"
 
 namespace spillway {
@@ -27,6 +29,87 @@ bool Engine::can_draft() {
     log_warning("no drafts, since there is no memory for their logits: {}", error.what());
     return false;
   }
+}
+
+bool Engine::is_scored(const Request& request, const ScheduledChunk& chunk) {
+  return request.params.prompt_logprobs >= 0 &&
+         chunk.start < static_cast<int32_t>(request.params.prompt.size());
+}
+
+// A prompt whose tokens get log-probabilities needs a row for each of them.
+int32_t Engine::logit_rows(const Request& request, const ScheduledChunk& chunk) {
+  return is_scored(request, chunk) ? chunk.tokens : chunk.last ? 1 + chunk.drafted : 0;
+}
+
+std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits, const StepPlan& plan) {
+  std::vector<DrawnToken> drawn;
+  std::vector<RowsToDraw> drawing;  // requests whose rows end at `row`, one behind the other
+  int64_t row = 0;
+  const auto draw_these = [&] {
+    if (drawing.empty()) return;
+    int64_t count = 0;
+    for (const RowsToDraw& of : drawing) count += 1 + of.drafted;
+    const Activations rows = logits.row_range(row - count, count);
+    if (decoder_.device().ops().can_sample()) {
+      sample_on_device(rows, drawing, drawn);
+    } else {
+      sample_on_host(rows, drawing, drawn);
+    }
+    drawing.clear();
+  };
+  for (const ScheduledChunk& chunk : plan.chunks) {
+    Request& request = *requests_.at(chunk.id);
+    const int32_t rows = logit_rows(request, chunk);
+    const bool draws = chunk.last && request.params.max_tokens > 0;
+    DrawnToken next{
+        .request = &request, .drafted = chunk.drafted, .draws = draws, .is_last = chunk.last};
+    const bool scored = is_scored(request, chunk) && (rows > 1 || !draws);
+    if (scored) {
+      draw_these();
+      auto scores = try_score_prompt(request, chunk, logits.row_range(row, rows));
+      if (!scores) next.error = explain_unusable_logits(decoder_, kv_.shape().type);
+      if (scores) next.prompt_logprobs = std::move(*scores);
+    }
+    row += rows;
+    if (draws) drawing.push_back({&request, chunk.drafted, drawn.size()});
+    // A prompt that is computed again may have no token and no new log-probabilities.
+    const bool tells = chunk.last || !next.prompt_logprobs.empty();
+    if (tells) drawn.push_back(std::move(next));
+    if (draws && scored) draw_these();
+  }
+  draw_these();
+  for (DrawnToken& token : drawn) {
+    const bool is_unusable = (token.draws && token.sampled.id < 0) ||
+                             std::ranges::any_of(token.prompt_logprobs, [](const Logprobs& of) {
+                               return std::isnan(of.chosen);
+                             });
+    if (is_unusable) token.error = explain_unusable_logits(decoder_, kv_.shape().type);
+  }
+  return drawn;
+}
+
+std::optional<std::vector<Logprobs>> Engine::try_score_prompt(const Request& request,
+                                                              const ScheduledChunk& chunk,
+                                                              const Activations& logits) {
+  Device& device = decoder_.device();
+  const auto prompt = static_cast<int64_t>(request.params.prompt.size());
+  std::vector<float> copy(device.host_visible() ? 0 : static_cast<size_t>(logits.cols));
+  std::vector<Logprobs> found;
+  for (int64_t i = 0; i < logits.rows; ++i) {
+    const int64_t position = chunk.start + i + 1;  // of the token that the row predicts
+    // A sequence that was preempted computes rows again that events have reported.
+    if (position >= prompt || position < request.scored) continue;
+    const Activations row = logits.row_range(i, 1);
+    if (!copy.empty())
+      device.copy_to_host(reinterpret_cast<std::byte*>(copy.data()), row.data,
+                          copy.size() * sizeof(float));
+    const float* const values = copy.empty() ? row.f32() : copy.data();
+    if (!are_usable({values, static_cast<size_t>(logits.cols)})) return std::nullopt;
+    found.push_back(compute_logprobs({values, static_cast<size_t>(logits.cols)},
+                                     request.params.prompt[static_cast<size_t>(position)],
+                                     request.params.prompt_logprobs));
+  }
+  return found;
 }
 
 void Engine::propose_drafts(std::span<const RequestId> drawn) {
