@@ -25,7 +25,7 @@ def run_json(spillway, model, *options):
     return done.json()
 
 
-@pytest.mark.parametrize("sampling", [["--temp", "0"], ["--temp", "0.7", "--seed", "3"], ["--temp", "0", "--repeat-penalty", "1.2"]])
+@pytest.mark.parametrize("sampling", [["--temp", "0"], ["--temp", "0.7", "--seed", "3"], ["--temp", "0", "--repetition-penalty", "1.2"]])
 def test_answers_are_those_without(spillway, tiny_model, tmp_path, sampling):
     options = [*STREAMED, "--disk-dir", tmp_path, *sampling, "--logprobs", "2"]
     without, with_drafts = run_json(spillway, tiny_model, *options), run_json(spillway, tiny_model, *options, *LOOKUP)
