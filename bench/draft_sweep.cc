@@ -16,6 +16,7 @@
 #include "cli/command_line.h"
 #include "cli/session_flags.h"
 #include "cli/terminal_services.h"
+#include "engine/draft_estimate.h"
 #include "engine/model_run.h"
 #include "engine/session.h"
 
@@ -49,11 +50,13 @@ std::vector<Variant> variants_of(const Options& options) {
   return variants;
 }
 
-json measure(ModelRun& model, const Options& options, const Variant& variant) {
+json measure(const Session& session, ModelRun& model, const Options& options,
+             const Variant& variant) {
   const std::vector<RequestLengths> requests = {
       {.prompt = options.prompt_tokens, .answer = options.answer_tokens}};
   EngineOptions engine = model.options;
   engine.drafts = variant.drafts;
+  engine.draft_costs = estimate_draft_costs(session, variant.drafts, /*sequences=*/1);
   const BenchRun run = run_median(model.runner, {.engine = engine, .requests = requests});
   const auto steps = static_cast<double>(std::max<int64_t>(1, run.decode.steps));
   return {{"name", variant.name},
@@ -67,7 +70,9 @@ json measure(ModelRun& model, const Options& options, const Variant& variant) {
 void sweep(const Options& options) {
   const std::vector<Variant> variants = variants_of(options);
   const int64_t tokens = int64_t{options.prompt_tokens} + options.answer_tokens;
-  Session session(options.session, terminal_services());
+  SessionOptions planned = options.session;
+  planned.drafts = variants.back().drafts;  // the plan has room and shares for steps with drafts
+  Session session(planned, terminal_services());
   session.choose_plan({.tokens = tokens,
                        .sequences = 1,
                        .prompt = options.prompt_tokens,
@@ -77,7 +82,7 @@ void sweep(const Options& options) {
   ModelRun model(session, {.admission = RunOrder::Admission::kWholeBlocks}, tokens);
   for (int round = 0; round < options.rounds; ++round) {
     for (const Variant& variant : variants) {
-      json line = measure(model, options, variant);
+      json line = measure(session, model, options, variant);
       line["round"] = round;
       fmt::print("{}\n", line.dump());
       std::fflush(stdout);
