@@ -15,6 +15,7 @@
 #include "engine/run_placement.h"
 #include "engine/session.h"
 #include "plan/fill.h"
+#include "plan/link_prices.h"
 
 namespace spillway {
 namespace {
@@ -54,8 +55,7 @@ int Session::most_turning(const RunSize& size) const {
   if (device->info().unified_memory || turns.blocks == 0 || needs.layout.spans()) return 0;
   // What the link cannot bring in the longest of steps never takes turns; nor does it take more
   // than half of what is left of the host's memory.
-  const RateCurve& link = machine().hardware.to_device;
-  const double in_a_step = link.empty() ? 0 : link.best() * kLongestStep;
+  const double in_a_step = LinkPrices(machine().hardware).most_up_per_s() * kLongestStep;
   const uint64_t left =
       budgets_.host - std::min(budgets_.host, needs.host.peak_bytes + needs.host_workspace);
   const double most_bytes = std::min(in_a_step, static_cast<double>(left) / 2);
