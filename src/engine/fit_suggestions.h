@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "plan/footprint.h"
+#include "plan/memory_fit.h"
 
 namespace spillway {
 

@@ -249,7 +249,7 @@ FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) con
   const auto fits_in = [&](const Budgets& within) {
     const DeviceTraits there = traits_within(within);
     found.needs = footprint(model, found.plan, found.size, there);
-    return fits(found.needs, there, within);
+    return fit_of(found.needs, !there.host_visible, within).fits();
   };
   const auto grow = [&](uint64_t Budgets::*which, uint64_t needed, const char* memory) {
     if (needed <= budgets.*which) return;

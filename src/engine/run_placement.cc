@@ -212,7 +212,7 @@ class Placer {
     if (r_.run.least_sequences > 0)
       least.sequences = std::min(least.sequences, r_.run.least_sequences);
     placed.needs = footprint(model_of(trial), placed.plan, least, r_.traits(trial.budgets));
-    check_fits(placed.needs, apart_, trial.budgets);
+    require_fit(placed.needs, apart_, trial.budgets);
   }
 
   // The fastest plan for such a run, around what options give.
@@ -302,7 +302,8 @@ class Placer {
     const auto has_room = [&](int64_t sequences) {
       RunSize size = wanted_;
       size.sequences = sequences;
-      return fits(footprint(model, shared.plan, size, traits), traits, careful(trial.budgets));
+      return fit_of(footprint(model, shared.plan, size, traits), apart_, careful(trial.budgets))
+          .fits();
     };
     const int64_t tokens = mean_tokens(run, wanted_.tokens) * run.at_once;
     int64_t least = std::max<int64_t>(1, (tokens + wanted_.tokens - 1) / wanted_.tokens);

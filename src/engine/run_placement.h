@@ -11,6 +11,7 @@
 #include "engine/placement_options.h"
 #include "plan/footprint.h"
 #include "plan/hardware.h"
+#include "plan/memory_fit.h"
 #include "plan/predict.h"
 #include "plan/search.h"
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plan/footprint.h"
+#include "plan/memory_fit.h"
 
 namespace spillway {
 

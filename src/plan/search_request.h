@@ -10,6 +10,7 @@
 #include "plan/fill.h"
 #include "plan/footprint.h"
 #include "plan/hardware.h"
+#include "plan/memory_fit.h"
 #include "plan/predict.h"
 
 namespace spillway {
