@@ -44,10 +44,25 @@ Objective parse_objective(const std::string& text) {
 
 }  // namespace
 
+struct Planner::Shared {
+  Shared(const PlanQuestion& question, const ChosenHardware& machine)
+      : model(model_of(question, machine.hardware.has_device())),
+        context(model, question.compute.compress_weights,
+                machine.traits ? *machine.traits : traits_of_machine(machine.hardware, {}),
+                [&machine]() -> const Hardware& { return machine.hardware; }) {}
+  const Model model;
+  PlanContext context;
+};
+
 Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_)
+    : Planner(question_, machine_, std::make_shared<Shared>(question_, machine_)) {}
+
+Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_,
+                 std::shared_ptr<Shared> shared_)
     : question(question_),
       machine(machine_),
-      model(model_of(question_, machine_.hardware.has_device())) {
+      shared(std::move(shared_)),
+      model(shared->context.model(question_.compute.compress_weights)) {
   const bool apart = hardware.has_device();
   const auto memory = [](const std::string& text, const char* option, uint64_t otherwise) {
     return text.empty() ? otherwise : parse_memory(text, option);
@@ -71,6 +86,10 @@ Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_)
 DeviceTraits Planner::traits_within(const Budgets& within) const {
   return machine.traits ? with_budgets(*machine.traits, within)
                         : traits_of_machine(hardware, within);
+}
+
+PlacedWeights& Planner::weights() const {
+  return shared->context.weights(question.compute.compress_weights);
 }
 
 void Planner::check_lengths() {
@@ -107,6 +126,7 @@ SearchRequest Planner::request() const {
   if (question.max_latency > 0) asked.max_latency_s = question.max_latency;
   if (question.max_ttft > 0) asked.max_first_token_s = question.max_ttft;
   asked.given = question.placement.given();
+  asked.steps = &shared->context.steps(question.compute.compress_weights);
   asked.on_progress = question.on_progress;
   return asked;
 }
@@ -114,9 +134,8 @@ SearchRequest Planner::request() const {
 PlacementRequest Planner::placement() const {
   const int64_t requests = workload.requests(), most = question.most_at_once;
   const bool given = by_hand();
-  PlacementRequest asked{.model = model,
+  PlacementRequest asked{.context = shared->context,
                          .compressed = question.compute.compress_weights,
-                         .hardware = [this]() -> const Hardware& { return hardware; },
                          .traits = [this](const Budgets& within) { return traits_within(within); },
                          .budgets = budgets,
                          .options = question.placement,
@@ -164,14 +183,15 @@ FoundPlan Planner::found(RunPlacement placed) const {
 
 void Planner::price(FoundPlan& found, const Budgets& within) const {
   const DeviceTraits there = traits_within(within);
-  found.needs = footprint(model, found.plan, found.size, there);
+  found.needs = footprint(weights(), found.plan, found.size, there);
   if (hardware.has_device()) {
     if (const int layers = question.placement.swapped_layers(found.needs.layout.turns)) {
       found.size.most_turning = found.size.swapped_layers = layers;
-      found.needs = footprint(model, found.plan, found.size, there);
+      found.needs = footprint(weights(), found.plan, found.size, there);
     }
   }
-  found.predicted = predict(hardware, model, found.plan, found.needs, found.size, workload);
+  found.predicted = shared->context.price(found.plan, found.needs, found.size, workload,
+                                          question.compute.compress_weights);
 }
 
 std::optional<FoundPlan> Planner::try_with_at_least(int64_t sequences) const {
@@ -197,7 +217,7 @@ FoundPlan Planner::answer(std::vector<std::string>& warnings) const {
   // Shares on a disk that there is none of are refused by a run; here they have their price.
   const bool no_disk =
       budgets.disk == 0 &&
-      footprint(model, *given, placement_size(), traits_within(budgets)).disk.total() > 0;
+      footprint(weights(), *given, placement_size(), traits_within(budgets)).disk.total() > 0;
   std::optional<FoundPlan> fitting;
   if (!no_disk) fitting = try_best();
   if (!fitting) return priced_beyond_budgets(warnings);
@@ -248,7 +268,7 @@ FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) con
   Budgets enough = budgets;
   const auto fits_in = [&](const Budgets& within) {
     const DeviceTraits there = traits_within(within);
-    found.needs = footprint(model, found.plan, found.size, there);
+    found.needs = footprint(weights(), found.plan, found.size, there);
     return fit_of(found.needs, !there.host_visible, within).fits();
   };
   const auto grow = [&](uint64_t Budgets::*which, uint64_t needed, const char* memory) {
@@ -315,7 +335,7 @@ void Planner::warn(const FoundPlan& found, std::vector<std::string>& warnings) c
 std::vector<Suggestion> Planner::suggestions(const FoundPlan& found) const {
   std::vector<Suggestion> all;
   const auto try_out = [&](const std::string& what, const PlanQuestion& others) {
-    const Planner other(others, machine);
+    const Planner other(others, machine, shared);
     // Nothing of this is for fewer sequences.
     const auto better = other.try_with_at_least(found.size.sequences);
     if (!better) return;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,7 +64,10 @@ struct Planner {
   const PlanQuestion& question;
   const ChosenHardware& machine;
   const Hardware& hardware = machine.hardware;
-  Model model;
+  // The model, and what searches for the question and for suggestions compute of it once.
+  struct Shared;
+  const std::shared_ptr<Shared> shared;
+  const Model& model;
   Budgets budgets;
   DeviceTraits traits;  // with the memory that plans take
   Workload workload;
@@ -71,6 +75,9 @@ struct Planner {
   RunSize size;
 
  private:
+  Planner(const PlanQuestion& question_, const ChosenHardware& machine_,
+          std::shared_ptr<Shared> shared_);
+  PlacedWeights& weights() const;
   void check_lengths();
   DeviceTraits traits_within(const Budgets& within) const;
   PlacementRequest placement() const;

@@ -75,21 +75,15 @@ class Placer {
     }
     return false;
   }
-  const Model& model_of(const FitTrial& trial) {
-    if (!trial.compress || r_.compressed) return r_.model;
-    if (!compressed_) {
-      compressed_ = r_.model;
-      compress_matrices(*compressed_);
-    }
-    return *compressed_;
+  Footprint needs_of(const Plan& plan, const RunSize& size, const FitTrial& trial) const {
+    return footprint(r_.context.weights(trial.compress), plan, size, r_.traits(trial.budgets));
   }
   Workload workload_for(const RunSize& size) const {
     return r_.workload ? *r_.workload : workload_of(r_.run, size);
   }
-  Prediction price(const Model& model, const Plan& plan, const RunSize& size,
-                   const DeviceTraits& traits) const {
-    return predict(r_.hardware(), model, plan, footprint(model, plan, size, traits), size,
-                   workload_for(size));
+  Prediction price(const Plan& plan, const RunSize& size, const FitTrial& trial) const {
+    return r_.context.price(plan, needs_of(plan, size, trial), size, workload_for(size),
+                            trial.compress);
   }
 
   // The largest run that fits, within the trial's budgets: its plan by the planner where that has a
@@ -120,8 +114,6 @@ class Placer {
   // Throws kOutOfMemory; `explain`: saying how much memory would do, which takes a while.
   std::optional<RunPlacement> place(const FitTrial& trial, bool explain) {
     const PlacementOptions& options = r_.options;
-    const Model& model = model_of(trial);
-    const DeviceTraits traits = r_.traits(trial.budgets);
     std::optional<Plan> by_hand;
     if (!trial.by_rule) by_hand = options.try_explicit_plan(r_.which);
     if (trial.kv) {
@@ -131,11 +123,13 @@ class Placer {
     RunPlacement placed{.by_hand = by_hand.has_value(), .size = trial.size};
     if (by_hand) {
       placed.plan = *by_hand;
-    } else if (apart_ || trial.budgets.host_is_limited || !fits_host(trial, traits)) {
-      auto filled = try_fill_from_the_top(model, trial.size, traits, careful(trial.budgets));
+    } else if (apart_ || trial.budgets.host_is_limited || !fits_host(trial)) {
+      PlacedWeights& weights = r_.context.weights(trial.compress);
+      const DeviceTraits traits = r_.traits(trial.budgets);
+      auto filled = try_fill_from_the_top(weights, trial.size, traits, careful(trial.budgets));
       if (!filled && !explain) return std::nullopt;
       placed.plan = filled ? std::move(*filled)
-                           : fill_from_the_top(model, trial.size, traits, careful(trial.budgets));
+                           : fill_from_the_top(weights, trial.size, traits, careful(trial.budgets));
     }
     GivenFields given = options.given();
     // A trial tries other shares than those that are given.
@@ -143,40 +137,37 @@ class Placer {
     if (trial.kv) given.kv = trial.kv;
     given.apply_to(placed.plan);
     if (apart_ && placed.plan.residence == Residence::kByGain)
-      placed.plan =
-          with_residence_by_gain(r_.hardware(), model, placed.plan, placed.size.sequences);
-    placed.size.at_once = at_once_by(placed, model, traits);
+      placed.plan = with_residence_by_gain(r_.context.hardware(), r_.context.model(trial.compress),
+                                           placed.plan, placed.size.sequences);
+    placed.size.at_once = at_once_by(placed, trial);
     // What options leave open of a plan by hand is as the planner would have it.
     const bool open =
         by_hand && options.plans.empty() && !options.kept && options.cpu_linear.empty();
     if (apart_ && open && !r_.deterministic && placed.plan.weights.device < 1)
-      share_linears(placed, trial, traits);
+      share_linears(placed, trial);
     settle(placed, trial);
     return placed;
   }
   // Whether all of it is in host memory, which nothing limits; pages of files count for nothing.
-  bool fits_host(const FitTrial& trial, const DeviceTraits& traits) {
-    const Footprint needs = footprint(model_of(trial), {}, trial.size, traits);
+  bool fits_host(const FitTrial& trial) const {
+    const Footprint needs = needs_of({}, trial.size, trial);
     return needs.device.peak_bytes <= trial.budgets.host || trial.budgets.disk == 0;
   }
 
   // The CPU's share of linear layers.
-  void share_linears(RunPlacement& placed, const FitTrial& trial, const DeviceTraits& traits) {
-    const Hardware& hardware = r_.hardware();
-    const Model& model = model_of(trial);
-    const Prediction alone = price(model, placed.plan, placed.size, traits);
+  void share_linears(RunPlacement& placed, const FitTrial& trial) const {
+    const Prediction alone = price(placed.plan, placed.size, trial);
     Plan shared = placed.plan;
-    shared.cpu_linear = balanced_linear_shares(hardware, model, shared,
-                                               footprint(model, shared, placed.size, traits).layout,
-                                               placed.size.sequences, alone);
-    const Prediction together = price(model, shared, placed.size, traits);
+    shared.cpu_linear = balanced_linear_shares(
+        r_.context.hardware(), r_.context.model(trial.compress), shared,
+        needs_of(shared, placed.size, trial).layout, placed.size.sequences, alone);
+    const Prediction together = price(shared, placed.size, trial);
     if (together.total_s() < alone.total_s()) placed.plan = std::move(shared);
   }
 
   // A job that is resumed has as many as it had. None where sequences do not wait for memory, or
   // where what they take of a plan by hand changes who attends and in which parts.
-  int64_t at_once_by(const RunPlacement& placed, const Model& model,
-                     const DeviceTraits& traits) const {
+  int64_t at_once_by(const RunPlacement& placed, const FitTrial& trial) const {
     const Plan& by = placed.plan;
     if (placed.size.at_once == 0 || by.schedule != ScheduleKind::kContinuous) return 0;
     if (!placed.by_hand) return placed.size.at_once;
@@ -184,8 +175,8 @@ class Placer {
     if (r_.options.kept) return r_.options.kept->at_once.value_or(0);
     RunSize whole = placed.size;
     whole.at_once = 0;
-    const RunLayout with = footprint(model, by, placed.size, traits).layout,
-                    without = footprint(model, by, whole, traits).layout;
+    const RunLayout with = needs_of(by, placed.size, trial).layout,
+                    without = needs_of(by, whole, trial).layout;
     const auto all = [&](auto&& is) { return is(with) && is(without); };
     const bool alike =
         with.blocks_away() == 0 || with.staging_blocks == without.staging_blocks ||
@@ -211,17 +202,16 @@ class Placer {
     if (r_.run.least_tokens > 0) least.tokens = std::min(least.tokens, r_.run.least_tokens);
     if (r_.run.least_sequences > 0)
       least.sequences = std::min(least.sequences, r_.run.least_sequences);
-    placed.needs = footprint(model_of(trial), placed.plan, least, r_.traits(trial.budgets));
+    placed.needs = needs_of(placed.plan, least, trial);
     require_fit(placed.needs, apart_, trial.budgets);
   }
 
   // The fastest plan for such a run, around what options give.
   std::optional<RunPlacement> try_search(const RunSize& size, const FitTrial& trial) {
-    const Model& model = model_of(trial);
     const DeviceTraits traits = r_.traits(trial.budgets);
     auto found = search_plans(
-        {.hardware = r_.hardware(),
-         .model = model,
+        {.hardware = r_.context.hardware(),
+         .model = r_.context.model(trial.compress),
          .traits = traits,
          .workload = workload_for(size),
          .budgets = careful(trial.budgets),
@@ -236,6 +226,7 @@ class Placer {
          .max_first_token_s = r_.max_first_token_s,
          .given = r_.options.given(),
          .same_for_every_sequence = r_.deterministic,
+         .steps = &r_.context.steps(trial.compress),
          .on_progress = r_.on_progress});
     if (found.empty()) return std::nullopt;
     RunPlacement placed{.plan = std::move(found.front().plan), .size = found.front().size};
@@ -297,13 +288,10 @@ class Placer {
     r_.options.given().apply_to(shared.plan);
     if (shared.plan.schedule != ScheduleKind::kContinuous || !shared.plan.all_on_device())
       return std::nullopt;
-    const Model& model = model_of(trial);
-    const DeviceTraits traits = r_.traits(trial.budgets);
     const auto has_room = [&](int64_t sequences) {
       RunSize size = wanted_;
       size.sequences = sequences;
-      return fit_of(footprint(model, shared.plan, size, traits), apart_, careful(trial.budgets))
-          .fits();
+      return fit_of(needs_of(shared.plan, size, trial), apart_, careful(trial.budgets)).fits();
     };
     const int64_t tokens = mean_tokens(run, wanted_.tokens) * run.at_once;
     int64_t least = std::max<int64_t>(1, (tokens + wanted_.tokens - 1) / wanted_.tokens);
@@ -326,8 +314,7 @@ class Placer {
   double speed_of(const FitTrial& trial) {
     const auto placed = try_all(trial);
     if (!placed) return 0;
-    return price(model_of(trial), placed->plan, placed->size, r_.traits(trial.budgets))
-        .generated_tokens_per_s;
+    return price(placed->plan, placed->size, trial).generated_tokens_per_s;
   }
 
   [[noreturn]] void refuse(FitTrial trial) {
@@ -353,7 +340,6 @@ class Placer {
   bool apart_;
   RunSize wanted_, least_;
   std::vector<RunSize> sizes_;  // to try in turn
-  std::optional<Model> compressed_;
 };
 
 }  // namespace

@@ -9,21 +9,18 @@
 #include "engine/expected_run.h"
 #include "engine/fit_suggestions.h"
 #include "engine/placement_options.h"
-#include "plan/footprint.h"
-#include "plan/hardware.h"
 #include "plan/memory_fit.h"
+#include "plan/plan_context.h"
 #include "plan/predict.h"
 #include "plan/search.h"
 
 namespace spillway {
 
-// Refers to a model and options that must outlive it.
+// Refers to a context and options that must outlive it.
 struct PlacementRequest {
-  const Model& model;
-  bool compressed = false;  // plain matrices of the model are 4-bit groups already
-  // The machine: its rates, asked for only where something is priced, and its traits with so much
-  // memory.
-  std::function<const Hardware&()> hardware;
+  PlanContext& context;     // the model and the machine
+  bool compressed = false;  // plain matrices of the model are 4-bit groups
+  // The device's traits with so much memory.
   std::function<DeviceTraits(const Budgets&)> traits;
   Budgets budgets;
   const PlacementOptions& options;

@@ -112,10 +112,11 @@ void Session::place(const ExpectedRun& run, size_t which) {
     if (!progress) progress = start_progress(services_.progress, "planning");
     progress->update(static_cast<uint64_t>(share * 100), 100, "");
   };
+  PlanContext context(loaded->model, load_.compress, traits_within(budgets_),
+                      [this]() -> const Hardware& { return machine().hardware; });
   RunPlacement placed =
-      place_run({.model = loaded->model,
+      place_run({.context = context,
                  .compressed = load_.compress,
-                 .hardware = [this]() -> const Hardware& { return machine().hardware; },
                  .traits = [this](const Budgets& budgets) { return traits_within(budgets); },
                  .budgets = budgets_,
                  .options = options_.placement,

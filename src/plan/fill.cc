@@ -233,6 +233,11 @@ std::optional<Plan> try_fill_from_the_top(PlacedWeights& weights, const RunSize&
 Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTraits& traits,
                        const Budgets& budgets) {
   PlacedWeights weights(model, traits);
+  return fill_from_the_top(weights, size, traits, budgets);
+}
+
+Plan fill_from_the_top(PlacedWeights& weights, const RunSize& size, const DeviceTraits& traits,
+                       const Budgets& budgets) {
   const Filler fill{weights, size, traits, budgets};
   const bool apart = fill.has_device();
   const auto placed = try_fill_memory(fill);

@@ -56,8 +56,10 @@ class PlanSearch::Impl {
         requests_(request.workload.requests()),
         longest_(request.workload.longest()),
         shares_(request),
-        weights_(request.model, request.traits),
-        predictor_(request.hardware, weights_, request.workload),
+        own_(request.steps ? nullptr : std::make_unique<OwnSteps>(request)),
+        steps_(own_ ? own_->steps : *request.steps),
+        weights_(steps_.weights()),
+        predictor_(steps_, request.workload),
         program_(request, weights_, predictor_) {}
 
   std::vector<FoundPlan> find(int64_t least_sequences, int64_t most_sequences, size_t most) {
@@ -555,7 +557,16 @@ class PlanSearch::Impl {
   // Nothing fits with so many sequences, and surely not with twice as many.
   int64_t least_too_many_ = std::numeric_limits<int64_t>::max() / 2;
   PlanShares shares_;
-  PlacedWeights weights_;
+  // The request's prices of steps, or those of this search alone.
+  struct OwnSteps {
+    explicit OwnSteps(const SearchRequest& request)
+        : weights(request.model, request.traits), steps(request.hardware, weights) {}
+    PlacedWeights weights;
+    PricedSteps steps;
+  };
+  const std::unique_ptr<OwnSteps> own_;
+  PricedSteps& steps_;
+  PlacedWeights& weights_;
   Predictor predictor_;
   ShareProgram program_;
   std::vector<FoundPlan> found_;  // simulated
