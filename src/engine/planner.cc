@@ -131,29 +131,29 @@ SearchRequest Planner::request() const {
   return asked;
 }
 
-PlacementRequest Planner::placement() const {
+PlanRequest Planner::placement() const {
   const int64_t requests = workload.requests(), most = question.most_at_once;
   const bool given = by_hand();
-  PlacementRequest asked{.context = shared->context,
-                         .compressed = question.compute.compress_weights,
-                         .traits = [this](const Budgets& within) { return traits_within(within); },
-                         .budgets = budgets,
-                         .options = question.placement,
-                         .run = {.tokens = workload.longest(),
-                                 .sequences = most > 0 ? std::min(most, requests) : requests,
-                                 .requests = requests,
-                                 .finds_sequences = !given,
-                                 .least_sequences = given ? 0 : 1},
-                         .workload = workload,
-                         .kv_type = size.kv_type,
-                         .attention_topk = question.compute.checked_topk(),
-                         .chunk = question.compute.chunk,
-                         .usual_chunk = size.micro_tokens,
-                         .objective = parse_objective(question.objective)};
+  PlanRequest asked{.context = shared->context,
+                    .compressed = question.compute.compress_weights,
+                    .traits = [this](const Budgets& within) { return traits_within(within); },
+                    .budgets = budgets,
+                    .run = {.tokens = workload.longest(),
+                            .sequences = most > 0 ? std::min(most, requests) : requests,
+                            .requests = requests,
+                            .finds_sequences = !given,
+                            .least_sequences = given ? 0 : 1},
+                    .workload = workload,
+                    .kv_type = size.kv_type,
+                    .attention_topk = question.compute.checked_topk(),
+                    .chunk = question.compute.chunk,
+                    .usual_chunk = size.micro_tokens,
+                    .objective = parse_objective(question.objective)};
   if (question.max_latency > 0) asked.max_latency_s = question.max_latency;
   if (question.max_ttft > 0) asked.max_first_token_s = question.max_ttft;
-  // What does not fit by hand is priced all the same.
   asked.on_progress = question.on_progress;
+  question.placement.constrain(asked);
+  // A plan by hand that does not fit has a price all the same.
   if (!given) asked.limits = [this] { return fit_limits(); };
   return asked;
 }
@@ -174,7 +174,7 @@ FitLimits Planner::fit_limits() const {
   return limits;
 }
 
-FoundPlan Planner::found(RunPlacement placed) const {
+FoundPlan Planner::found(ChosenPlan placed) const {
   FoundPlan all{.plan = std::move(placed.plan), .size = placed.size};
   all.plan.attention_topk = question.compute.checked_topk();
   price(all, budgets);
@@ -195,16 +195,16 @@ void Planner::price(FoundPlan& found, const Budgets& within) const {
 }
 
 std::optional<FoundPlan> Planner::try_with_at_least(int64_t sequences) const {
-  PlacementRequest asked = placement();
+  PlanRequest asked = placement();
   if (!by_hand()) asked.run.least_sequences = std::min(sequences, asked.run.sequences);
   asked.only_doubles = true;
   return try_placed(std::move(asked));
 }
 
-std::optional<FoundPlan> Planner::try_placed(PlacementRequest asked) const {
+std::optional<FoundPlan> Planner::try_placed(PlanRequest asked) const {
   asked.limits = nullptr;
   try {
-    return found(place_run(asked));
+    return found(choose_plan(asked));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kOutOfMemory) throw;
     return std::nullopt;
@@ -213,7 +213,7 @@ std::optional<FoundPlan> Planner::try_placed(PlacementRequest asked) const {
 
 FoundPlan Planner::answer(std::vector<std::string>& warnings) const {
   const auto given = question.placement.try_explicit_plan();
-  if (!given) return found(place_run(placement()));
+  if (!given) return found(choose_plan(placement()));
   // Shares on a disk that there is none of are refused by a run; here they have their price.
   const bool no_disk =
       budgets.disk == 0 &&

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of a session: what goes where, as run_placement.h decides it.
+// How a session decides what goes where: it asks plan/choose_plan.h.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -12,8 +12,8 @@
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "engine/progress.h"
-#include "engine/run_placement.h"
 #include "engine/session.h"
+#include "plan/choose_plan.h"
 #include "plan/fill.h"
 #include "plan/link_prices.h"
 
@@ -114,23 +114,23 @@ void Session::place(const ExpectedRun& run, size_t which) {
   };
   PlanContext context(loaded->model, load_.compress, traits_within(budgets_),
                       [this]() -> const Hardware& { return machine().hardware; });
-  RunPlacement placed =
-      place_run({.context = context,
-                 .compressed = load_.compress,
-                 .traits = [this](const Budgets& budgets) { return traits_within(budgets); },
-                 .budgets = budgets_,
-                 .options = options_.placement,
-                 .which = which,
-                 .run = run,
-                 .kv_type = settings.kv_type,
-                 .attention_topk = settings.attention_topk,
-                 .chunk = options_.compute.chunk,
-                 .usual_chunk = usual,
-                 .draft_tokens = options_.drafts.most_tokens(),
-                 .may_map = load_.access == WeightAccess::kMapped,
-                 .deterministic = settings.deterministic,
-                 .on_progress = on_progress,
-                 .limits = [&] { return what_may_change(run); }});
+  PlanRequest request{.context = context,
+                      .compressed = load_.compress,
+                      .traits = [this](const Budgets& budgets) { return traits_within(budgets); },
+                      .budgets = budgets_,
+                      .run = run,
+                      .kv_type = settings.kv_type,
+                      .attention_topk = settings.attention_topk,
+                      .chunk = options_.compute.chunk,
+                      .usual_chunk = usual,
+                      .draft_tokens = options_.drafts.most_tokens(),
+                      .may_map = load_.access == WeightAccess::kMapped,
+                      .deterministic = settings.deterministic,
+                      .may_preempt = may_preempt(settings.attention_topk, settings.deterministic),
+                      .on_progress = on_progress,
+                      .limits = [&] { return what_may_change(run); }};
+  options_.placement.constrain(request, which);
+  ChosenPlan placed = spillway::choose_plan(request);
   progress.reset();
   plan = std::move(placed.plan);
   size_ = placed.size;
