@@ -36,7 +36,7 @@ def draw_case(draw):
         words += ["--gpu-memory", f"{draw.choice([2, 4, 8, 12])}GiB"]
     if draw.random() < 0.6:
         words += ["--disk-memory", f"{draw.choice([64, 500, 1500])}GiB"]
-    for option, chance in (("--compress-weights", 0.15), ("--compress-kv", 0.15), ("--batch 8", 0.15), ("--cpu-share 0", 0.1)):
+    for option, chance in (("--compress-weights", 0.15), ("--compress-kv", 0.15), ("--batch 8", 0.15), ("--cpu-linear 0", 0.1)):
         if draw.random() < chance:
             words += option.split()
     return " ".join(words)

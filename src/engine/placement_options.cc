@@ -30,6 +30,13 @@ std::optional<Plan> PlacementOptions::try_explicit_plan(size_t which) const {
   return plan;
 }
 
+void PlacementOptions::constrain(PlanRequest& request, size_t which) const {
+  request.given = given();
+  request.fixed = try_explicit_plan(which);
+  request.by_options_alone = plans.empty() && !kept;
+  if (kept) request.kept_at_once = kept->at_once.value_or(0);
+}
+
 GivenFields PlacementOptions::given() const {
   GivenFields fields;
   if (!weights.empty()) fields.weights = parse_shares(weights, "--weights");

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "plan/plan.h"
-#include "plan/search.h"
+#include "plan/plan_request.h"
 #include "tensor/turn_sizes.h"
 
 namespace spillway {
@@ -35,6 +35,8 @@ struct PlacementOptions {
   std::optional<Plan> try_explicit_plan(size_t which = 0) const;
   // What applies to every plan: shares, the schedule, overlap, micro-batches.
   GivenFields given() const;
+  // Sets what these options decide of a request for a plan; `which` of the plan files counts.
+  void constrain(PlanRequest& request, size_t which = 0) const;
   // "--weights and --kv": the options that give a plan; empty: none does.
   std::string plan_options() const;
   // Where there is no GPU: a line for each of these options, and --gpu-memory, that asks for one.

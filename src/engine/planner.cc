@@ -44,10 +44,25 @@ Objective parse_objective(const std::string& text) {
 
 }  // namespace
 
+struct Planner::Shared {
+  Shared(const PlanQuestion& question, const ChosenHardware& machine)
+      : model(model_of(question, machine.hardware.has_device())),
+        context(model, question.compute.compress_weights,
+                machine.traits ? *machine.traits : traits_of_machine(machine.hardware, {}),
+                [&machine]() -> const Hardware& { return machine.hardware; }) {}
+  const Model model;
+  PlanContext context;
+};
+
 Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_)
+    : Planner(question_, machine_, std::make_shared<Shared>(question_, machine_)) {}
+
+Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_,
+                 std::shared_ptr<Shared> shared_)
     : question(question_),
       machine(machine_),
-      model(model_of(question_, machine_.hardware.has_device())) {
+      shared(std::move(shared_)),
+      model(shared->context.model(question_.compute.compress_weights)) {
   const bool apart = hardware.has_device();
   const auto memory = [](const std::string& text, const char* option, uint64_t otherwise) {
     return text.empty() ? otherwise : parse_memory(text, option);
@@ -71,6 +86,10 @@ Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_)
 DeviceTraits Planner::traits_within(const Budgets& within) const {
   return machine.traits ? with_budgets(*machine.traits, within)
                         : traits_of_machine(hardware, within);
+}
+
+PlacedWeights& Planner::weights() const {
+  return shared->context.weights(question.compute.compress_weights);
 }
 
 void Planner::check_lengths() {
@@ -107,34 +126,34 @@ SearchRequest Planner::request() const {
   if (question.max_latency > 0) asked.max_latency_s = question.max_latency;
   if (question.max_ttft > 0) asked.max_first_token_s = question.max_ttft;
   asked.given = question.placement.given();
+  asked.steps = &shared->context.steps(question.compute.compress_weights);
   asked.on_progress = question.on_progress;
   return asked;
 }
 
-PlacementRequest Planner::placement() const {
+PlanRequest Planner::placement() const {
   const int64_t requests = workload.requests(), most = question.most_at_once;
   const bool given = by_hand();
-  PlacementRequest asked{.model = model,
-                         .compressed = question.compute.compress_weights,
-                         .hardware = [this]() -> const Hardware& { return hardware; },
-                         .traits = [this](const Budgets& within) { return traits_within(within); },
-                         .budgets = budgets,
-                         .options = question.placement,
-                         .run = {.tokens = workload.longest(),
-                                 .sequences = most > 0 ? std::min(most, requests) : requests,
-                                 .requests = requests,
-                                 .finds_sequences = !given,
-                                 .least_sequences = given ? 0 : 1},
-                         .workload = workload,
-                         .kv_type = size.kv_type,
-                         .attention_topk = question.compute.checked_topk(),
-                         .chunk = question.compute.chunk,
-                         .usual_chunk = size.micro_tokens,
-                         .objective = parse_objective(question.objective)};
+  PlanRequest asked{.context = shared->context,
+                    .compressed = question.compute.compress_weights,
+                    .traits = [this](const Budgets& within) { return traits_within(within); },
+                    .budgets = budgets,
+                    .run = {.tokens = workload.longest(),
+                            .sequences = most > 0 ? std::min(most, requests) : requests,
+                            .requests = requests,
+                            .finds_sequences = !given,
+                            .least_sequences = given ? 0 : 1},
+                    .workload = workload,
+                    .kv_type = size.kv_type,
+                    .attention_topk = question.compute.checked_topk(),
+                    .chunk = question.compute.chunk,
+                    .usual_chunk = size.micro_tokens,
+                    .objective = parse_objective(question.objective)};
   if (question.max_latency > 0) asked.max_latency_s = question.max_latency;
   if (question.max_ttft > 0) asked.max_first_token_s = question.max_ttft;
-  // What does not fit by hand is priced all the same.
   asked.on_progress = question.on_progress;
+  question.placement.constrain(asked);
+  // A plan by hand that does not fit has a price all the same.
   if (!given) asked.limits = [this] { return fit_limits(); };
   return asked;
 }
@@ -155,7 +174,7 @@ FitLimits Planner::fit_limits() const {
   return limits;
 }
 
-FoundPlan Planner::found(RunPlacement placed) const {
+FoundPlan Planner::found(ChosenPlan placed) const {
   FoundPlan all{.plan = std::move(placed.plan), .size = placed.size};
   all.plan.attention_topk = question.compute.checked_topk();
   price(all, budgets);
@@ -164,27 +183,28 @@ FoundPlan Planner::found(RunPlacement placed) const {
 
 void Planner::price(FoundPlan& found, const Budgets& within) const {
   const DeviceTraits there = traits_within(within);
-  found.needs = footprint(model, found.plan, found.size, there);
+  found.needs = footprint(weights(), found.plan, found.size, there);
   if (hardware.has_device()) {
     if (const int layers = question.placement.swapped_layers(found.needs.layout.turns)) {
       found.size.most_turning = found.size.swapped_layers = layers;
-      found.needs = footprint(model, found.plan, found.size, there);
+      found.needs = footprint(weights(), found.plan, found.size, there);
     }
   }
-  found.predicted = predict(hardware, model, found.plan, found.needs, found.size, workload);
+  found.predicted = shared->context.price(found.plan, found.needs, found.size, workload,
+                                          question.compute.compress_weights);
 }
 
 std::optional<FoundPlan> Planner::try_with_at_least(int64_t sequences) const {
-  PlacementRequest asked = placement();
+  PlanRequest asked = placement();
   if (!by_hand()) asked.run.least_sequences = std::min(sequences, asked.run.sequences);
   asked.only_doubles = true;
   return try_placed(std::move(asked));
 }
 
-std::optional<FoundPlan> Planner::try_placed(PlacementRequest asked) const {
+std::optional<FoundPlan> Planner::try_placed(PlanRequest asked) const {
   asked.limits = nullptr;
   try {
-    return found(place_run(asked));
+    return found(choose_plan(asked));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kOutOfMemory) throw;
     return std::nullopt;
@@ -193,11 +213,11 @@ std::optional<FoundPlan> Planner::try_placed(PlacementRequest asked) const {
 
 FoundPlan Planner::answer(std::vector<std::string>& warnings) const {
   const auto given = question.placement.try_explicit_plan();
-  if (!given) return found(place_run(placement()));
+  if (!given) return found(choose_plan(placement()));
   // Shares on a disk that there is none of are refused by a run; here they have their price.
   const bool no_disk =
       budgets.disk == 0 &&
-      footprint(model, *given, placement_size(), traits_within(budgets)).disk.total() > 0;
+      footprint(weights(), *given, placement_size(), traits_within(budgets)).disk.total() > 0;
   std::optional<FoundPlan> fitting;
   if (!no_disk) fitting = try_best();
   if (!fitting) return priced_beyond_budgets(warnings);
@@ -248,8 +268,8 @@ FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) con
   Budgets enough = budgets;
   const auto fits_in = [&](const Budgets& within) {
     const DeviceTraits there = traits_within(within);
-    found.needs = footprint(model, found.plan, found.size, there);
-    return fits(found.needs, there, within);
+    found.needs = footprint(weights(), found.plan, found.size, there);
+    return fit_of(found.needs, !there.host_visible, within).fits();
   };
   const auto grow = [&](uint64_t Budgets::*which, uint64_t needed, const char* memory) {
     if (needed <= budgets.*which) return;
@@ -315,7 +335,7 @@ void Planner::warn(const FoundPlan& found, std::vector<std::string>& warnings) c
 std::vector<Suggestion> Planner::suggestions(const FoundPlan& found) const {
   std::vector<Suggestion> all;
   const auto try_out = [&](const std::string& what, const PlanQuestion& others) {
-    const Planner other(others, machine);
+    const Planner other(others, machine, shared);
     // Nothing of this is for fewer sequences.
     const auto better = other.try_with_at_least(found.size.sequences);
     if (!better) return;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,7 +13,7 @@
 #include "engine/compute_options.h"
 #include "engine/hardware_choice.h"
 #include "engine/placement_options.h"
-#include "engine/run_placement.h"
+#include "plan/choose_plan.h"
 #include "plan/search.h"
 
 namespace spillway {
@@ -46,8 +47,8 @@ struct Planner {
 
   SearchRequest request() const;
   // The plan that a run of these requests would have on this machine, by the function that runs
-  // ask (run_placement.h). Where options or a file give a plan that does not fit, its price with as
-  // much of each memory as it takes; `warnings` say how much.
+  // ask (plan/choose_plan.h). Where options or a file give a plan that does not fit, its price with
+  // as much of each memory as it takes; `warnings` say how much.
   FoundPlan answer(std::vector<std::string>& warnings) const;
   // The same where nothing is given; nullopt where nothing fits.
   std::optional<FoundPlan> try_best() const { return try_placed(placement()); }
@@ -63,7 +64,10 @@ struct Planner {
   const PlanQuestion& question;
   const ChosenHardware& machine;
   const Hardware& hardware = machine.hardware;
-  Model model;
+  // The model, and what searches for the question and for suggestions compute of it once.
+  struct Shared;
+  const std::shared_ptr<Shared> shared;
+  const Model& model;
   Budgets budgets;
   DeviceTraits traits;  // with the memory that plans take
   Workload workload;
@@ -71,14 +75,17 @@ struct Planner {
   RunSize size;
 
  private:
+  Planner(const PlanQuestion& question_, const ChosenHardware& machine_,
+          std::shared_ptr<Shared> shared_);
+  PlacedWeights& weights() const;
   void check_lengths();
   DeviceTraits traits_within(const Budgets& within) const;
-  PlacementRequest placement() const;
+  PlanRequest placement() const;
   RunSize placement_size() const;  // of all sequences that are asked for
-  FoundPlan found(RunPlacement placed) const;
+  FoundPlan found(ChosenPlan placed) const;
   // What a plan takes and how fast it is, with swapped layers where they are given.
   void price(FoundPlan& found, const Budgets& within) const;
-  std::optional<FoundPlan> try_placed(PlacementRequest asked) const;
+  std::optional<FoundPlan> try_placed(PlanRequest asked) const;
   // A quick look (SearchRequest::only_doubles).
   std::optional<FoundPlan> try_with_at_least(int64_t sequences) const;
   FoundPlan priced_beyond_budgets(std::vector<std::string>& warnings) const;

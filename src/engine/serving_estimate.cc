@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "plan/link_prices.h"
+
 namespace spillway {
 namespace {
 
@@ -35,10 +37,9 @@ ServingEstimate estimate_serving(const Session& session, int64_t sequences, int6
     tokens = more;
   }
   const Hardware& hardware = session.hardware();
-  if (hardware.has_device()) {
-    estimate.to_gpu = hardware.to_device.best();
-    estimate.to_host = hardware.to_host.best();
-  }
+  const LinkPrices links(hardware);
+  estimate.to_gpu = links.most_up_per_s();
+  estimate.to_host = links.most_down_per_s();
   estimate.disk_read = hardware.disk_read;
   estimate.disk_write = hardware.disk_write;
   return estimate;

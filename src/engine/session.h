@@ -10,8 +10,6 @@
 #include <vector>
 
 #include "device/device.h"
-#include "engine/expected_run.h"
-#include "engine/fit_suggestions.h"
 #include "engine/hardware_choice.h"
 #include "engine/loaded_model.h"
 #include "engine/result_settings.h"
@@ -19,6 +17,8 @@
 #include "engine/session_options.h"
 #include "engine/session_services.h"
 #include "kv/kv_store.h"
+#include "plan/expected_run.h"
+#include "plan/fit_suggestions.h"
 #include "plan/predict.h"
 #include "storage/async_io.h"
 
@@ -125,7 +125,7 @@ struct Session {
   // What there is of each memory now, what the session itself holds included.
   Budgets budgets_now() const;
   // Decides where things go for what `run` needs, or as much of it as there is room for
-  // (run_placement.h). Throws kOutOfMemory with suggestions.
+  // (plan/choose_plan.h). Throws kOutOfMemory with suggestions.
   void place(const ExpectedRun& run, size_t which);
   // Fills in what results depend on, and what makes the plan whole.
   void describe_run();

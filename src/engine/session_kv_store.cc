@@ -15,6 +15,7 @@
 #include "base/printable.h"
 #include "engine/placement_options.h"
 #include "engine/session.h"
+#include "plan/link_prices.h"
 
 namespace spillway {
 namespace {
@@ -70,7 +71,8 @@ KvCosts Session::kv_costs() const {
   costs.token_s = slope - costs.token_position_s * 1.5 * tokens;
   if (costs.token_s <= 0) costs = {.token_s = std::max(later_slope, 1e-9)};
   const Hardware& known = hardware();
-  costs.to_device = known.has_device() ? known.to_device.best() : known.host.read_bytes_per_s / 2;
+  costs.to_device =
+      known.has_device() ? LinkPrices(known).most_up_per_s() : known.host.read_bytes_per_s / 2;
   costs.from_disk = known.disk_read;
   return costs;
 }

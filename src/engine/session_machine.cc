@@ -9,9 +9,9 @@
 #include "base/log.h"
 #include "engine/measure_this_machine.h"
 #include "engine/profile_splits.h"
-#include "engine/run_placement.h"
 #include "engine/session.h"
 #include "plan/fill.h"
+#include "plan/plan_request.h"
 #include "runtime/device_traits.h"
 
 namespace spillway {

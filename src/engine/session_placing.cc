@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of a session: what goes where, as run_placement.h decides it.
+// How a session decides what goes where: it asks plan/choose_plan.h.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -12,9 +12,10 @@
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "engine/progress.h"
-#include "engine/run_placement.h"
 #include "engine/session.h"
+#include "plan/choose_plan.h"
 #include "plan/fill.h"
+#include "plan/link_prices.h"
 
 namespace spillway {
 namespace {
@@ -54,8 +55,7 @@ int Session::most_turning(const RunSize& size) const {
   if (device->info().unified_memory || turns.blocks == 0 || needs.layout.spans()) return 0;
   // What the link cannot bring in the longest of steps never takes turns; nor does it take more
   // than half of what is left of the host's memory.
-  const RateCurve& link = machine().hardware.to_device;
-  const double in_a_step = link.empty() ? 0 : link.best() * kLongestStep;
+  const double in_a_step = LinkPrices(machine().hardware).most_up_per_s() * kLongestStep;
   const uint64_t left =
       budgets_.host - std::min(budgets_.host, needs.host.peak_bytes + needs.host_workspace);
   const double most_bytes = std::min(in_a_step, static_cast<double>(left) / 2);
@@ -112,24 +112,25 @@ void Session::place(const ExpectedRun& run, size_t which) {
     if (!progress) progress = start_progress(services_.progress, "planning");
     progress->update(static_cast<uint64_t>(share * 100), 100, "");
   };
-  RunPlacement placed =
-      place_run({.model = loaded->model,
-                 .compressed = load_.compress,
-                 .hardware = [this]() -> const Hardware& { return machine().hardware; },
-                 .traits = [this](const Budgets& budgets) { return traits_within(budgets); },
-                 .budgets = budgets_,
-                 .options = options_.placement,
-                 .which = which,
-                 .run = run,
-                 .kv_type = settings.kv_type,
-                 .attention_topk = settings.attention_topk,
-                 .chunk = options_.compute.chunk,
-                 .usual_chunk = usual,
-                 .draft_tokens = options_.drafts.most_tokens(),
-                 .may_map = load_.access == WeightAccess::kMapped,
-                 .deterministic = settings.deterministic,
-                 .on_progress = on_progress,
-                 .limits = [&] { return what_may_change(run); }});
+  PlanContext context(loaded->model, load_.compress, traits_within(budgets_),
+                      [this]() -> const Hardware& { return machine().hardware; });
+  PlanRequest request{.context = context,
+                      .compressed = load_.compress,
+                      .traits = [this](const Budgets& budgets) { return traits_within(budgets); },
+                      .budgets = budgets_,
+                      .run = run,
+                      .kv_type = settings.kv_type,
+                      .attention_topk = settings.attention_topk,
+                      .chunk = options_.compute.chunk,
+                      .usual_chunk = usual,
+                      .draft_tokens = options_.drafts.most_tokens(),
+                      .may_map = load_.access == WeightAccess::kMapped,
+                      .deterministic = settings.deterministic,
+                      .may_preempt = may_preempt(settings.attention_topk, settings.deterministic),
+                      .on_progress = on_progress,
+                      .limits = [&] { return what_may_change(run); }};
+  options_.placement.constrain(request, which);
+  ChosenPlan placed = spillway::choose_plan(request);
   progress.reset();
   plan = std::move(placed.plan);
   size_ = placed.size;

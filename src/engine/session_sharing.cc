@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "engine/session.h"
-#include "plan/search.h"
+#include "plan/memory_fit.h"
 
 namespace spillway {
 int64_t Session::sequences_at_once(Room room) const {
@@ -17,11 +17,10 @@ int64_t Session::sequences_at_once(Room room) const {
   if (needs_of(runner_size(size_.tokens, planned)).layout.blocks_away() > 0) return planned;
   // Rows of logits of all of them must fit beside the KV, whose size is decided.
   int64_t most = std::max({planned, run_.sequences, run_.at_once});
-  const DeviceTraits traits = traits_within(budgets_);
   const auto has_room = [&] {
     RunSize size = runner_size(size_.tokens, planned);
     size.at_once = most;
-    return fits(needs_of(size), traits, budgets_);
+    return fit_of(needs_of(size), !device->host_visible(), budgets_).fits();
   };
   while (most > planned && !has_room()) most = planned + (most - planned) / 2;
   return most;

@@ -26,22 +26,12 @@ struct Filler {
   uint64_t first_budget() const { return has_device() ? budgets.device : budgets.host; }
   Footprint of(const Plan& plan) const { return footprint(placed, plan, size, traits); }
 
-  // KV that comes to the device takes what the rest leaves of it: a sequence, and what a
-  // micro-batch writes, should find room at least.
-  bool can_stage(const RunLayout& layout) const {
-    const int64_t whole = blocks_for_tokens(layout.micro_tokens) + layout.sequence_blocks;
-    const int64_t wanted = in_parts ? std::min(whole, layout.least_staging()) : whole;
-    return layout.staging_blocks >= std::min<int64_t>(wanted, layout.host_blocks);
+  MemoryFit fit(const Plan& plan) const {
+    return fit_of(of(plan), has_device(), budgets,
+                  in_parts ? KvStaging::kParts : KvStaging::kWholeSequences);
   }
-  MemoryNeeds most_needed_by(const Footprint& needs) const {
-    return most_needed(needs, has_device(), budgets.host_is_limited);
-  }
-  bool fits_first(const Plan& plan) const {
-    const Footprint needs = of(plan);
-    const MemoryNeeds most = most_needed_by(needs);
-    return can_stage(needs.layout) && (has_device() ? most.device : most.host) <= first_budget();
-  }
-  bool fits_host(const Plan& plan) const { return most_needed_by(of(plan)).host <= budgets.host; }
+  bool fits_first(const Plan& plan) const { return fit(plan).computing; }
+  bool fits_host(const Plan& plan) const { return fit(plan).host; }
 
   // The largest of [0, most] steps for which `fits(steps)`, where fewer fit where more do; below 0
   // where none does. All of it may take less than almost all: nothing streams then.
@@ -123,10 +113,8 @@ struct Filling {
     return false;
   }
   bool fits_with_weights() const {
-    const Plan placed = place_weights();
-    const Footprint needs = fill.of(placed);
-    return needs.disk.total() <= fill.budgets.disk && fill.fits_first(placed) &&
-           (!fill.has_device() || fill.fits_host(placed));
+    const MemoryFit fit = fill.fit(place_weights());
+    return fit.disk && fit.computing && fit.host;
   }
   // Whether the memory that computes holds all of it, or what has to be there.
   bool fits_somehow() const {
@@ -223,8 +211,7 @@ std::optional<Plan> try_fill_memory(const Filler& fill) {
 }
 
 bool disk_holds(const Filler& fill, const Plan& placed) {
-  const MemoryUsage disk = fill.of(placed).disk;
-  return disk.of(MemoryTag::kWeights) == 0 || disk.total() <= fill.budgets.disk;
+  return fill.of(placed).disk.of(MemoryTag::kWeights) == 0 || fill.fit(placed).disk;
 }
 
 }  // namespace
@@ -246,6 +233,11 @@ std::optional<Plan> try_fill_from_the_top(PlacedWeights& weights, const RunSize&
 Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTraits& traits,
                        const Budgets& budgets) {
   PlacedWeights weights(model, traits);
+  return fill_from_the_top(weights, size, traits, budgets);
+}
+
+Plan fill_from_the_top(PlacedWeights& weights, const RunSize& size, const DeviceTraits& traits,
+                       const Budgets& budgets) {
   const Filler fill{weights, size, traits, budgets};
   const bool apart = fill.has_device();
   const auto placed = try_fill_memory(fill);

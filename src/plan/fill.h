@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plan/footprint.h"
+#include "plan/memory_fit.h"
 
 namespace spillway {
 
@@ -24,7 +25,9 @@ inline constexpr uint64_t kBudgetStep = uint64_t{1} << 20;
 [[nodiscard]] std::optional<Plan> try_fill_from_the_top(const Model& model, const RunSize& size,
                                                         const DeviceTraits& traits,
                                                         const Budgets& budgets);
-// With what plans of the model share (placed_weights.h).
+// Both functions for many runs of one model: what their plans share is computed once.
+Plan fill_from_the_top(PlacedWeights& weights, const RunSize& size, const DeviceTraits& traits,
+                       const Budgets& budgets);
 [[nodiscard]] std::optional<Plan> try_fill_from_the_top(PlacedWeights& weights, const RunSize& size,
                                                         const DeviceTraits& traits,
                                                         const Budgets& budgets);

@@ -30,7 +30,7 @@ struct FillTest : testing::Test {
     const Plan plan = fill_from_the_top(model, size, traits, budgets);
     // Whatever it says fits.
     const Footprint needs = footprint(model, plan, size, traits);
-    check_fits(needs, !traits.host_visible, budgets);
+    require_fit(needs, !traits.host_visible, budgets);
     // With KV on disk it has been counted.
     EXPECT_LE(needs.device.total() - needs.device.of(MemoryTag::kWorkspace) + needs.workspace,
               traits.memory_bytes);

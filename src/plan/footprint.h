@@ -116,34 +116,4 @@ class PlacedWeights;
 Footprint footprint(PlacedWeights& placed, const Plan& plan, const RunSize& size,
                     const DeviceTraits& traits);
 
-struct Budgets {
-  uint64_t device = 0, host = 0, disk = 0;
-  // Whether somebody said how much host memory to use: then mapped weights count as such. Otherwise
-  // they are pages of files, which the system takes back where it needs room.
-  bool host_is_limited = false;
-  // Of what they said, beside `host`: a server's requests and predicting lengths have it
-  // (ExpectedRun::host_bytes_taken).
-  uint64_t host_taken = 0;
-};
-// The most that a run takes of each memory, by its footprint: while it is loaded or while it runs,
-// with the workspaces of kernels and libraries, and with mapped weights where the host's memory is
-// limited.
-struct MemoryNeeds {
-  uint64_t device = 0;  // 0 where the host computes
-  uint64_t host = 0, disk = 0;
-};
-MemoryNeeds most_needed(const Footprint& needs, bool has_device, bool host_is_limited);
-
-// Of one memory that is both a GPU's and the host's (integrated GPUs): the GPU has it, but for what
-// a run needs of the host's; nothing is gained by keeping anything else there. `device`, `host`:
-// as somebody said, 0: nobody did.
-Budgets share_one_memory(uint64_t free, uint64_t device, uint64_t host);
-// " beside 25 MiB for requests and predicting lengths", or nothing: what a message on host memory
-// adds.
-std::string beside_taken(const Budgets& budgets);
-// Throws kOutOfMemory where the needs exceed a budget, in one line that says of each memory that is
-// too small what needs how much of it; kInvalidArgument where something is to be on disk and
-// --disk-memory is 0.
-void check_fits(const Footprint& needs, bool has_device, const Budgets& budgets);
-
 }  // namespace spillway

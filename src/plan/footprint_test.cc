@@ -11,6 +11,7 @@
 #include "model/known_models.h"
 #include "model/transformer_shape.h"
 #include "plan/fill.h"
+#include "plan/memory_fit.h"
 #include "plan/test_traits.h"
 
 namespace spillway {

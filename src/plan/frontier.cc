@@ -37,6 +37,9 @@ std::optional<FoundPlan> try_as_many_as_pay(const SearchRequest& request) {
   constexpr int kPatience = 2;  // doublings without a gain
   std::optional<FoundPlan> best;
   SearchRequest many = request;
+  PlacedWeights weights(request.model, request.traits);
+  PricedSteps steps(request.hardware, weights);
+  if (!many.steps) many.steps = &steps;
   many.workload.groups.resize(1);
   int without_gain = 0;
   for (int64_t count = 1; count <= kMost && without_gain < kPatience; count *= 2) {

@@ -356,11 +356,6 @@ double prompt_attention_seconds(const Processor& on, double flop) {
   return on.launch_s + flop / rate;
 }
 
-double hand_over_seconds(const Hardware& h, double tokens, double columns, double rows) {
-  return (h.meeting_s > 0 ? h.meeting_s : 2 * h.transfer_s) +
-         4 * tokens * (columns / h.to_host.best() + rows / h.to_device.best());
-}
-
 Hardware parse_hardware(std::string_view text, const std::string& where) {
   const json document = json::parse(text, nullptr, false);
   SPW_CHECK(!document.is_discarded(), kInvalidArgument, "{}: not JSON", where);

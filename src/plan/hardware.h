@@ -107,9 +107,6 @@ double linear_seconds(const Processor& on, DType type, double tokens, double ele
 // Seconds of decode attention that reads `bytes` of KV, where `group` query heads share a key's.
 double attention_seconds(const Processor& on, KvType type, double group, double bytes);
 double prompt_attention_seconds(const Processor& on, double flop);
-// Seconds of handing the input of a product to the CPU, floats of so many columns, and `rows`
-// columns of results back.
-double hand_over_seconds(const Hardware& hardware, double tokens, double columns, double rows);
 
 // Throws kInvalidArgument naming the field (and `where`) for anything that is not such a file.
 Hardware parse_hardware(std::string_view text, const std::string& where);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "plan/link_prices.h"
 
 namespace spillway {
 namespace {
@@ -77,7 +78,7 @@ TEST(HardwareTest, WhatWasMeasuredOfAModelStaysInTheFile) {
   EXPECT_EQ(read.splits[0].shape, hardware.splits[0].shape);
   EXPECT_EQ(read.splits[0].tokens, 64);
   EXPECT_NEAR(read.splits[0].crossing(), hardware.splits[0].crossing(), 1e-9);
-  EXPECT_NEAR(hand_over_seconds(read, 1, 1e9, 0) - hand_over_seconds(read, 1, 0, 0),
+  EXPECT_NEAR(LinkPrices(read).hand_over(1, 1e9, 0) - LinkPrices(read).hand_over(1, 0, 0),
               4e9 / read.to_host.best(), 1e-9);
 }
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "plan/link_prices.h"
 #include "plan/stream_order.h"
 #include "plan/weight_homes.h"
 
@@ -42,16 +43,17 @@ SplitCurve by_rates(const Hardware& h, const SplitShape& shape, double tokens) {
       .shape = shape,
       .tokens = static_cast<int64_t>(tokens),
       .cpu = {0, linear_seconds(h.host, shape.type, tokens, elements, bytes) / h.cpu_beside_link},
-      .link = {0, bytes / (h.link_beside_cpu * h.to_device_rate(kLargeTransfer, source))}};
+      .link = {0, LinkPrices(h).bulk_up(bytes, source)}};
 }
 
 // Several ops, one after the other. What the CPU is handed, and hands back, takes its time.
 struct Sum {
   SplitLine cpu = {}, link = {};
   void add(const Hardware& h, const SplitCurve& of, double tokens, double batches) {
-    const double fixed = hand_over_seconds(h, tokens, static_cast<double>(of.shape.cols), 0),
-                 with_all = hand_over_seconds(h, tokens, static_cast<double>(of.shape.cols),
-                                              static_cast<double>(of.shape.rows));
+    const LinkPrices links(h);
+    const double fixed = links.hand_over(tokens, static_cast<double>(of.shape.cols), 0),
+                 with_all = links.hand_over(tokens, static_cast<double>(of.shape.cols),
+                                            static_cast<double>(of.shape.rows));
     cpu.fixed_s += batches * (of.cpu.fixed_s + fixed);
     cpu.all_s += batches * (of.cpu.all_s + with_all - fixed);
     link.fixed_s += of.link.fixed_s;

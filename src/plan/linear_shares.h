@@ -17,9 +17,6 @@
 
 namespace spillway {
 
-// From this size on, the rate of a transfer does not grow any more.
-inline constexpr double kLargeTransfer = 1 << 30;
-
 // A linear op of a layer, or the head: its matrices one below the other. Of several types it has
 // that of most bytes.
 struct SplitOp {

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "plan/device_traits.h"
-#include "plan/footprint.h"
 #include "plan/hardware.h"
+#include "plan/memory_fit.h"
 
 namespace spillway {
 

@@ -6,8 +6,6 @@
 #include <map>
 #include <utility>
 
-#include "plan/byte_key.h"
-
 namespace spillway {
 namespace {
 
@@ -136,12 +134,12 @@ Prediction predict(const Hardware& hardware, const Model& model, const Plan& pla
   DeviceTraits traits;
   traits.host_visible = !hardware.has_device();
   PlacedWeights placed(model, traits);
-  return Predictor(hardware, placed, workload).predict(plan, needs, size, by);
+  PricedSteps steps(hardware, placed);
+  return Predictor(steps, workload).predict(plan, needs, size, by);
 }
 
-Predictor::Predictor(const Hardware& hardware, PlacedWeights& placed, const Workload& workload)
-    : hardware_(hardware),
-      placed_(placed),
+Predictor::Predictor(PricedSteps& steps, const Workload& workload)
+    : steps_(steps),
       requests_(workload.requests()),
       prompt_tokens_(workload.prompt_tokens()),
       generated_tokens_(workload.generated_tokens()),
@@ -177,42 +175,16 @@ const Predictor::DecodeSteps& Predictor::decode_steps(ScheduleKind schedule, int
   return decoding;
 }
 
-const Predictor::PricedStep& Predictor::price(const Plan& plan, const RunLayout& layout,
-                                              const StepSize& size, PriceBy by) {
-  const StreamCut cut = StepPrices::cut_of(hardware_, plan, layout, size);
-  // Everything that StepPrices reads of these.
-  ByteKey key;
-  key.add(cut.cpu);
-  key.add_all(placed_.homes(plan).number, by == PriceBy::kSimulator, cut.slots, cut.piece_bytes,
-              plan.overlap, plan.attention_topk.value_or(0));
-  key.add_all(layout.kv.group(0).type, layout.device_blocks, layout.host_blocks, layout.disk_blocks,
-              layout.sequence_blocks, layout.staging_blocks, layout.parts, layout.fixed_blocks,
-              layout.max_tokens, layout.micro_tokens, layout.weight_slots, layout.weight_stages,
-              layout.swapped_layers);
-  key.add(layout.activations);
-  key.add_all(layout.turns.blocks, size.sequences, size.tokens_each, size.keys, size.logits,
-              size.generates);
-  // What prompts do not depend on.
-  if (size.generates)
-    key.add_all(plan.micro_batch, plan.attention, plan.cpu_attention.value_or(-1));
-  const auto [found, added] = steps_.try_emplace(key.take());
-  PricedStep& step = found->second;
-  if (!added) return step;
-  const StepPrices prices(hardware_, placed_.model().spec, placed_.of_step(plan, cut), plan, layout,
-                          size);
-  step.cpu_attention = prices.cpu_attention();
-  step.estimate = by == PriceBy::kSimulator ? simulate_step(prices) : prices.sums();
-  return step;
-}
-
 Prediction Predictor::predict(const Plan& plan, const Footprint& needs, const RunSize& size,
                               PriceBy by) {
   Prediction result;
-  result.has_device = hardware_.gpu.has_value();
+  result.has_device = steps_.hardware().gpu.has_value();
   const auto at_once = static_cast<double>(
       std::min<int64_t>(sequences_at_once(plan, static_cast<int>(size.sequences)), requests_));
   const auto requests = static_cast<double>(requests_);
-  const auto estimate = [&](const PricedStep& step) {
+  const auto method =
+      by == PriceBy::kSimulator ? PricedSteps::Method::kSimulated : PricedSteps::Method::kSums;
+  const auto estimate = [&](const PricedSteps::Priced& step) {
     StepEstimate of = step.estimate;
     if (by == PriceBy::kBusiest) of.seconds = *std::ranges::max_element(of.busy);
     return of;
@@ -232,7 +204,7 @@ Prediction Predictor::predict(const Plan& plan, const Footprint& needs, const Ru
                              .keys = prompt_keys_,
                              .logits = pieces == 1,
                              .generates = each == 1};
-      return estimate(price(plan, needs.layout, prefill, by));
+      return estimate(steps_.price(plan, needs.layout, prefill, method));
     };
     result.prefill_step = step_of(whole);
     // Of a block, in whole steps and one with the sequences that are left over.
@@ -247,7 +219,7 @@ Prediction Predictor::predict(const Plan& plan, const Footprint& needs, const Ru
     const StepSize decode{.sequences = std::llround(decoding.at_work),
                           .tokens_each = 1,
                           .keys = std::max(1.0, decode_keys_)};
-    const PricedStep& step = price(plan, needs.layout, decode, by);
+    const PricedSteps::Priced& step = steps_.price(plan, needs.layout, decode, method);
     result.cpu_attention = step.cpu_attention;
     result.decode_step = estimate(step);
     result.step_s = result.decode_step.seconds;

@@ -5,12 +5,10 @@
 #include <array>
 #include <cstdint>
 #include <map>
-#include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "plan/placed_weights.h"
+#include "plan/priced_steps.h"
 #include "plan/step_prices.h"
 
 namespace spillway {
@@ -68,36 +66,28 @@ Prediction predict(const Hardware& hardware, const Model& model, const Plan& pla
                    PriceBy by = PriceBy::kSimulator);
 
 // The same for many plans: steps that were priced before are not priced again, and equal requests
-// are counted once. Refers to all that it is made of. Not thread-safe.
+// are counted once. Refers to `steps`, which must outlive it. Not thread-safe.
 class Predictor {
  public:
-  Predictor(const Hardware& hardware, PlacedWeights& placed, const Workload& workload);
+  Predictor(PricedSteps& steps, const Workload& workload);
 
   // `needs` and `size` as above.
   Prediction predict(const Plan& plan, const Footprint& needs, const RunSize& size, PriceBy by);
 
  private:
-  struct PricedStep {
-    StepEstimate estimate;
-    double cpu_attention = 1;
-  };
   // Steps of decoding: the first token of each answer comes out of its prompt.
   struct DecodeSteps {
     double steps = 0;
     double at_work = 0;  // sequences, on average
   };
-  const PricedStep& price(const Plan& plan, const RunLayout& layout, const StepSize& size,
-                          PriceBy by);
   const DecodeSteps& decode_steps(ScheduleKind schedule, int64_t at_once);
 
-  const Hardware& hardware_;
-  PlacedWeights& placed_;
+  PricedSteps& steps_;
   // Requests of the workload, those of the same lengths one behind the other as one group.
   std::vector<RequestGroup> groups_;
   int64_t requests_, prompt_tokens_, generated_tokens_, longest_answer_;
   double decode_keys_, prompt_keys_;
   std::map<std::pair<bool, int64_t>, DecodeSteps> decode_steps_;  // in blocks, at once
-  std::unordered_map<std::string, PricedStep> steps_;
 };
 
 }  // namespace spillway

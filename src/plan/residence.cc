@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "plan/linear_shares.h"
+#include "plan/link_prices.h"
 
 namespace spillway {
 
@@ -23,8 +24,8 @@ std::vector<ResidenceGain> residence_gains(const Hardware& hardware, const Model
     const double share = curve.crossing();
     gain.computing += std::max(curve.cpu_s(share), curve.link.at(1 - share));
     if (share > 0) {
-      gain.joining += hand_over_seconds(hardware, tokens, static_cast<double>(op.shape.cols),
-                                        share * static_cast<double>(op.shape.rows));
+      gain.joining += LinkPrices(hardware).hand_over(tokens, static_cast<double>(op.shape.cols),
+                                                     share * static_cast<double>(op.shape.rows));
     }
   }
   std::ranges::stable_sort(gains, std::greater(), &ResidenceGain::per_byte);

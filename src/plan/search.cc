@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "plan/fill.h"
 #include "plan/linear_shares.h"
+#include "plan/memory_fit.h"
 #include "plan/placed_weights.h"
 #include "plan/plan_shares.h"
 #include "plan/share_program.h"
@@ -45,26 +46,6 @@ struct Candidates {
   double bound = kNever;  // none of them will score below it
 };
 
-// A sequence's pages, and what a micro-batch writes, should find room on the device.
-bool can_stage_kv(const RunLayout& layout) {
-  const int64_t wanted = blocks_for_tokens(layout.micro_tokens) + layout.sequence_blocks;
-  return layout.staging_blocks >= std::min<int64_t>(wanted, layout.host_blocks);
-}
-
-// The memory that computes: a GPU's, or the host's without one.
-bool compute_memory_holds(const Footprint& needs, const DeviceTraits& traits,
-                          const Budgets& budgets) {
-  const bool apart = !traits.host_visible;
-  const MemoryNeeds most = most_needed(needs, apart, budgets.host_is_limited);
-  return (apart ? most.device <= budgets.device : most.host <= budgets.host) &&
-         can_stage_kv(needs.layout);
-}
-
-// Beside a GPU.
-bool host_memory_holds(const Footprint& needs, const Budgets& budgets) {
-  return most_needed(needs, /*has_device=*/true, budgets.host_is_limited).host <= budgets.host;
-}
-
 }  // namespace
 
 class PlanSearch::Impl {
@@ -75,8 +56,10 @@ class PlanSearch::Impl {
         requests_(request.workload.requests()),
         longest_(request.workload.longest()),
         shares_(request),
-        weights_(request.model, request.traits),
-        predictor_(request.hardware, weights_, request.workload),
+        own_(request.steps ? nullptr : std::make_unique<OwnSteps>(request)),
+        steps_(own_ ? own_->steps : *request.steps),
+        weights_(steps_.weights()),
+        predictor_(steps_, request.workload),
         program_(request, weights_, predictor_) {}
 
   std::vector<FoundPlan> find(int64_t least_sequences, int64_t most_sequences, size_t most) {
@@ -258,7 +241,10 @@ class PlanSearch::Impl {
   }
   bool settle(FoundPlan& plan) {
     plan.needs = footprint(weights_, plan.plan, plan.size, r_.traits);
-    return fits(plan.needs, r_.traits, r_.budgets);
+    return fit(plan).fits();
+  }
+  MemoryFit fit(const FoundPlan& plan) const {
+    return fit_of(plan.needs, !r_.traits.host_visible, r_.budgets);
   }
 
   FoundPlan blank(int64_t sequences, int chunk, int micro_batch) const {
@@ -304,19 +290,19 @@ class PlanSearch::Impl {
       // Without a GPU the thread that computes waits for pages on disk itself: weights go first.
       const bool solved = (!apart_ && program_.try_shares(plan, /*kv_on_disk=*/false)) ||
                           program_.try_shares(plan, r_.budgets.disk > 0);
-      const bool fit = solved && make_fit(plan);
-      if (fit) {
+      const bool fitted = solved && make_fit(plan);
+      if (fitted) {
         any_place = plan.plan.kv.device >= 1;
         price(plan, PriceBy::kSums);
         found.push_back(plan);
       }
-      if (!apart_ || r_.given.activations || (fit && has_few_hidden_states(plan))) continue;
+      if (!apart_ || r_.given.activations || (fitted && has_few_hidden_states(plan))) continue;
       FoundPlan away = all;
       away.plan.attention = place;
       away.plan.activations = {0, 1, 0};
       if (!program_.try_shares(away, r_.budgets.disk > 0) || !make_fit(away)) continue;
       price(away, PriceBy::kSums);
-      if (!fit || score(away) < score(plan)) found.push_back(std::move(away));
+      if (!fitted || score(away) < score(plan)) found.push_back(std::move(away));
     }
   }
   // Whether hidden states between layers take so little that it does not matter where they are.
@@ -365,12 +351,11 @@ class PlanSearch::Impl {
         shares_.set_weights(found.plan, first - less(i), apart_ ? wanted.host + less(i) : 0);
       return settle(found);
     };
-    const int64_t least = first_that(0, last, [&](int64_t i) {
-      return leave(i) || compute_memory_holds(found.needs, r_.traits, r_.budgets);
-    });
-    const bool fit = least <= last && leave(least);
-    if (!fit) found.plan.weights = wanted;
-    if (!fit && !(apart_ && fit_host(found))) return false;
+    const int64_t least =
+        first_that(0, last, [&](int64_t i) { return leave(i) || fit(found).computing; });
+    const bool fitted = least <= last && leave(least);
+    if (!fitted) found.plan.weights = wanted;
+    if (!fitted && !(apart_ && fit_host(found))) return false;
     take_what_is_left(found);
     return true;
   }
@@ -422,9 +407,8 @@ class PlanSearch::Impl {
         shares_.set_weights(trial.plan, device, wanted.host - static_cast<double>(i) * kStep);
         return settle(trial);
       };
-      const int64_t i = first_that(0, last, [&](int64_t at) {
-        return leave(at) || host_memory_holds(trial.needs, r_.budgets);
-      });
+      const int64_t i =
+          first_that(0, last, [&](int64_t at) { return leave(at) || fit(trial).host; });
       if (i >= least || !leave(i)) continue;
       least = i;
       found = std::move(trial);
@@ -573,7 +557,16 @@ class PlanSearch::Impl {
   // Nothing fits with so many sequences, and surely not with twice as many.
   int64_t least_too_many_ = std::numeric_limits<int64_t>::max() / 2;
   PlanShares shares_;
-  PlacedWeights weights_;
+  // The request's prices of steps, or those of this search alone.
+  struct OwnSteps {
+    explicit OwnSteps(const SearchRequest& request)
+        : weights(request.model, request.traits), steps(request.hardware, weights) {}
+    PlacedWeights weights;
+    PricedSteps steps;
+  };
+  const std::unique_ptr<OwnSteps> own_;
+  PricedSteps& steps_;
+  PlacedWeights& weights_;
   Predictor predictor_;
   ShareProgram program_;
   std::vector<FoundPlan> found_;  // simulated
@@ -590,12 +583,6 @@ PlanSearch::~PlanSearch() = default;
 
 std::vector<FoundPlan> PlanSearch::find(int64_t least_sequences, int64_t most_sequences, int most) {
   return impl_->find(least_sequences, most_sequences, static_cast<size_t>(most));
-}
-
-bool fits(const Footprint& needs, const DeviceTraits& traits, const Budgets& budgets) {
-  const MemoryNeeds most = most_needed(needs, !traits.host_visible, budgets.host_is_limited);
-  return most.device <= budgets.device && most.host <= budgets.host && most.disk <= budgets.disk &&
-         can_stage_kv(needs.layout);
 }
 
 std::vector<FoundPlan> search_plans(const SearchRequest& request, int most) {

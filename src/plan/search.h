@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "plan/fill.h"
-#include "plan/footprint.h"
 #include "plan/search_request.h"
 
 namespace spillway {
@@ -38,8 +37,5 @@ class PlanSearch {
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// Whether a plan keeps to the budgets, workspaces included.
-bool fits(const Footprint& needs, const DeviceTraits& traits, const Budgets& budgets);
 
 }  // namespace spillway

@@ -126,7 +126,7 @@ TEST_P(SearchPropertyTest, NothingElseIsFaster) {
       const auto plan = try_fill_from_the_top(c.model, size, c.traits, c.budgets);
       if (!plan) continue;
       const Footprint needs = footprint(c.model, *plan, size, c.traits);
-      if (!fits(needs, c.traits, c.budgets)) continue;
+      if (!fit_of(needs, !c.traits.host_visible, c.budgets).fits()) continue;
       EXPECT_LE(best,
                 predict(c.hardware, c.model, *plan, needs, size, c.workload).total_s() * kSame)
           << "greedy placement of " << size.sequences;

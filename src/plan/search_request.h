@@ -10,6 +10,7 @@
 #include "plan/fill.h"
 #include "plan/footprint.h"
 #include "plan/hardware.h"
+#include "plan/memory_fit.h"
 #include "plan/predict.h"
 
 namespace spillway {
@@ -52,6 +53,9 @@ struct SearchRequest {
   GivenFields given = {};
   // Who attends to a sequence must not depend on which others there are.
   bool same_for_every_sequence = false;
+  // Homes of weights and prices of steps that other searches of this model on this machine have in
+  // common with this one (plan/plan_context.h); it must outlive the search. Null: there are none.
+  PricedSteps* steps = nullptr;
   // Called with the share of the search that is done, 0 to 1, every few milliseconds of it. It may
   // throw, which ends the search. Empty: no one watches.
   std::function<void(double)> on_progress = {};

@@ -101,7 +101,7 @@ TEST_F(SearchTest, IsAsGoodAsTryingEverything) {
             plan.micro_batch = micro_batch;
             if (kv == 4 && attention > 0) continue;
             const Footprint needs = footprint(model, plan, whole, traits);
-            if (!fits(needs, traits, budgets)) continue;
+            if (!fit_of(needs, !traits.host_visible, budgets).fits()) continue;
             ++tried;
             best = std::min(best, predict(hardware, model, plan, needs, whole, workload).total_s());
           }
@@ -129,8 +129,8 @@ TEST_F(SearchTest, WhatIsFoundFits) {
                                     << budgets.disk / kGiB << " " << workload.groups[0].count);
     for (const FoundPlan& plan : search(3)) {
       const Footprint needs = footprint(model, plan.plan, plan.size, traits);
-      EXPECT_NO_THROW(check_fits(needs, true, budgets));
-      EXPECT_TRUE(fits(needs, traits, budgets));
+      EXPECT_NO_THROW(require_fit(needs, true, budgets));
+      EXPECT_TRUE(fit_of(needs, !traits.host_visible, budgets).fits());
       for (const TierShares& shares : {plan.plan.weights, plan.plan.kv, plan.plan.activations})
         EXPECT_NEAR(shares.device + shares.host + shares.disk, 1, 1e-9);
     }
@@ -190,7 +190,8 @@ TEST_F(SearchTest, WhatIsGivenHolds) {
       if (given.cpu_attention) EXPECT_EQ(plan.cpu_attention, given.cpu_attention);
       if (given.schedule) EXPECT_EQ(plan.schedule, *given.schedule);
       EXPECT_EQ(plan.overlap, given.overlap);
-      EXPECT_TRUE(fits(footprint(model, plan, at.size, traits), traits, budgets));
+      EXPECT_TRUE(
+          fit_of(footprint(model, plan, at.size, traits), !traits.host_visible, budgets).fits());
     }
   }
 }
@@ -213,7 +214,7 @@ TEST_F(SearchTest, ActivationsOfLargeBlocksLeaveRoomForWeights) {
     plan.weights.device -= 0.001;
     plan.weights.host += 0.001;
     needs = footprint(model, plan, found[0].size, traits);
-  } while (plan.weights.device > 0 && !fits(needs, traits, budgets));
+  } while (plan.weights.device > 0 && !fit_of(needs, !traits.host_visible, budgets).fits());
   const Prediction there = predict(hardware, model, plan, needs, found[0].size, workload);
   EXPECT_LT(found[0].predicted.total_s(), there.total_s() * 0.99);
 }
@@ -231,7 +232,7 @@ TEST_F(SearchTest, ActivationsLeaveADeviceThatIsTooSmall) {
     plan.embeddings = Tier::kHost;
     plan.attention = AttentionPlace::kCpu;
     plan.activations = activations;
-    return fits(footprint(model, plan, least, traits), traits, budgets);
+    return fit_of(footprint(model, plan, least, traits), !traits.host_visible, budgets).fits();
   };
   budgets = {.device = 1 * kGiB, .host = 130 * kGiB};
   while (!fits_there({0, 1, 0}) && budgets.device < 8 * kGiB) budgets.device += 16 * kMiB;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "plan/linear_program.h"
-#include "plan/linear_shares.h"
+#include "plan/link_prices.h"
 #include "tensor/attention_layout.h"
 
 namespace spillway {
@@ -128,33 +128,31 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
   } else {
     program.constrain({{on_cpu, 1}, {ch, -1}}, -kAny, 0);
   }
-  const double disk_read = std::max(1.0, h.disk_read), disk_write = std::max(1.0, h.disk_write);
+  const LinkPrices links(h);
   for (const int time : {decode, prefill}) {
     const bool decoding = time == decode;
     const double read = decoding ? all_kv : 0, written = decoding ? 0 : new_kv;
     if (apart_) {
-      const auto up = [&](double bytes, bool pageable) {
-        using Source = Hardware::Source;
-        return bytes / (h.link_beside_cpu *
-                        h.to_device_rate(std::max(bytes, kLargeTransfer),
-                                         pageable ? Source::kPageable : Source::kPinned));
-      };
-      const double weights_s = up(layer_bytes_, quantized_), kv_s = up(read, true),
-                   host_kv_s = up(read * (traffic.moved + traffic.over_bus), true);
-      const double down = h.to_host.best();
+      using Source = Hardware::Source;
+      const Source weights = quantized_ ? Source::kPageable : Source::kPinned;
+      const double weights_s = links.bulk_up(layer_bytes_, weights),
+                   kv_s = links.bulk_up(read, Source::kPageable),
+                   host_kv_s =
+                       links.bulk_up(read * (traffic.moved + traffic.over_bus), Source::kPageable),
+                   rows_up_s = links.bulk_up(rows, Source::kPinned),
+                   rows_down_s = links.bulk_down(rows), written_s = links.bulk_down(written);
       std::vector<std::pair<int, double>> link{
           {wh, weights_s}, {wk, weights_s}, {ch, host_kv_s}, {ck, kv_s}, {time, -1}};
-      link.emplace_back(decoding ? on_cpu : ah, decoding ? -host_kv_s : up(rows, false));
+      link.emplace_back(decoding ? on_cpu : ah, decoding ? -host_kv_s : rows_up_s);
       program.constrain(link, -kAny, 0);
-      program.constrain({{ch, written / down},
-                         {ck, written / down},
-                         {ah, decoding ? 0 : rows / down},
-                         {time, -1}},
-                        -kAny, 0);
+      program.constrain(
+          {{ch, written_s}, {ck, written_s}, {ah, decoding ? 0 : rows_down_s}, {time, -1}}, -kAny,
+          0);
     }
-    program.constrain({{wk, layer_bytes_ / disk_read}, {ck, read / disk_read}, {time, -1}}, -kAny,
-                      0);
-    program.constrain({{ck, written / disk_write}, {time, -1}}, -kAny, 0);
+    program.constrain(
+        {{wk, links.bulk_disk_read(layer_bytes_)}, {ck, links.bulk_disk_read(read)}, {time, -1}},
+        -kAny, 0);
+    program.constrain({{ck, links.bulk_disk_write(written)}, {time, -1}}, -kAny, 0);
   }
   program.constrain({{decode, 1}, {on_cpu, attend}}, other + attend, kAny);
   program.constrain({{prefill, 1}}, per_layer(resident.predicted.prefill_step), kAny);

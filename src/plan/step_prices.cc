@@ -66,6 +66,7 @@ StepPrices::StepPrices(const Hardware& hardware, const ModelSpec& spec,
                        std::shared_ptr<const StepWeights> weights, const Plan& plan,
                        const RunLayout& layout, const StepSize& size)
     : hardware_(hardware),
+      links_(hardware),
       spec_(spec),
       size_(size),
       weights_(std::move(weights)),
@@ -181,12 +182,10 @@ double StepPrices::balanced_cpu_share(double kv_bytes, double weight_bytes) cons
   if (!hardware_.has_device() || kv_bytes <= 0) return 1;
   const double cpu_s =
       attend_bytes(hardware_.host, kv_bytes * traffic_.read) / hardware_.cpu_beside_link;
-  const auto link_s = [&](double bytes, Hardware::Source source) {
-    return bytes / (hardware_.link_beside_cpu * hardware_.to_device_rate(bytes, source));
-  };
+  using Source = Hardware::Source;
   const double kv_s =
-      link_s(kv_bytes * (traffic_.moved + traffic_.over_bus), Hardware::Source::kPageable);
-  const double weights_s = link_s(weight_bytes, Hardware::Source::kPinned);
+      links_.up_beside_cpu(kv_bytes * (traffic_.moved + traffic_.over_bus), Source::kPageable);
+  const double weights_s = links_.up_beside_cpu(weight_bytes, Source::kPinned);
   return std::clamp((weights_s + kv_s) / (kv_s + cpu_s), 0.0, 1.0);
 }
 
@@ -216,10 +215,9 @@ EventPrice StepPrices::price_on_cpu(const StepWeights::Linear& of, double tokens
   EventPrice price;
   if (of.on_cpu.empty() || (of.is_head && !size_.logits)) return price;
   tokens = tokens_of(of, tokens);
-  price[Worker::kCpu] = hand_over_seconds(hardware_, tokens, of.columns, of.cpu_rows) +
+  price[Worker::kCpu] = links_.hand_over(tokens, of.columns, of.cpu_rows) +
                         products(hardware_.host, of.on_cpu, tokens) / cpu_share_;
-  if (of.cpu_from_disk > 0)
-    price[Worker::kDiskRead] = of.cpu_from_disk / std::max(1.0, hardware_.disk_read);
+  if (of.cpu_from_disk > 0) price[Worker::kDiskRead] = links_.bulk_disk_read(of.cpu_from_disk);
   return price;
 }
 
@@ -228,7 +226,7 @@ EventPrice StepPrices::price_of_load(const StepWeights::Segment& segment) const 
   EventPrice price;
   price[Worker::kToDevice] = up(segment.from_host + segment.from_disk,
                                 segment.pageable ? Source::kPageable : Source::kPinned);
-  price[Worker::kDiskRead] = disk(segment.from_disk + segment.cpu_from_disk, hardware_.disk_read);
+  price[Worker::kDiskRead] = links_.disk_read(segment.from_disk + segment.cpu_from_disk);
   return price;
 }
 
@@ -274,19 +272,6 @@ double StepPrices::new_bytes_of_layer() const {
   return resident_ * blocks * kKvBlockTokens * swapped_token_bytes_;
 }
 
-double StepPrices::up(double bytes, Hardware::Source source) const {
-  if (bytes <= 0 || !hardware_.has_device()) return 0;
-  return hardware_.transfer_s + bytes / (hardware_.to_device_rate(bytes, source) * link_share_);
-}
-double StepPrices::down(double bytes) const {
-  if (bytes <= 0 || !hardware_.has_device()) return 0;
-  return hardware_.transfer_s + bytes / (hardware_.to_host.at(bytes) * link_share_);
-}
-
-double StepPrices::disk(double bytes, double rate) const {
-  return bytes <= 0 ? 0 : hardware_.disk_access_s + bytes / std::max(rate, 1.0);
-}
-
 EventPrice StepPrices::price_of_batch(Priced what, const Batch& batch) const {
   EventPrice price;
   const double launch = hardware_.device().launch_s;
@@ -302,13 +287,13 @@ EventPrice StepPrices::price_of_batch(Priced what, const Batch& batch) const {
     case Priced::kLoadRows:
       price[Worker::kToDevice] = up(batch.tokens * row_bytes_);
       if (batch.rows == Tier::kDisk)
-        price[Worker::kDiskRead] = disk(batch.tokens * row_bytes_, hardware_.disk_read);
+        price[Worker::kDiskRead] = links_.disk_read(batch.tokens * row_bytes_);
       break;
     case Priced::kStoreRows:
       if (batch.rows == Tier::kDevice) break;  // they are where they live
       price[Worker::kToHost] = down(batch.tokens * row_bytes_);
       if (batch.rows == Tier::kDisk)
-        price[Worker::kDiskWrite] = disk(batch.tokens * row_bytes_, hardware_.disk_write);
+        price[Worker::kDiskWrite] = links_.disk_write(batch.tokens * row_bytes_);
       break;
     case Priced::kAttendOnCpu: {
       const double width = static_cast<double>(spec_.q_dim() + 2 * spec_.kv_dim());
@@ -336,7 +321,7 @@ EventPrice StepPrices::price_of_batch(Priced what, const Batch& batch) const {
                  batch.groups,
              Hardware::Source::kPageable);
       price[Worker::kDiskRead] =
-          disk(readers_ * kv_bytes(batch.swapped_from_disk) / batch.groups, hardware_.disk_read);
+          links_.disk_read(readers_ * kv_bytes(batch.swapped_from_disk) / batch.groups);
       break;
     case Priced::kAttendSwapped:
       if (batch.groups > 0) return attend_swapped(batch);
@@ -345,7 +330,7 @@ EventPrice StepPrices::price_of_batch(Priced what, const Batch& batch) const {
       if (batch.groups == 0) break;
       price[Worker::kToHost] = down(new_kv_bytes(batch.swapped) / batch.groups);
       price[Worker::kDiskWrite] =
-          disk(new_kv_bytes(batch.swapped_from_disk) / batch.groups, hardware_.disk_write);
+          links_.disk_write(new_kv_bytes(batch.swapped_from_disk) / batch.groups);
       break;
     case Priced::kTakeOver:
       price[Worker::kToDevice] = up(batch.tokens * row_bytes_);

@@ -14,6 +14,7 @@
 #include "plan/footprint.h"
 #include "plan/hardware.h"
 #include "plan/kv_traffic.h"
+#include "plan/link_prices.h"
 #include "plan/plan.h"
 #include "plan/simulate.h"
 #include "plan/step_weights.h"
@@ -115,9 +116,10 @@ class StepPrices {
   }
   // Of rows whose pages have come, and V that they read over the bus.
   EventPrice attend_swapped(const Batch& batch) const;
-  double up(double bytes, Hardware::Source source = Hardware::Source::kPinned) const;
-  double down(double bytes) const;
-  double disk(double bytes, double rate) const;
+  double up(double bytes, Hardware::Source source = Hardware::Source::kPinned) const {
+    return links_.up(bytes, source, link_share_);
+  }
+  double down(double bytes) const { return links_.down(bytes, link_share_); }
 
   const EventPrice& batch_price(Priced what, size_t kind) const {
     return batch_prices_[static_cast<size_t>(what) * batch_kinds_.size() + kind];
@@ -134,6 +136,7 @@ class StepPrices {
   }
 
   const Hardware& hardware_;
+  const LinkPrices links_;
   const ModelSpec& spec_;
   const StepSize size_;
   std::shared_ptr<const StepWeights> weights_;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/runner.h"
+#include "plan/memory_fit.h"
 #include "runtime/device_traits.h"
 #include "tests/generation/engine_answers.h"
 #include "tests/generation/sequence_tables.h"
@@ -193,7 +194,7 @@ TEST(NeedsTest, LayersThatTakeTurnsNeedTheirRoomInHostMemory) {
 
 std::string refusal(const Footprint& needs, bool has_device, const Budgets& budgets) {
   try {
-    check_fits(needs, has_device, budgets);
+    require_fit(needs, has_device, budgets);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
     return error.what();
@@ -235,7 +236,7 @@ TEST(NeedsTest, NothingGoesToADiskThatWasNotGiven) {
   Footprint needs;
   needs.disk.add(MemoryTag::kKv, 70);
   try {
-    check_fits(needs, true, {100, 100, 0});
+    require_fit(needs, true, {100, 100, 0});
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);

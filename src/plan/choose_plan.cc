@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/run_placement.h"
+#include "plan/choose_plan.h"
 
 #include <algorithm>
 #include <numeric>
@@ -8,18 +8,15 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "engine/result_settings.h"
 #include "plan/fill.h"
 #include "plan/linear_shares.h"
 #include "plan/residence.h"
+#include "plan/search.h"
 
 namespace spillway {
 namespace {
 
-// Lengths of a chat, where nothing is known of prompts and answers.
-constexpr int64_t kUsualPrompt = 512, kUsualAnswer = 256;
-
-// Tokens of a sequence when it ends, on average, at most `most`.
+// The average number of tokens that a sequence has when it ends, none longer than `most`.
 int64_t mean_tokens(const ExpectedRun& run, int64_t most) {
   const auto answers = static_cast<int64_t>(run.answers.size());
   const int64_t sum = std::accumulate(
@@ -30,9 +27,8 @@ int64_t mean_tokens(const ExpectedRun& run, int64_t most) {
 
 class Placer {
  public:
-  explicit Placer(const PlacementRequest& request)
+  explicit Placer(const PlanRequest& request)
       : r_(request), apart_(!request.traits(request.budgets).host_visible) {
-    const bool may_wait = may_preempt(r_.attention_topk, r_.deterministic);
     wanted_ = {r_.run.tokens,
                r_.run.sequences,
                r_.chunk > 0 ? r_.chunk : r_.usual_chunk,
@@ -40,7 +36,7 @@ class Placer {
                r_.may_map,
                r_.deterministic,
                r_.attention_topk > 0,
-               may_wait ? r_.run.at_once : 0};
+               r_.may_preempt ? r_.run.at_once : 0};
     wanted_.draft_tokens = r_.draft_tokens;
     least_ = wanted_;
     if (r_.run.least_sequences > 0) least_.sequences = r_.run.least_sequences;
@@ -52,16 +48,16 @@ class Placer {
     }
   }
 
-  RunPlacement run() {
+  ChosenPlan run() {
     const FitTrial asked{.size = wanted_, .budgets = r_.budgets, .compress = r_.compressed};
     if (auto placed = try_all(asked)) return std::move(*placed);
     refuse(asked);
   }
 
  private:
-  // With the smallest chunk, or with one that holds all tokens of a sequence: several chunks in a
-  // step need slots for whole layers, which may take more than one large chunk does. Also false for
-  // what cannot be at all.
+  // Tries the smallest chunk, and the one that holds all tokens of a sequence: several chunks in a
+  // step need slots for whole layers, which may take more than one large chunk does. A trial that
+  // makes no sense does not fit either.
   bool fits_with_some_chunk(FitTrial trial) {
     int whole = wanted_.micro_tokens;
     while (whole / 2 >= std::max<int64_t>(least_.micro_tokens, trial.size.tokens)) whole /= 2;
@@ -75,26 +71,20 @@ class Placer {
     }
     return false;
   }
-  const Model& model_of(const FitTrial& trial) {
-    if (!trial.compress || r_.compressed) return r_.model;
-    if (!compressed_) {
-      compressed_ = r_.model;
-      compress_matrices(*compressed_);
-    }
-    return *compressed_;
+  Footprint needs_of(const Plan& plan, const RunSize& size, const FitTrial& trial) const {
+    return footprint(r_.context.weights(trial.compress), plan, size, r_.traits(trial.budgets));
   }
   Workload workload_for(const RunSize& size) const {
     return r_.workload ? *r_.workload : workload_of(r_.run, size);
   }
-  Prediction price(const Model& model, const Plan& plan, const RunSize& size,
-                   const DeviceTraits& traits) const {
-    return predict(r_.hardware(), model, plan, footprint(model, plan, size, traits), size,
-                   workload_for(size));
+  Prediction price(const Plan& plan, const RunSize& size, const FitTrial& trial) const {
+    return r_.context.price(plan, needs_of(plan, size, trial), size, workload_for(size),
+                            trial.compress);
   }
 
-  // The largest run that fits, within the trial's budgets: its plan by the planner where that has a
-  // choice, else by options or the rule.
-  std::optional<RunPlacement> try_all(FitTrial trial) {
+  // Returns the largest run that fits within the trial's budgets. Its plan is the planner's where
+  // that has a choice, else that of options or of greedy placement.
+  std::optional<ChosenPlan> try_all(FitTrial trial) {
     for (const RunSize& size : sizes_) {
       trial.size = size;
       auto placed = try_greedy(trial);
@@ -107,8 +97,8 @@ class Placer {
     return std::nullopt;
   }
 
-  // By options or the rule. nullopt where it does not fit.
-  std::optional<RunPlacement> try_greedy(const FitTrial& trial) {
+  // Returns the plan by options or by greedy placement, or nullopt where it does not fit.
+  std::optional<ChosenPlan> try_greedy(const FitTrial& trial) {
     try {
       return place(trial, /*explain=*/false);
     } catch (const Error& error) {
@@ -117,75 +107,74 @@ class Placer {
     }
   }
 
-  // Throws kOutOfMemory; `explain`: saying how much memory would do, which takes a while.
-  std::optional<RunPlacement> place(const FitTrial& trial, bool explain) {
-    const PlacementOptions& options = r_.options;
-    const Model& model = model_of(trial);
-    const DeviceTraits traits = r_.traits(trial.budgets);
+  // Throws kOutOfMemory where the plan does not fit. With `explain`, the message says how much
+  // memory would be enough, which takes a while to find out.
+  std::optional<ChosenPlan> place(const FitTrial& trial, bool explain) {
     std::optional<Plan> by_hand;
-    if (!trial.by_rule) by_hand = options.try_explicit_plan(r_.which);
+    if (!trial.by_rule) by_hand = r_.fixed;
     if (trial.kv) {
       if (!by_hand) by_hand.emplace();
       by_hand->kv = *trial.kv;
     }
-    RunPlacement placed{.by_hand = by_hand.has_value(), .size = trial.size};
+    ChosenPlan placed{.by_hand = by_hand.has_value(), .size = trial.size};
     if (by_hand) {
       placed.plan = *by_hand;
-    } else if (apart_ || trial.budgets.host_is_limited || !fits_host(trial, traits)) {
-      auto filled = try_fill_from_the_top(model, trial.size, traits, careful(trial.budgets));
+    } else if (apart_ || trial.budgets.host_is_limited || !fits_host(trial)) {
+      PlacedWeights& weights = r_.context.weights(trial.compress);
+      const DeviceTraits traits = r_.traits(trial.budgets);
+      auto filled = try_fill_from_the_top(weights, trial.size, traits, careful(trial.budgets));
       if (!filled && !explain) return std::nullopt;
       placed.plan = filled ? std::move(*filled)
-                           : fill_from_the_top(model, trial.size, traits, careful(trial.budgets));
+                           : fill_from_the_top(weights, trial.size, traits, careful(trial.budgets));
     }
-    GivenFields given = options.given();
+    GivenFields given = r_.given;
     // A trial tries other shares than those that are given.
     if (trial.by_rule) given.weights = given.kv = given.activations = {}, given.embeddings = {};
     if (trial.kv) given.kv = trial.kv;
     given.apply_to(placed.plan);
     if (apart_ && placed.plan.residence == Residence::kByGain)
-      placed.plan =
-          with_residence_by_gain(r_.hardware(), model, placed.plan, placed.size.sequences);
-    placed.size.at_once = at_once_by(placed, model, traits);
-    // What options leave open of a plan by hand is as the planner would have it.
-    const bool open =
-        by_hand && options.plans.empty() && !options.kept && options.cpu_linear.empty();
+      placed.plan = with_residence_by_gain(r_.context.hardware(), r_.context.model(trial.compress),
+                                           placed.plan, placed.size.sequences);
+    placed.size.at_once = at_once_by(placed, trial);
+    // The planner completes a plan that options alone give.
+    const bool open = by_hand && r_.by_options_alone && !r_.given.cpu_linear;
     if (apart_ && open && !r_.deterministic && placed.plan.weights.device < 1)
-      share_linears(placed, trial, traits);
+      share_linears(placed, trial);
     settle(placed, trial);
     return placed;
   }
-  // Whether all of it is in host memory, which nothing limits; pages of files count for nothing.
-  bool fits_host(const FitTrial& trial, const DeviceTraits& traits) {
-    const Footprint needs = footprint(model_of(trial), {}, trial.size, traits);
+  // Returns whether the host's memory, which nothing limits, holds all of the run. Pages of files
+  // do not count.
+  bool fits_host(const FitTrial& trial) const {
+    const Footprint needs = needs_of({}, trial.size, trial);
     return needs.device.peak_bytes <= trial.budgets.host || trial.budgets.disk == 0;
   }
 
-  // The CPU's share of linear layers.
-  void share_linears(RunPlacement& placed, const FitTrial& trial, const DeviceTraits& traits) {
-    const Hardware& hardware = r_.hardware();
-    const Model& model = model_of(trial);
-    const Prediction alone = price(model, placed.plan, placed.size, traits);
+  // Gives the CPU its share of linear layers where that is faster.
+  void share_linears(ChosenPlan& placed, const FitTrial& trial) const {
+    const Prediction alone = price(placed.plan, placed.size, trial);
     Plan shared = placed.plan;
-    shared.cpu_linear = balanced_linear_shares(hardware, model, shared,
-                                               footprint(model, shared, placed.size, traits).layout,
-                                               placed.size.sequences, alone);
-    const Prediction together = price(model, shared, placed.size, traits);
+    shared.cpu_linear = balanced_linear_shares(
+        r_.context.hardware(), r_.context.model(trial.compress), shared,
+        needs_of(shared, placed.size, trial).layout, placed.size.sequences, alone);
+    const Prediction together = price(shared, placed.size, trial);
     if (together.total_s() < alone.total_s()) placed.plan = std::move(shared);
   }
 
-  // A job that is resumed has as many as it had. None where sequences do not wait for memory, or
-  // where what they take of a plan by hand changes who attends and in which parts.
-  int64_t at_once_by(const RunPlacement& placed, const Model& model,
-                     const DeviceTraits& traits) const {
+  // Returns how many sequences may share the KV memory of the plan's (RunSize::at_once). A job that
+  // is resumed has as many as it had. There are none (0) where sequences do not wait for memory,
+  // and where more of them would change who attends to the sequences of a plan by hand, or in which
+  // parts.
+  int64_t at_once_by(const ChosenPlan& placed, const FitTrial& trial) const {
     const Plan& by = placed.plan;
     if (placed.size.at_once == 0 || by.schedule != ScheduleKind::kContinuous) return 0;
     if (!placed.by_hand) return placed.size.at_once;
     if (by.at_once) return *by.at_once;
-    if (r_.options.kept) return r_.options.kept->at_once.value_or(0);
+    if (r_.kept_at_once) return *r_.kept_at_once;
     RunSize whole = placed.size;
     whole.at_once = 0;
-    const RunLayout with = footprint(model, by, placed.size, traits).layout,
-                    without = footprint(model, by, whole, traits).layout;
+    const RunLayout with = needs_of(by, placed.size, trial).layout,
+                    without = needs_of(by, whole, trial).layout;
     const auto all = [&](auto&& is) { return is(with) && is(without); };
     const bool alike =
         with.blocks_away() == 0 || with.staging_blocks == without.staging_blocks ||
@@ -196,11 +185,11 @@ class Placer {
     return alike && with.parts == without.parts ? placed.size.at_once : 0;
   }
 
-  void settle(RunPlacement& placed, const FitTrial& trial) {
+  void settle(ChosenPlan& placed, const FitTrial& trial) {
     if (r_.deterministic && placed.plan.attention == AttentionPlace::kAuto)
       placed.plan.attention = same_for_every_sequence(placed.plan);
-    // Nor may the split of linear layers depend on the other sequences: the one for most tokens
-    // holds.
+    // The split of linear layers may not depend on the other sequences either: that for most tokens
+    // holds for all.
     if (r_.deterministic && !placed.plan.cpu_linear.empty()) {
       CpuLinearShare last = placed.plan.cpu_linear.back();
       if (last.tokens < placed.size.micro_tokens) last = {};
@@ -211,17 +200,16 @@ class Placer {
     if (r_.run.least_tokens > 0) least.tokens = std::min(least.tokens, r_.run.least_tokens);
     if (r_.run.least_sequences > 0)
       least.sequences = std::min(least.sequences, r_.run.least_sequences);
-    placed.needs = footprint(model_of(trial), placed.plan, least, r_.traits(trial.budgets));
-    check_fits(placed.needs, apart_, trial.budgets);
+    placed.needs = needs_of(placed.plan, least, trial);
+    require_fit(placed.needs, apart_, trial.budgets);
   }
 
-  // The fastest plan for such a run, around what options give.
-  std::optional<RunPlacement> try_search(const RunSize& size, const FitTrial& trial) {
-    const Model& model = model_of(trial);
+  // Searches for the fastest plan of such a run with the fields that options give.
+  std::optional<ChosenPlan> try_search(const RunSize& size, const FitTrial& trial) {
     const DeviceTraits traits = r_.traits(trial.budgets);
     auto found = search_plans(
-        {.hardware = r_.hardware(),
-         .model = model,
+        {.hardware = r_.context.hardware(),
+         .model = r_.context.model(trial.compress),
          .traits = traits,
          .workload = workload_for(size),
          .budgets = careful(trial.budgets),
@@ -234,13 +222,15 @@ class Placer {
          .only_doubles = r_.only_doubles,
          .max_latency_s = r_.max_latency_s,
          .max_first_token_s = r_.max_first_token_s,
-         .given = r_.options.given(),
+         .given = r_.given,
          .same_for_every_sequence = r_.deterministic,
+         .steps = &r_.context.steps(trial.compress),
          .on_progress = r_.on_progress});
     if (found.empty()) return std::nullopt;
-    RunPlacement placed{.plan = std::move(found.front().plan), .size = found.front().size};
-    // Priced for those that it has room for: cut in as many for all.
-    if (placed.plan.micro_batch > 0 && !r_.options.given().micro_batch)
+    ChosenPlan placed{.plan = std::move(found.front().plan), .size = found.front().size};
+    // The plan was priced for the sequences that it has room for. All that share it are cut into as
+    // many micro-batches.
+    if (placed.plan.micro_batch > 0 && !r_.given.micro_batch)
       placed.plan.micro_batch = static_cast<int>(std::min<int64_t>(
           placed.size.micro_tokens,
           (placed.plan.micro_batch * placed.size.at_work() + placed.size.sequences - 1) /
@@ -254,9 +244,9 @@ class Placer {
     return placed;
   }
 
-  // By the planner, with as many sequences as are wanted and there is room for; nothing where it
-  // has no choice, or cannot be better.
-  std::optional<RunPlacement> try_planned(const RunPlacement& by_rule, const FitTrial& trial) {
+  // Asks the planner, for as many sequences as are wanted and there is room for. Returns nullopt
+  // where it has no choice, or cannot be better.
+  std::optional<ChosenPlan> try_planned(const ChosenPlan& by_rule, const FitTrial& trial) {
     const bool finds = r_.run.finds_sequences;
     // Nothing is faster than everything on the device, all of the sequences at once.
     const bool all_there =
@@ -270,11 +260,10 @@ class Placer {
     return try_search(size, trial);
   }
 
-  // Where options give some shares, and all else on the device does not fit: the rest is found.
-  std::optional<RunPlacement> try_around(const FitTrial& trial) {
-    const PlacementOptions& options = r_.options;
-    const bool some = options.plans.empty() && !options.kept && options.try_explicit_plan(r_.which);
-    if (!some || trial.by_rule || trial.kv) return std::nullopt;
+  // Options may give some shares, with which all else does not fit on the device: then the planner
+  // finds the rest.
+  std::optional<ChosenPlan> try_around(const FitTrial& trial) {
+    if (!r_.fixed || !r_.by_options_alone || trial.by_rule || trial.kv) return std::nullopt;
     RunSize size = wanted_;
     size.at_once = 0;
     auto placed = try_search(size, trial);
@@ -282,32 +271,30 @@ class Placer {
     return placed;
   }
 
-  // With all on the device, for as many whole sequences as there is room for: those that are
-  // expected share it, if answers are as long as predicted. Nothing where that is no gain, or there
-  // is too little room, or they may not wait for each other.
-  std::optional<RunPlacement> try_shared(const RunPlacement& whole, const FitTrial& trial) {
+  // Keeps everything on the device, with room for as many whole sequences as fit: all that are
+  // expected share that room if answers are as long as predicted. Returns nullopt where that is no
+  // gain, where there is too little room, and where sequences may not wait for each other.
+  std::optional<ChosenPlan> try_shared(const ChosenPlan& whole, const FitTrial& trial) {
     const ExpectedRun& run = r_.run;
-    if (run.at_once < 2 || run.answers.empty() || whole.by_hand || !apart_ ||
-        !may_preempt(r_.attention_topk, r_.deterministic))
+    if (run.at_once < 2 || run.answers.empty() || whole.by_hand || !apart_ || !r_.may_preempt)
       return std::nullopt;
     // Nothing is gained where all of it is on the device.
     if (whole.plan.all_on_device() && whole.size.sequences >= wanted_.sequences)
       return std::nullopt;
-    RunPlacement shared{.plan = {}, .size = wanted_};
-    r_.options.given().apply_to(shared.plan);
+    ChosenPlan shared{.plan = {}, .size = wanted_};
+    r_.given.apply_to(shared.plan);
     if (shared.plan.schedule != ScheduleKind::kContinuous || !shared.plan.all_on_device())
       return std::nullopt;
-    const Model& model = model_of(trial);
-    const DeviceTraits traits = r_.traits(trial.budgets);
     const auto has_room = [&](int64_t sequences) {
       RunSize size = wanted_;
       size.sequences = sequences;
-      return fits(footprint(model, shared.plan, size, traits), traits, careful(trial.budgets));
+      return fit_of(needs_of(shared.plan, size, trial), apart_, careful(trial.budgets)).fits();
     };
     const int64_t tokens = mean_tokens(run, wanted_.tokens) * run.at_once;
     int64_t least = std::max<int64_t>(1, (tokens + wanted_.tokens - 1) / wanted_.tokens);
     if (least >= wanted_.sequences || !has_room(least)) return std::nullopt;
-    // As many as there is room for: the less is lost where answers are longer than predicted.
+    // The plan has room for as many as fit, so that little is lost where answers are longer than
+    // predicted.
     for (int64_t most = wanted_.sequences; least < most;) {
       const int64_t middle = most - (most - least) / 2;
       if (has_room(middle)) {
@@ -321,12 +308,12 @@ class Placer {
     return shared;
   }
 
-  // Tokens per second of a trial with all of the run's sizes; 0 where none fits.
+  // Returns the tokens per second of a trial that may have any of the run's sizes; 0 where none
+  // fits.
   double speed_of(const FitTrial& trial) {
     const auto placed = try_all(trial);
     if (!placed) return 0;
-    return price(model_of(trial), placed->plan, placed->size, r_.traits(trial.budgets))
-        .generated_tokens_per_s;
+    return price(placed->plan, placed->size, trial).generated_tokens_per_s;
   }
 
   [[noreturn]] void refuse(FitTrial trial) {
@@ -336,7 +323,7 @@ class Placer {
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kOutOfMemory || !r_.limits) throw;
       // A search for few sequences is a fast one.
-      PlacementRequest fewer = r_;
+      PlanRequest fewer = r_;
       if (r_.run.least_sequences > 0) fewer.run.sequences = r_.run.least_sequences;
       Placer few(fewer);
       fail(ErrorCode::kOutOfMemory, "{}; {}", error.what(),
@@ -348,57 +335,14 @@ class Placer {
     fail(ErrorCode::kInternal, "a plan that was refused fits");
   }
 
-  const PlacementRequest& r_;
+  const PlanRequest& r_;
   bool apart_;
   RunSize wanted_, least_;
   std::vector<RunSize> sizes_;  // to try in turn
-  std::optional<Model> compressed_;
 };
 
 }  // namespace
 
-Workload workload_of(const ExpectedRun& run, const RunSize& size) {
-  const int64_t generated =
-      run.generated > 0
-          ? run.generated
-          : std::clamp<int64_t>(kUsualAnswer, 1, std::max<int64_t>(1, size.tokens / 2));
-  if (!run.answers.empty()) {
-    Workload workload;
-    const auto parts = static_cast<int64_t>(run.answers.size());
-    const int64_t count = std::max<int64_t>(1, std::max(run.requests, size.sequences) / parts);
-    for (const int64_t answer : run.answers) {
-      const int64_t generate =
-          std::clamp<int64_t>(answer, 1, std::max<int64_t>(1, size.tokens - 1));
-      const int64_t most_prompt = std::max<int64_t>(1, size.tokens - generate);
-      workload.groups.push_back({.count = count,
-                                 .prompt = std::clamp<int64_t>(run.prompt, 1, most_prompt),
-                                 .generate = generate});
-    }
-    return workload;
-  }
-  const int64_t prompt =
-      run.prompt > 0 ? run.prompt : std::clamp<int64_t>(size.tokens - generated, 1, kUsualPrompt);
-  return {{{.count = std::max(run.requests, size.sequences),
-            .prompt = std::min(prompt, std::max<int64_t>(1, size.tokens - generated)),
-            .generate = std::min(generated, size.tokens)}}};
-}
-
-DeviceTraits with_budgets(DeviceTraits traits, const Budgets& budgets) {
-  if (!traits.host_visible) {
-    traits.memory_bytes = budgets.device;
-    traits.host_memory_bytes = budgets.host;
-  } else if (budgets.host_is_limited) {
-    traits.memory_bytes = budgets.host;
-  }
-  return traits;
-}
-
-Budgets careful(Budgets budgets) {
-  constexpr uint64_t kFreeTenths = 9;
-  if (!budgets.host_is_limited) budgets.host = budgets.host / 10 * kFreeTenths;
-  return budgets;
-}
-
-RunPlacement place_run(const PlacementRequest& request) { return Placer(request).run(); }
+ChosenPlan choose_plan(const PlanRequest& request) { return Placer(request).run(); }
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/fit_suggestions.h"
+#include "plan/fit_suggestions.h"
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -15,7 +15,8 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// The largest number in [least, most] that `holds`, as all below it do; nullopt: none.
+// Returns the largest number in [least, most] that `holds`, as all below it do, or nullopt where
+// none does.
 std::optional<int64_t> try_largest(int64_t least, int64_t most,
                                    const std::function<bool(int64_t)>& holds) {
   if (least > most || !holds(least)) return std::nullopt;
@@ -32,7 +33,7 @@ std::optional<int64_t> try_largest(int64_t least, int64_t most,
 
 uint64_t whole_mib(uint64_t bytes) { return (bytes + kMiB - 1) / kMiB * kMiB; }
 
-// "612MiB"; large sizes in tenths of a GiB, rounded up.
+// Writes "612MiB", or large sizes in tenths of a GiB, rounded up.
 std::string option_size(uint64_t bytes) {
   const uint64_t mib = whole_mib(bytes) / kMiB;
   if (mib < 10 * 1024) return fmt::format("{}MiB", mib);
@@ -41,8 +42,8 @@ std::string option_size(uint64_t bytes) {
                           : fmt::format("{}.{}GiB", tenths / 10, tenths % 10);
 }
 
-// The least memory in (from, most] with which it fits, to a MiB, or to a thousandth where that is
-// more.
+// Returns the least memory in (from, most] with which it fits, exact to a MiB or to a thousandth,
+// whichever is more.
 std::optional<uint64_t> try_least_memory(uint64_t from, uint64_t most,
                                          const std::function<bool(uint64_t)>& fits) {
   uint64_t low = from / kMiB, high = most / kMiB;
@@ -57,7 +58,7 @@ std::optional<uint64_t> try_least_memory(uint64_t from, uint64_t most,
 // A larger budget is worth naming from this gain on, and then the first that has most of it.
 constexpr double kWorthMore = 1.3, kMostOfIt = 0.9;
 
-// What more than the least memory that works gives, in words; empty: nothing much.
+// Describes what more than the least memory that works would gain; empty where that is little.
 std::string describe_gain(FitTrial trial, uint64_t Budgets::*which, uint64_t least, uint64_t most,
                           uint64_t taken, const FitSpeeds& speeds) {
   if (!speeds.quick || !speeds.planned) return {};
@@ -146,7 +147,8 @@ std::string fit_suggestions(const FitTrial& refused, const FitLimits& limits, co
                           uint64_t taken = 0) {
     FitTrial more = refused;
     uint64_t from = refused.budgets.*which;
-    // Of host memory that no option limits, not all is taken; of what an option says, all.
+    // A plan does not take all of the host memory that no option limits, but all that an option
+    // gives.
     if (which == &Budgets::host && !std::exchange(more.budgets.host_is_limited, true))
       from = from / 10 * 9;
     const auto more_fits = [&](uint64_t n) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/fit_suggestions.h"
+#include "plan/fit_suggestions.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

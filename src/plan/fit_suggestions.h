@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which options would make a run fit that was refused: each is tried by arithmetic before it is
-// named. Of memory, the smallest that works, and how much more makes the run much faster.
+// Names the options that would make a refused run fit: each is tried by arithmetic before it is
+// named. Memory is named in the smallest size that works, and in a larger one where that makes the
+// run much faster.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "plan/footprint.h"
+#include "plan/memory_fit.h"
 
 namespace spillway {
 
@@ -22,14 +23,14 @@ struct FitTrial {
 };
 using Fits = std::function<bool(const FitTrial&)>;
 
-// Estimated tokens per second of a run with a trial's memory, of the largest size that fits; 0
-// where none does. Without these functions nothing is said of speed.
+// These functions estimate the tokens per second of a run with a trial's memory, of the largest
+// size that fits; 0 where none does. Without them nothing is said about speed.
 struct FitSpeeds {
   std::function<double(const FitTrial&)> quick = {};    // with few sequences
   std::function<double(const FitTrial&)> planned = {};  // by the planner, as the run would be
 };
 
-// What may be changed, and how far.
+// These limits say which options may be changed, and how far.
 struct FitLimits {
   int64_t shortest_tokens = 0;        // a shorter --ctx makes no sense; 0: there is no --ctx
   std::string sequences_option = {};  // how to ask for fewer; empty: there is no way
@@ -38,7 +39,7 @@ struct FitLimits {
   bool has_device = false;            // memory apart from the host's
   // Budgets up to these. 0: not by an option.
   uint64_t host_bytes = 0, device_bytes = 0, disk_bytes = 0;
-  // What a machine that is planned for has of each, where budgets may be larger; 0: not known.
+  // The memory that the machine of a plan has, where budgets may be larger; 0: not known.
   Budgets present = {};
   std::string machine = {};  // its name
 };

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model on a machine, with all that its plans have in common: searches, trials of a refusal and
+// suggestions compute the homes, streaming schedules and step prices of a plan once for all of
+// them.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "model/model.h"
+#include "plan/footprint.h"
+#include "plan/placed_weights.h"
+#include "plan/predict.h"
+#include "plan/priced_steps.h"
+
+namespace spillway {
+
+// Refers to the model, which must outlive it. Not thread-safe.
+class PlanContext {
+ public:
+  // `compressed`: the model's plain matrices are 4-bit groups already. Sizes of memories in
+  // `traits` do not matter. `hardware` is called only where something is priced; what it returns
+  // must hold.
+  PlanContext(const Model& model, bool compressed, const DeviceTraits& traits,
+              std::function<const Hardware&()> hardware);
+  PlanContext(const PlanContext&) = delete;
+  PlanContext& operator=(const PlanContext&) = delete;
+
+  const Hardware& hardware() const { return hardware_(); }
+  // The model or, where `compress`, what it is with 4-bit groups for its plain matrices.
+  const Model& model(bool compress) { return variant(compress).model; }
+  PlacedWeights& weights(bool compress) { return variant(compress).weights; }
+  PricedSteps& steps(bool compress);
+  // By the simulator. `needs` is the footprint of the plan for `size`.
+  Prediction price(const Plan& plan, const Footprint& needs, const RunSize& size,
+                   const Workload& workload, bool compress);
+
+ private:
+  struct Variant {
+    Variant(const Model& of, const DeviceTraits& traits) : model(of), weights(of, traits) {}
+    const Model& model;
+    PlacedWeights weights;
+    std::optional<PricedSteps> steps = {};  // from the first price on
+  };
+  Variant& variant(bool compress);
+
+  const bool is_compressed_;
+  const DeviceTraits traits_;
+  const std::function<const Hardware&()> hardware_;
+  Variant as_given_;
+  std::optional<Model> compressed_model_;  // from its first use on
+  std::optional<Variant> compressed_;
+};
+
+}  // namespace spillway
