@@ -161,8 +161,8 @@ void HostLinear::start(const LinearOp& op, const StreamedLinear& streamed, Stall
   const int64_t fit = tokens_that_fit(op, streamed);
   // Parts of one size: kernels are chosen by tokens, and a last part of one token would be computed
   // by another kernel, with other bits, than the same token among many.
-  const int64_t parts = (op.x.rows + fit - 1) / fit;
-  const int64_t tokens = (op.x.rows + parts - 1) / std::max<int64_t>(1, parts);
+  const int64_t parts = std::max<int64_t>(1, (op.x.rows + fit - 1) / fit);
+  const int64_t tokens = (op.x.rows + parts - 1) / parts;
   int64_t first = 0;
   for (; first + tokens < op.x.rows; first += tokens) {
     begin(op.of_tokens(first, tokens), streamed);
