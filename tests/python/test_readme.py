@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README's commands. Those in blocks are run as they stand, with the files that they name and a bound on what they
-generate; a command that is added there needs an entry here. Commands and flags in the text, in docs/ and in the examples
-of --help are looked up in --help."""
+"""README's commands, and those of docs/. README's blocks are run as they stand, with the files that they name and a bound
+on what they generate; a command that is added there needs an entry here. Some blocks of docs/ are run, too. All other
+commands and flags, in texts, in docs/ and in the examples of --help, are looked up in --help."""
 
 import json
 import os
@@ -14,24 +14,35 @@ import conftest
 import pytest
 
 README = (conftest.ROOT / "README.md").read_text()
-DOCUMENTS = sorted((conftest.ROOT / "docs").glob("*.md"))
+GUIDES = {path.name: path.read_text() for path in sorted((conftest.ROOT / "docs").glob("*.md"))}
+NOTES = [path.read_text() for path in sorted((conftest.ROOT / "docs" / "notes").glob("*.md"))]
 CODE = re.compile(r"`([^`]+)`")
 # What is in blocks and belongs to the repository rather than to the program.
-NOT_RUN = ("scripts/quickstart.sh", "scripts/test.sh", "export PATH=$PWD/build/product/bin:$PATH")
-# Flags in the text that other programs have, and one that the program has itself.
-FOREIGN_FLAGS = {"--preset", "--install", "--build", "--prefix", "--help", "--version"}
+NOT_RUN = ("scripts/quickstart.sh", "export PATH=$PWD/build/product/bin:$PATH")
+# Flags in the texts that other programs have, and one that the program has itself.
+FOREIGN_FLAGS = {"--preset", "--install", "--build", "--prefix", "--help", "--version", "--cell", "--raw-reads"}
+
+
+def block_lines(text):
+    return [line[4:] for line in text.splitlines() if line.startswith("    ") and line[4:5].strip()]
 
 
 def block_commands():
     """The lines of README's indented blocks, without comments."""
-    lines = [line[4:] for line in README.splitlines() if line.startswith("    ") and line[4:5].strip()]
+    return [" ".join(shlex.split(line, comments=True, posix=False)) for line in block_lines(README)]
+
+
+def guide_commands():
+    """The commands of the indented blocks of docs/, without comments."""
+    lines = [line for text in GUIDES.values() for line in block_lines(text) if line.startswith("spillway ")]
     return [" ".join(shlex.split(line, comments=True, posix=False)) for line in lines]
 
 
 def text_commands():
     """Commands in the text: "spillway run MODEL TEXT"."""
-    found = [code for code in CODE.findall(README.replace("\n", " ")) if re.search(r"(^|\| )spillway \S", code)]
-    return [re.sub(r"^.*\| ", "", code) for code in found]
+    texts = [text.replace("\n", " ") for text in (README, *GUIDES.values())]
+    found = [code for text in texts for code in CODE.findall(text) if re.search(r"(^|\| )spillway \S", code)]
+    return sorted({re.sub(r"^.*\| ", "", code) for code in found})
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +108,7 @@ def test_a_command_in_the_text_exists_with_its_flags(line, help_of):
 
 
 def test_commands_in_the_documents_exist_with_their_flags(help_of):
-    lines = re.findall(r"^    (?:.*\| )?(spillway [^#\n|]*)", "".join(path.read_text() for path in DOCUMENTS), re.MULTILINE)
+    lines = re.findall(r"^    (?:.*\| )?(spillway [^#\n|]*)", "".join([*GUIDES.values(), *NOTES]), re.MULTILINE)
     assert len(lines) > 10
     for line in lines:
         check_flags(line, help_of)
@@ -113,8 +124,10 @@ def test_every_flag_in_the_text_is_one_of_some_command(help_of):
     top = help_of("")
     commands = [*commands_in(top), "predictor train", "predictor eval"]
     known = flags_of(top).union(*(flags_of(help_of(command)) for command in commands)) | FOREIGN_FLAGS
-    named = set().union(*(re.findall(r"(?<![\w-])--[a-z][a-z-]*", code) for code in CODE.findall(README)))
-    assert named <= known, f"README names flags that no command has: {named - known}"
+    for name, text in {"README.md": README, **GUIDES}.items():
+        text = re.sub(r"^    .*$", "", text, flags=re.MULTILINE)
+        named = set().union(*(re.findall(r"(?<![\w-])--[a-z][a-z-]*", code) for code in CODE.findall(text)))
+        assert named <= known, f"{name} names flags that no command has: {named - known}"
 
 
 @pytest.fixture
@@ -128,7 +141,7 @@ def folder(tmp_path, chat_model, tiny_model, tiny_folder):
     (tmp_path / "Llama-3.2-1B").symlink_to(tiny_folder)
     (tmp_path / "prompt.txt").write_text("The river was wide.")
     (tmp_path / "trace.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n1,12,4\n2,8,3\n3,5,6\n")
-    request = re.search(r'^`(\{"custom_id".*?\})`', README, re.MULTILINE).group(1)
+    request = re.search(r'^`(\{"custom_id".*?\})`', GUIDES["batch.md"], re.MULTILINE).group(1)
     message = json.dumps([{"role": "user", "content": "Name a river."}])
     (tmp_path / "requests.jsonl").write_text(request.replace("[...]", message) + "\n")
     return tmp_path
@@ -159,8 +172,15 @@ class Here:
             process.communicate(timeout=30)
 
 
+def prints_what_readme_shows(here, line):
+    shown = re.search(rf"^    {re.escape(line)}\n\n```\n(.*?)```", README, re.MULTILINE | re.DOTALL).group(1)
+    return here.run(line) == shown
+
+
 # What to make of each command: a check of what it printed, or wrote.
 RUN = {
+    "spillway plan smollm2": lambda here, line: "weights" in here.run(line),
+    "spillway plan dummy:llama-2-13b --gpu-memory 8GiB --hardware laptop": prints_what_readme_shows,
     "spillway chat smollm2": lambda here, line: here.run(line, "-n", "8", stdin="Name three rivers.\n").strip(),
     "spillway run smollm2 --chat 'Tell me about rivers.'": lambda here, line: here.run(line, "-n", "8").strip(),
     "spillway run smollm2 'The capital of France is' -n 16": lambda here, line: "Paris" in here.run(line),
@@ -191,11 +211,13 @@ def test_a_command_in_a_block_runs(line, spillway, folder):
     assert RUN[line](Here(spillway, folder), line)
 
 
-def test_no_command_is_run_that_readme_has_not():
-    assert set(RUN) <= set(block_commands())
+@pytest.mark.parametrize("line", [line for line in RUN if line not in block_commands()])
+def test_a_command_of_a_guide_runs(line, spillway, folder):
+    assert line in guide_commands(), f"no document has this command any more: {line}"
+    assert RUN[line](Here(spillway, folder), line)
 
 
 def test_a_pipe_into_chat_answers(spillway, folder):
     line = "echo 'Name three rivers.' | spillway chat smollm2"
-    assert f"`{line}`" in README
+    assert f"`{line}`" in GUIDES["chat.md"]
     assert Here(spillway, folder).run(line.split("| ")[1], "-n", "8", stdin="Name three rivers.\n").strip()
