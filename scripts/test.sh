@@ -70,6 +70,7 @@ check() {
   must "include check" python3 scripts/check_includes.py
   must "unused names" python3 scripts/check_unused.py
   must "documentation check" python3 scripts/check_docs.py
+  must "words" python3 scripts/check_words.py
   must "format check" scripts/check_format.sh
   must "shell check" check_shell
 }
