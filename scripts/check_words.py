@@ -41,6 +41,9 @@ NAMES = {
     "host_lane": (re.compile(r"(?i)host_?lane"), "CPU executor"),
     "waited_for": (re.compile(r"\bk(WaitedFor|ForWhole)\b"), "over-commit, full reservation"),
     "coming": (re.compile(r"\bcoming_\b"), "in-flight prefixes"),
+    "at_once": (re.compile(r"at_once(?![a-z])"), "max_concurrent"),
+    "apart": (re.compile(r"\bapart_|_apart\b|WhereApart"), "discrete"),
+    "hear": (re.compile(r"\bhear\(|\b[Hh]eard(?=[A-Z_(])"), "on_step, notify"),
     "distrust": (re.compile(r"(?i)distrust"), "invalidate"),
 }
 
@@ -56,6 +59,7 @@ PROSE = {
     "reckon": (word("reckon(ed|s|ing)?"), "compute, estimate"),
     "asked for": (word("asked for"), "requested"),
     "somebody": (word("somebody|nobody|anybody|somebody's|nobody's"), "name the thing"),
+    "books": (word("books"), "bookkeeping"),
     "settle": (word("settles?|settled|settling"), "compute the footprint, or drain"),
 }
 
