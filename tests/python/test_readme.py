@@ -172,15 +172,18 @@ class Here:
             process.communicate(timeout=30)
 
 
-def prints_what_readme_shows(here, line):
-    shown = re.search(rf"^    {re.escape(line)}\n\n```\n(.*?)```", README, re.MULTILINE | re.DOTALL).group(1)
-    return here.run(line) == shown
+def prints_what_is_shown(here, line):
+    """The fenced block below the command is the end of what it prints."""
+    texts = "\n".join([README, *GUIDES.values()])
+    shown = re.search(rf"^    {re.escape(line)}\n\n```\n(.*?)```", texts, re.MULTILINE | re.DOTALL).group(1)
+    return here.run(line).endswith(shown)
 
 
 # What to make of each command: a check of what it printed, or wrote.
 RUN = {
     "spillway plan smollm2": lambda here, line: "weights" in here.run(line),
-    "spillway plan dummy:llama-2-13b --gpu-memory 8GiB --hardware laptop": prints_what_readme_shows,
+    "spillway plan dummy:llama-2-13b --gpu-memory 8GiB --hardware laptop": prints_what_is_shown,
+    "spillway plan dummy:opt-30b --hardware h200 --gpu-memory 16GiB --host-memory 100GiB --requests 64": prints_what_is_shown,
     "spillway chat smollm2": lambda here, line: here.run(line, "-n", "8", stdin="Name three rivers.\n").strip(),
     "spillway run smollm2 --chat 'Tell me about rivers.'": lambda here, line: here.run(line, "-n", "8").strip(),
     "spillway run smollm2 'The capital of France is' -n 16": lambda here, line: "Paris" in here.run(line),
