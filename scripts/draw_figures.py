@@ -72,7 +72,7 @@ class Picture:
 def tiers():
     picture = Picture(900, 318, "Disk, host memory and GPU memory, what lives there, and who computes")
     columns = [
-        (20, "disk", "Disk", "largest, slowest", ["weights that do not fit above", "KV that does not fit above", "KV that is kept for later", "  (--kv-dir)"]),
+        (20, "disk", "Disk", "largest, slowest", ["weights that fit nowhere else", "KV that fits nowhere else", "KV that is kept for later", "  (--kv-dir)"]),
         (320, "host", "Host memory", "10 to 1,000 GB", ["weights that do not fit on the GPU", "KV of more or longer requests", "KV of swapped layers", "KV of prefixes, to be found again"]),
         (640, "gpu", "GPU memory", "smallest, fastest", ["as many weights as fit", "KV of running requests", "hidden states of the step", "slots that streamed weights pass"]),
     ]  # fmt: skip
