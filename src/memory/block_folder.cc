@@ -82,7 +82,12 @@ std::unique_ptr<BlockFolder> BlockFolder::try_open(IoQueue& queue,
   SPW_ASSERT(options.block_bytes > 0);
   const FolderIdentity identity{.block_bytes = options.block_bytes, .salt = name_of(options.salt)};
   const fs::path folder = options.dir / folder_name(identity);
+  std::vector<fs::path> own = {folder};
+  for (const BlockFolderOptions::Kin& of : options.kin)
+    own.push_back(options.dir /
+                  folder_name({.block_bytes = of.block_bytes, .salt = name_of(of.salt)}));
   make_private_folder(options.dir);
+  say_if_none_fits(options.dir, own);
   make_private_folder(folder);
   FileDescriptor lock = open_or_fail(folder / "lock", O_RDWR | O_CREAT);
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -91,10 +96,6 @@ std::unique_ptr<BlockFolder> BlockFolder::try_open(IoQueue& queue,
         printable_path(folder));
     return nullptr;
   }
-  std::vector<fs::path> own = {folder};
-  for (const BlockFolderOptions::Kin& of : options.kin)
-    own.push_back(options.dir /
-                  folder_name({.block_bytes = of.block_bytes, .salt = name_of(of.salt)}));
   const uint64_t others = remove_unused_folders(options.dir, own, options.budget_bytes / 2);
   uint64_t room = options.budget_bytes - std::min(options.budget_bytes, others);
   if (!options.kin.empty()) room = static_cast<uint64_t>(static_cast<double>(room) * options.share);

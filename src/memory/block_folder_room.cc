@@ -91,6 +91,20 @@ uint64_t block_folders_bytes(const fs::path& dir) {
   return bytes;
 }
 
+void say_if_none_fits(const fs::path& dir, const std::vector<fs::path>& own) {
+  std::error_code error;
+  int others = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
+    if (std::ranges::count(own, entry.path()) > 0) return;
+    if (is_one_of_ours(entry)) ++others;
+  }
+  if (others == 0) return;
+  log_warning(
+      "--kv-dir: the KV in {} is of other models, groups of layers or settings ({} {}); this "
+      "run begins with none",
+      printable_path(dir), others, others == 1 ? "folder" : "folders");
+}
+
 uint64_t remove_unused_folders(const fs::path& dir, const std::vector<fs::path>& own,
                                uint64_t most) {
   std::error_code error;

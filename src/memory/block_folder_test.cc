@@ -207,6 +207,25 @@ TEST_F(BlockFolderTest, LeavesItsKinAloneAndSharesTheRoom) {
   EXPECT_EQ(first->room(), alone / 4);
 }
 
+TEST_F(BlockFolderTest, SaysOnceThatWhatIsKeptIsOfAnotherGrouping) {
+  const auto said = [&](const std::string& salt, const std::string& kin) {
+    testing::internal::CaptureStderr();
+    auto folder = BlockFolder::try_open(queue_, {.dir = dir(),
+                                                 .block_bytes = kBytes,
+                                                 .salt = salt,
+                                                 .kin = {{kBytes, kin}},
+                                                 .budget_bytes = kPlenty});
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said("one", "two"), "") << "the folder is new";
+  EXPECT_EQ(said("two", "one"), "") << "one group of two is there";
+  const std::string line = said("whole", "of it");
+  EXPECT_THAT(line, HasSubstr("is of other models, groups of layers or settings (2 folders)"));
+  EXPECT_EQ(std::ranges::count(line, '\n'), 1);
+  EXPECT_EQ(said("of it", "whole"), "") << "said once, not for each group";
+  EXPECT_EQ(said("whole", "of it"), "");
+}
+
 // Folders outlive the program: another name would lose what is in them.
 TEST_F(BlockFolderTest, NamesItsFolderAsEver) {
   write(*open(kPlenty, "salt"), kSix);

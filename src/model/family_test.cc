@@ -5,9 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/test_scoped_folder.h"
 #include "model/model.h"
 #include "model/test_tensors.h"
@@ -80,6 +82,33 @@ TEST(FamilyTest, ReadsWindowsOfFilesAndRefusesAbsurdOnes) {
     EXPECT_THAT(refusal, HasSubstr("sliding_window"));
     EXPECT_EQ(refusal.find('\n'), std::string::npos);
   }
+}
+
+TEST(FamilyTest, SaysWhereAWindowIsNotInForce) {
+  const auto folder_with = [](int64_t window) {
+    ModelFiles files = folder_of("mistral");
+    files.metadata.add("sliding_window", window);
+    return files;
+  };
+  const auto said = [](const ModelFiles& files) {
+    const LogLevel before = log_level();
+    set_log_level(LogLevel::kInfo);
+    testing::internal::CaptureStderr();
+    family_of(files).read_shape(files);
+    set_log_level(before);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said(folder_of("mistral")), "");
+  EXPECT_EQ(said(folder_with(127)), "");
+  EXPECT_THAT(said(folder_with(0)), HasSubstr("sliding_window is 0: its layers attend to all"));
+  for (const ModelFiles& files : {folder_with(128), gguf_of(with_tensors(folder_with(128)))}) {
+    const std::string line = said(files);
+    EXPECT_THAT(line, HasSubstr("sliding_window is 128, not shorter than the context of 128"));
+    EXPECT_EQ(std::ranges::count(line, '\n'), 1);
+  }
+  ModelFiles unused = folder_with(4096);
+  unused.metadata.add("use_sliding_window", false);
+  EXPECT_EQ(said(unused), "") << "the key means nothing then, as Qwen's files have it";
 }
 
 int rotated(const ModelFiles& files) { return family_of(files).read_shape(files).rope.dims; }

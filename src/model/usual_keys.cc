@@ -29,6 +29,19 @@ const char* epsilon_key(NormKind kind) {
                                 : "attention.layer_norm_epsilon";
 }
 
+// Files name a window also where none is in force; a line says so, since memory follows from it.
+int read_window(const ModelFiles& files, const std::string& key, int context) {
+  if (!files.metadata.try_bool("use_sliding_window").value_or(true)) return 0;
+  const std::optional<int64_t> said = files.metadata.try_int(key);
+  const int window = read_size_or(files.metadata, key, 0);
+  if (said && window == 0)
+    log_info("{}: {} is 0: its layers attend to all tokens", files.name, key);
+  if (window >= context && window > 0)
+    log_info("{}: {} is {}, not shorter than the context of {}: its layers attend to all tokens",
+             files.name, key, window, context);
+  return window;
+}
+
 // Divides linear scaling into the frequencies, then rounds them once.
 void finish_rope(RopeSpec& rope, std::vector<double> frequencies, double linear_factor,
                  const std::string& where) {
@@ -155,7 +168,7 @@ TransformerShape read_usual_gguf(const ModelFiles& files, std::span<const Weight
             "{}: key length {} and value length {} differ, which is not supported", files.name,
             shape.head_dim, value_length);
   shape.max_context = read_size(m, key("context_length"));
-  shape.sliding_window = read_size_or(m, key("attention.sliding_window"), 0);
+  shape.sliding_window = read_window(files, key("attention.sliding_window"), shape.max_context);
   shape.norm_eps =
       static_cast<float>(m.try_double(key(epsilon_key(shape.norm))).value_or(kUsualEpsilon));
   if (!shape.gated_mlp) {
@@ -198,7 +211,7 @@ TransformerShape read_usual_folder(const ModelFiles& files, std::span<const Weig
   const bool is_rms = shape.norm == NormKind::kRms;
   shape.norm_eps = static_cast<float>(m.try_double(is_rms ? "rms_norm_eps" : "layer_norm_eps")
                                           .value_or(is_rms ? kRmsEpsilonOfFolders : kUsualEpsilon));
-  shape.sliding_window = read_size_or(m, "sliding_window", 0);
+  shape.sliding_window = read_window(files, "sliding_window", shape.max_context);
   shape.tied_head = m.try_bool("tie_word_embeddings").value_or(false);
   read_bias("attention_bias", "query.bias", shape.qkv_bias);
   read_bias("attention_bias", "attention_out.bias", shape.attention_out_bias);
