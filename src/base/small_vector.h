@@ -32,6 +32,10 @@ class SmallVector {
     many_.push_back(value);
     ++count_;
   }
+  void clear() {
+    many_.clear();
+    count_ = 0;
+  }
   void resize(size_t count) {
     while (count_ < count) push_back(T());
     if (count_ > N) many_.resize(std::max(count, N));

@@ -25,6 +25,17 @@ TEST(SmallVectorTest, HoldsAnyNumber) {
   EXPECT_TRUE(copy == some);
 }
 
+TEST(SmallVectorTest, IsEmptyOnceCleared) {
+  for (const size_t count : {0, 2, 3, 7}) {
+    SmallVector<int, 3> values;
+    values.resize(count);
+    values.clear();
+    EXPECT_TRUE(values.empty());
+    values.push_back(5);
+    EXPECT_EQ(values, (SmallVector<int, 3>{5}));
+  }
+}
+
 TEST(SmallVectorTest, ShrinksBackAndGrowsAgain) {
   SmallVector<int, 2> some;
   some.resize(4);

@@ -102,9 +102,10 @@ void Decoder::prepare_linear(const StepEvent& event, int64_t rows) {
   const ListWeights& weights = weights_.list(event.layer);
   for (const int number : lowered.norms) norm(event.layer, number, rows);
   LinearOp& op = now_.op;
-  op = {};
+  op.parts.clear();  // clearing the whole op would write hundreds of bytes for every linear op
+  op.kind = LinearOp::Kind::kLinears;
   op.x = at(list, of.input, rows, of.matrices.front().cols);
-  if (lowered.finish == LinearFinish::kAdd) op.mode = LinearMode::kAccumulate;
+  op.mode = lowered.finish == LinearFinish::kAdd ? LinearMode::kAccumulate : LinearMode::kStore;
   const bool gated = lowered.finish == LinearFinish::kGate;
   if (lowered.activation >= 0) {
     op.kind = gated ? LinearOp::Kind::kGated : LinearOp::Kind::kActivated;
