@@ -10,7 +10,7 @@ namespace {
 // If workers lost less than this share of a processor, the disturbance is small, and giving up a
 // worker would cost more.
 constexpr double kDisturbed = 0.2;
-// Where idle time is known, a worker is added back only if this share of a processor was idle.
+// If idle time is known, a worker is added back only if this share of a processor was idle.
 constexpr double kIdle = 0.5;
 // The pauses between checks for an idle processor, which cost nothing, and between trials of one
 // more worker, of which a failed one costs an interval or two.

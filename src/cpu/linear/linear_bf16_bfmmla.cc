@@ -15,8 +15,8 @@ namespace {
 constexpr int kStripPairs = 4, kTilePairs = 5;
 constexpr int64_t kStripRows = 2 * kStripPairs, kTileTokens = 2 * kTilePairs;
 constexpr int64_t kRowTile = 4 * kStripRows;
-// As measured, four panels of 128 KB that stream from the L2 cache beat smaller ones that stay in
-// the L1 cache, because sums go to memory and activations come from there less often.
+// Measurements show that four panels of 128 KB that stream from the L2 cache beat smaller ones that
+// stay in the L1 cache, because sums go to memory and activations come from there less often.
 constexpr int64_t kDepth = 2048, kPanels = 4;
 
 // Rounds to the nearest, ties away from zero, in half the time of the conversion instruction below.

@@ -221,7 +221,7 @@ void few_tokens(const Int8Args& a, int64_t first, int64_t last) {
   }
 }
 
-// As many tokens as there are registers for.
+// The number of tokens that there are registers for.
 template <class W>
 constexpr int kTileTokens = W::kHalves ? 6 : 8;
 constexpr int64_t kSweepBytes = int64_t{1} << 20;  // activations that stay in the L2 cache

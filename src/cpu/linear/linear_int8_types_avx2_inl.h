@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Converts each packed type (tensor/packed_layout.h) to operands of AVX2's byte products.
 //
-// As in linear_int8_types_avx512_inl.h, the lanes of a sum are rows, here eight: the first or the
+// Like in linear_int8_types_avx512_inl.h, the lanes of a sum are rows, here eight: the first or the
 // second half of a group. Products are added up in 16 bits as long as they cannot overflow. For a
 // source S and a pointer to one of its blocks:
 //   kBytes, kSubs       bytes and sub-blocks of 32 columns
