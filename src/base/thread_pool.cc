@@ -33,8 +33,8 @@ constexpr auto kSpinTime = std::chrono::microseconds(100);
 constexpr auto kPatientTime = std::chrono::microseconds(1000);
 // The number of pauses between two readings of the clock.
 constexpr int kSpins = 64;
-// Worked time between two checks of who waited for a processor. It is long enough that the kernel
-// has scheduled all threads several times.
+// Worked time between two checks of how long workers waited for a processor. It is long enough that
+// the kernel has scheduled all threads several times.
 constexpr auto kWindow = std::chrono::milliseconds(20);
 // The interval while some workers rest is longer because the idle times, which are read then, take
 // the kernel a while to add up.

@@ -22,7 +22,7 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kPage = 4096;  // larger buffers share no page, so that each may be pinned alone
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kHugeFrom = size_t{4} << 20;   // from here on huge pages pay
-constexpr size_t kCheckFrom = size_t{1} << 20;  // from here on the kernel is asked what is left
+constexpr size_t kCheckFrom = size_t{1} << 20;  // from here on the kernel is asked how much is left
 
 [[noreturn]] void fail_memory(size_t bytes, int64_t available) {
   fail(ErrorCode::kOutOfMemory,

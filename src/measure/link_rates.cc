@@ -36,7 +36,7 @@ class LinkLoad {
     pin_seconds_ = seconds_since(start);
     on_device_ = device.allocate(2 * largest, MemoryTag::kStaging);
     stream_ = device.make_stream();
-    move(false, 2 * largest, 1);  // writes all memory before any of it is read
+    move(false, 2 * largest, 1);  // writes all device memory before it is read
   }
 
   // Returns the seconds that each of `count` transfers takes.

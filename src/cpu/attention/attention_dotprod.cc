@@ -38,7 +38,7 @@ struct Bytes {
     const float32x4_t b = vfmaq_n_f32(shift, vld1q_f32(x + 8 * i + 4), factor);
     half[i] = vuzp1q_s16(vreinterpretq_s16_f32(a), vreinterpretq_s16_f32(b));
   }
-  // The low byte is taken as signed, modulo 256, and the high byte is what is then left.
+  // The low byte is taken as signed, modulo 256, and the high byte is the rest.
   const int16x8_t round = vdupq_n_s16(128);
   return {vuzp2q_s8(vreinterpretq_s8_s16(vaddq_s16(half[0], round)),
                     vreinterpretq_s8_s16(vaddq_s16(half[1], round))),

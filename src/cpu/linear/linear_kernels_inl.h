@@ -76,7 +76,7 @@ struct RowQuad {
     __builtin_prefetch(p3 + bytes, 0, 2);
   }
 
-  // Adds a block of 256 elements, the rows in turns of 32.
+  // Adds a block of 256 elements, interleaving the rows every 32 elements.
   template <class Decoder>
   HWY_INLINE void add_parts() {
     alignas(64) float scales[4 * kScaleFloats];
