@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte counts as people write them: "16GiB", "1.5 GB", "4096".
+// Parses and prints byte counts as people write them: "16GiB", "1.5 GB", "4096".
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 namespace spillway {
 
 // Binary suffixes (KiB MiB GiB TiB, and K M G T alone) count in 1024, KB MB GB TB in 1000; case
-// does not matter. nullopt for anything else: negative, not finite, unknown suffix, larger than
-// int64.
+// does not matter. Returns nullopt for anything else: negative, not finite, unknown suffix, larger
+// than int64.
 [[nodiscard]] std::optional<int64_t> try_parse_bytes(std::string_view text);
 
-// "93.8 MiB", three significant digits.
+// Returns text such as "93.8 MiB", with three significant digits.
 std::string format_bytes(uint64_t bytes);
 
 }  // namespace spillway

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer arithmetic on sizes that come from files: nullopt instead of a silent wrap.
+// Integer arithmetic on sizes that come from files; overflow gives nullopt instead of a silent
+// wrap.
 #pragma once
 
 #include <concepts>
@@ -23,7 +24,7 @@ template <std::integral T>
   return r;
 }
 
-// The next multiple of `alignment` (a power of two) at or after `value`.
+// Returns the next multiple of `alignment` (a power of two) at or after `value`.
 [[nodiscard]] constexpr std::optional<uint64_t> try_align_up(uint64_t value, uint64_t alignment) {
   const auto sum = try_add(value, alignment - 1);
   if (!sum) return std::nullopt;

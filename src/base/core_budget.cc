@@ -7,13 +7,13 @@
 namespace spillway {
 namespace {
 
-// Below this share of a processor the disturbance is something small, and a worker less would cost
-// more.
+// If workers lost less than this share of a processor, the disturbance is small, and giving up a
+// worker would cost more.
 constexpr double kDisturbed = 0.2;
-// So much of a processor has to be idle for one more worker.
+// If idle time is known, a worker is added back only if this share of a processor was idle.
 constexpr double kIdle = 0.5;
-// Between looks for one, which cost nothing, and between tries, of which a failed one costs a
-// window or two.
+// The pauses between checks for an idle processor, which cost nothing, and between trials of one
+// more worker, of which a failed one costs an interval or two.
 constexpr double kFirstPause_s = 0.25, kLongestPause_s = 2;
 
 }  // namespace
@@ -34,7 +34,7 @@ void CoreBudget::add_window(double window_s, double waited_s, std::optional<doub
     disturbed_ = false;
     return;
   }
-  if (trying_) {  // it worked: the next one soon
+  if (trying_) {  // the trial worked, so the next one may come soon
     trying_ = false;
     pause(0);
   }

@@ -11,17 +11,17 @@ namespace {
 
 constexpr double kWindow = 0.02;
 
-// Windows of a machine with `processors` for `workers` and `others`, which want one each all the
-// time: the share of a processor that a worker waits for.
+// Returns how long `active` workers wait for a processor in one interval on a machine with
+// `processors`, which `others` other threads want to use all the time.
 double waited(int active, int others, int processors) {
   const int all = active + others;
   return all <= processors ? 0 : kWindow * active * (all - processors) / all;
 }
 
-// Whether the kernel says how long processors were idle.
+// Says whether the kernel reports how long processors were idle.
 enum class Idle { kKnown, kUnknown };
 
-// Of `windows` windows, how many ran with `active` workers.
+// Runs `windows` intervals and returns how many of them ran with `active` workers.
 int count_with(CoreBudget& budget, int active, int windows, int others, int processors,
                Idle idle = Idle::kKnown) {
   int count = 0;

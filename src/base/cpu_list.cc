@@ -13,7 +13,7 @@ struct FreeCpuSet {
   void operator()(cpu_set_t* set) const { CPU_FREE(set); }
 };
 
-// A mask for kMaxCpus processors; the kernel's own may be larger than cpu_set_t.
+// A mask of kMaxCpus processors, since the kernel's own mask may be larger than cpu_set_t.
 class CpuMask {
  public:
   CpuMask() : set_(CPU_ALLOC(kMaxCpus)) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processors by number: lists such as 0-7,16, and which of them threads may run on.
+// Parses lists of processors such as 0-7,16, and reads and sets which processors threads may run
+// on.
 #pragma once
 
 #include <optional>
@@ -11,16 +12,17 @@ namespace spillway {
 
 inline constexpr int kMaxCpus = 8192;
 
-// Numbers and ranges of numbers below kMaxCpus, in the order given, each once; what the kernel
-// writes under /sys and people write in options. A trailing newline is fine. nullopt for anything
-// else; the empty text is the empty list.
+// Parses numbers and ranges of numbers below kMaxCpus, as the kernel writes them under /sys and
+// people in options. Returns them in the order given, each once. A trailing newline is accepted,
+// and the empty text is the empty list; anything else gives nullopt.
 [[nodiscard]] std::optional<std::vector<int>> try_parse_cpu_list(std::string_view text);
 
-// The processors that this thread may run on, ascending; empty where the kernel does not say.
+// Returns the processors that this thread may run on, ascending; empty where the kernel does not
+// say.
 std::vector<int> allowed_cpus();
 
-// From now on this thread, and those it starts, run on these only. False when the kernel refuses:
-// none of them exists here or is allowed.
+// Makes this thread, and those that it starts from now on, run on these processors only. Returns
+// false if the kernel refuses: none of them exists here or is allowed.
 [[nodiscard]] bool try_restrict_this_thread(std::span<const int> cpus);
 
 }  // namespace spillway

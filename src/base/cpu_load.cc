@@ -14,7 +14,8 @@ namespace {
 constexpr auto kInterval = std::chrono::milliseconds(250);
 constexpr double kBusyShare = 0.05;
 constexpr double kBusyProcessors = 0.15;
-// Columns of a "cpu" line: user nice system idle iowait irq softirq steal; guests are part of user.
+// A "cpu" line has the columns user nice system idle iowait irq softirq steal; guest time is part
+// of user.
 constexpr int kTimeColumns = 8, kIdleColumn = 3, kWaitingColumn = 4;
 
 bool is_cpu_line(std::string_view line) { return line.starts_with("cpu"); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tells one text or file from another: 128 bits of xxHash, which finds damage, not forgery.
+// Digests that tell texts or files apart: 128 bits of xxHash, which detect damage, not forgery.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,14 @@ namespace spillway {
 
 std::string digest128(std::string_view bytes);  // 32 hexadecimal digits
 
-// The digest of bytes that come in pieces. Not thread-safe.
+// Computes the digest of bytes that come in pieces. Not thread-safe.
 class Digest {
  public:
   Digest();
   ~Digest();
 
   void add(std::string_view bytes);
-  // digest128() of all so far.
+  // Returns digest128() of all bytes added so far.
   std::string digits() const;
 
  private:

@@ -14,14 +14,14 @@ enum class ErrorCode {
   kInvalidArgument,  // wrong usage, or an input that cannot be read
   kOutOfMemory,
   kIo,
-  kCorrupt,  // bytes came back from disk that are not what was written; they can be made again
+  kCorrupt,  // bytes read back from disk are not what was written; they can be computed again
   kDevice,
   kUnsupported,
   kCancelled,
-  kInternal,  // a bug of ours
+  kInternal,  // a bug in Spillway
 };
 
-// Thrown for what ends the work at hand. The message is one line: what is wrong, where, what to do.
+// Thrown for what ends the current work. The message is one line: what is wrong, where, what to do.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -40,15 +40,15 @@ template <class... Args>
 
 }  // namespace spillway
 
-// Always on: an input or a state that may be wrong. SPW_CHECK(n > 0, kInvalidArgument, "bad n {}",
-// n).
+// Checks an input or a state that may be wrong; always on. For example: SPW_CHECK(n > 0,
+// kInvalidArgument, "bad n {}", n).
 #define SPW_CHECK(condition, code, ...)                           \
   do {                                                            \
     if (!(condition)) [[unlikely]]                                \
       ::spillway::fail(::spillway::ErrorCode::code, __VA_ARGS__); \
   } while (false)
 
-// Always on: what only a bug of ours can break. Throws kInternal.
+// Checks what only a bug in Spillway can break; always on. Throws kInternal.
 #define SPW_ASSERT(condition)                                     \
   do {                                                            \
     if (!(condition)) [[unlikely]]                                \

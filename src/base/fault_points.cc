@@ -49,7 +49,7 @@ int error_of(FaultKind kind) {
 
 struct ArmedFault {
   std::string point;
-  uint64_t from, count;  // hits of the point
+  uint64_t from, count;  // in hits of the point
   FaultKind kind;
 };
 
@@ -112,7 +112,7 @@ void add_locked(Armed& all, std::vector<ArmedFault> faults) {
   state = all.faults.empty() ? fault_detail::kOff : fault_detail::kOn;
 }
 
-// Before anything else is armed, so that state leaves kUnknown once.
+// Reads the environment before anything else is armed, so that `state` leaves kUnknown only once.
 void read_environment_locked(Armed& all) {
   if (state != fault_detail::kUnknown) return;
   const char* text = std::getenv("SPILLWAY_FAULTS");

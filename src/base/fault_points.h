@@ -17,41 +17,44 @@ enum class FaultKind {
   kEnomem,
   kEnosys,
   kEopnotsupp,
-  kShort,  // half of what was transferred counts
+  kShort,  // the call reports only half of the bytes that it transferred
 };
 
-// Thread-safe, all of it. Makes hits [nth, nth + count) of `point` from now on fail, nth from 1.
-// Several may be armed, also at one point: there the first whose turn it is decides.
+// Makes hits [nth, nth + count) of `point`, counted from now and from 1, fail. Several faults may
+// be armed, also at one point; if more than one covers a hit, the one armed first decides. All
+// functions of this file are thread-safe.
 void arm_fault(std::string_view point, uint64_t nth, FaultKind kind, uint64_t count = 1);
-// "io.read:3:eio,io.write:1:short": point:N:kind, several after commas; N+ means the Nth and all
-// that follow. Throws kInvalidArgument, saying which part is wrong, and then arms nothing.
+// Arms the faults in a text such as "io.read:3:eio,io.write:1:short": point:N:kind, separated by
+// commas; N+ means the Nth hit and all that follow. If a part is wrong, throws kInvalidArgument
+// that names it, and arms nothing.
 void arm_faults(std::string_view text);
-// Forgets what is armed, counts of hits, and the environment.
+// Disarms all faults, clears the counts of hits, and ignores the environment from then on.
 void disarm_faults();
-// How often `point` was reached since something was armed; also of points that have no fault, so
-// that a test can find out how many there are to fail (arm one far away).
+// Returns how often `point` was reached since something was armed. Points without a fault count
+// too, so that a test can find out how many hits there are to fail (arm one far away).
 uint64_t fault_hits(std::string_view point);
 
-// Faults also come from the environment: SPILLWAY_FAULTS has arm_faults()' text and is read at the
-// first point reached. What is wrong in it is logged there and ignored; a program that would
-// rather refuse to start calls this first, which throws as arm_faults() does.
+// Arms the faults of the environment variable SPILLWAY_FAULTS, which has the text of arm_faults().
+// Without this call it is read at the first point reached, where errors in it are logged and
+// ignored; a program that would rather refuse to start calls this first, which throws as
+// arm_faults() does.
 void arm_faults_from_environment();
 
 namespace fault_detail {
-enum : int { kUnknown, kOff, kOn };  // kUnknown: the environment has not been looked at
+enum : int { kUnknown, kOff, kOn };  // kUnknown: the environment was not read yet
 extern std::atomic<int> state;
 int64_t hit(const char* point, int64_t result);
 }  // namespace fault_detail
 
-// What the system answered at `point` (bytes or other success, or -errno), or what a fault makes
-// of it.
+// Returns the system's `result` at `point` (bytes or other success, or -errno), or what an armed
+// fault makes of it.
 inline int64_t with_fault(const char* point, int64_t result) {
   if (fault_detail::state.load(std::memory_order_relaxed) == fault_detail::kOff) [[likely]]
     return result;
   return fault_detail::hit(point, result);
 }
 
-// For calls that must not happen when they are to fail: 0, or the errno of a fault.
+// For calls that must not happen if a fault is armed: returns 0, or the errno of the fault.
 inline int injected_error(const char* point) {
   const int64_t result = with_fault(point, 0);
   return result < 0 ? static_cast<int>(-result) : 0;

@@ -85,7 +85,7 @@ TEST_F(FaultPointsTest, RefusesTextThatMeansNothing) {
   EXPECT_EQ(with_fault("a", 8), 8) << "the good part must not be armed alone";
 }
 
-// In a process of its own: the environment is read once.
+// This test runs in a process of its own because the environment is read once.
 TEST_F(FaultPointsTest, TheFirstPointReadsTheEnvironment) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   ::setenv("SPILLWAY_FAULTS", "io.read:2:eio", 1);

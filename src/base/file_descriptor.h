@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file descriptor that is closed with its owner: the one place that closes any.
+// A file descriptor that is closed with its owner. No other code closes descriptors.
 #pragma once
 
 #include <unistd.h>
@@ -9,14 +9,14 @@
 
 namespace spillway {
 
-// Owns a descriptor, or holds the -errno of the call that gave none, so that who opened it can say
-// why. Move-only; not thread-safe itself, what is done with the descriptor is the system's affair.
-// Throws nothing. What close() answers is not looked at: who must know that bytes have arrived
-// syncs before.
+// Owns a descriptor, or holds the -errno of the call that gave none, so that the caller can say
+// why. Move-only and not thread-safe; the system decides which calls on the descriptor are. Throws
+// nothing. The result of close() is ignored: code that must know that bytes have arrived syncs
+// before.
 class FileDescriptor {
  public:
-  FileDescriptor() = default;  // none
-  // Takes over what a call returned; negative: there is none.
+  FileDescriptor() = default;  // owns none
+  // Takes over what a call returned; a negative value means that there is no descriptor.
   explicit FileDescriptor(int fd) noexcept : fd_(fd) {}
   ~FileDescriptor() { close(); }
   FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, kNone)) {}
@@ -31,9 +31,9 @@ class FileDescriptor {
   FileDescriptor& operator=(const FileDescriptor&) = delete;
 
   bool is_open() const { return fd_ >= 0; }
-  // For system calls; negative where there is none.
+  // Returns the descriptor for system calls; negative if there is none.
   int get() const { return fd_; }
-  // Before its time; afterwards there is none.
+  // Closes the descriptor early; afterwards there is none.
   void close() noexcept {
     if (fd_ >= 0) ::close(fd_);
     fd_ = kNone;

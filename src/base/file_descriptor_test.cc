@@ -49,7 +49,7 @@ TEST(FileDescriptorTest, IsClosedOnceOnly) {
   const int fd = file.get();
   file.close();
   EXPECT_FALSE(file.is_open() || is_open(fd));
-  const FileDescriptor next = open_null();  // has the number again
+  const FileDescriptor next = open_null();  // the system gives it the same number
   file.close();
   EXPECT_TRUE(is_open(next.get()));
 }

@@ -14,7 +14,7 @@
 namespace spillway {
 namespace {
 
-// The first line "key:  123 kB" of a /proc file in bytes; 0 where there is none.
+// Returns the first line "key: 123 kB" of a /proc file in bytes; 0 where there is none.
 int64_t kib_value(const char* path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -27,7 +27,7 @@ int64_t kib_value(const char* path, std::string_view key) {
   return 0;
 }
 
-// The number behind `key` (or the first one, for an empty key) in a file of a control group;
+// Returns the number after `key` (or the first one, for an empty key) in a file of a control group;
 // nullopt where there is none: no such file, or "max".
 std::optional<int64_t> try_cgroup_value(const char* path, std::string_view key = "") {
   std::ifstream file(path);
@@ -62,8 +62,8 @@ HostMemory host_memory() {
 
 void give_free_memory_back() { malloc_trim(0); }
 
-// Without it glibc raises the size from which it maps blocks with each one that is freed, to 32
-// MiB.
+// Without this, glibc raises its threshold for mapping blocks each time a mapped block is freed, up
+// to 32 MiB.
 void give_large_blocks_back() { mallopt(M_MMAP_THRESHOLD, 4 << 20); }
 
 }  // namespace spillway

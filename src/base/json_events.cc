@@ -9,9 +9,9 @@
 namespace spillway {
 namespace {
 
-// nlohmann's parser keeps all it has read since the last string or number began, the string or
-// number again, and a stack of what is open: bound these before it starts. Returns how many values
-// and keys the text has, if it is JSON.
+// nlohmann's parser keeps all that it has read since the last string or number began, that string
+// or number once more, and a stack of what is open. This bounds them before it starts. Returns how
+// many values and keys the text has, if it is JSON.
 uint64_t check_bounds(std::string_view text, const std::string& label, uint64_t base) {
   int depth = 0;
   bool in_string = false;
@@ -34,7 +34,7 @@ uint64_t check_bounds(std::string_view text, const std::string& label, uint64_t 
     }
     if (just_opened && c != ' ' && c != '\t' && c != '\n' && c != '\r') {
       just_opened = false;
-      if (c != ']' && c != '}') ++count;  // the first of its container
+      if (c != ']' && c != '}') ++count;  // the first value of its container
     }
     const bool begins_number = c == '-' || (c >= '0' && c <= '9');
     if (begins_number && !in_number) kept_from = i;
@@ -66,7 +66,7 @@ uint64_t check_bounds(std::string_view text, const std::string& label, uint64_t 
   return count;
 }
 
-// Adapts nlohmann's interface to ours.
+// Adapts nlohmann's SAX interface to JsonHandler.
 class Sax {
  public:
   Sax(JsonHandler& handler, const std::string& label, uint64_t base)

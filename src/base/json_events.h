@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses JSON into events, so that memory stays bounded whatever the text says.
+// Parses JSON into events, so that memory stays bounded for any text.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace spillway {
 
-// Called in the order of the text. A function may throw to stop.
+// Receives the values in the order of the text. A function may throw to stop the parser.
 class JsonHandler {
  public:
   virtual ~JsonHandler() = default;
-  // Before all others: how many values and keys follow at most.
+  // Called before all others with an upper bound of how many values and keys follow.
   virtual void expect(uint64_t /*count*/) {}
   virtual void start_object() = 0;
   virtual void key(std::string& name) = 0;
@@ -30,9 +30,9 @@ class JsonHandler {
 inline constexpr int kMaxJsonDepth = 64;
 inline constexpr uint64_t kMaxJsonTokenBytes = uint64_t{8} << 20;
 
-// One JSON value. Throws kInvalidArgument with `label` and the position for text that is not JSON,
-// nests deeper than kMaxJsonDepth or has more than kMaxJsonTokenBytes from the start of a string or
-// number to that of the next. `base` is where the text starts in the file.
+// Parses one JSON value. Throws kInvalidArgument with `label` and the position for text that is not
+// JSON, nests deeper than kMaxJsonDepth or has more than kMaxJsonTokenBytes from the start of a
+// string or number to that of the next. `base` is where the text starts in the file.
 void read_json_events(std::string_view text, const std::string& label, JsonHandler& handler,
                       uint64_t base = 0);
 

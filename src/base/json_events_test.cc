@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Writes down what it is told.
+// Records the events as text.
 class Recorder final : public JsonHandler {
  public:
   void expect(uint64_t count) override { expected = count; }
@@ -96,7 +96,7 @@ TEST(JsonEventsTest, LimitsTheSizeOfATokenAndOfBlanks) {
         "[" + quote + std::string(kMaxJsonTokenBytes + 1, filler) + quote + "]";
     EXPECT_THAT(error_of(text), HasSubstr("has more than 8388608 bytes")) << filler;
   }
-  // The parser keeps these together, too.
+  // The parser keeps empty containers and nulls together with the last token, too.
   for (const std::string part : {"[],", "null,"}) {
     std::string text = "[";
     while (text.size() <= kMaxJsonTokenBytes) text += part;

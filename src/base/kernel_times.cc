@@ -18,7 +18,8 @@ RunDelay RunDelay::of_this_thread() {
 }
 
 std::optional<int64_t> RunDelay::try_nanoseconds() const {
-  // "on a processor, waiting for one, how often": nanoseconds twice.
+  // The file has "ran waited slices", the first two in nanoseconds: time on a processor, and time
+  // spent waiting for one.
   char text[96];
   const ssize_t size = file_.is_open() ? pread(file_.get(), text, sizeof(text) - 1, 0) : -1;
   if (size <= 0) return std::nullopt;
@@ -34,7 +35,7 @@ std::optional<double> try_idle_seconds(std::span<const int> cpus,
   double ticks = 0;
   size_t found = 0;
   for (std::string line; std::getline(file, line) && line.starts_with("cpu");) {
-    // "cpu0 user nice system idle iowait ...": idle is both of these.
+    // A line is "cpu0 user nice system idle iowait ...", and idle time is the last two of these.
     int cpu = 0;
     unsigned long long idle = 0, for_disk = 0;
     if (std::sscanf(line.c_str(), "cpu%d %*u %*u %*u %llu %llu", &cpu, &idle, &for_disk) != 3 ||

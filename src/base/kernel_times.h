@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel says of processors: how long threads waited for one, how long they had nothing to
-// do.
+// Reads what the kernel knows about processors: how long threads waited for one, and how long they
+// were idle.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,23 @@
 
 namespace spillway {
 
-// How long one thread has been ready to run without a processor; asked by any. Move-only.
+// Says how long one thread has been ready to run without a processor. Any thread may ask.
+// Move-only.
 class RunDelay {
  public:
   RunDelay() = default;
-  // Of the thread that calls this.
+  // Makes the object for the calling thread.
   static RunDelay of_this_thread();
 
-  // Since the thread began; nullopt where the kernel does not say.
+  // Returns the time since the thread began; nullopt where the kernel does not say.
   std::optional<int64_t> try_nanoseconds() const;
 
  private:
   FileDescriptor file_;
 };
 
-// Seconds in which these processors had nothing to do, summed, since the machine began; nullopt
-// where the kernel does not say.
+// Returns the seconds for which these processors were idle, summed, since the machine started;
+// nullopt where the kernel does not say.
 std::optional<double> try_idle_seconds(std::span<const int> cpus,
                                        const std::filesystem::path& stat = "/proc/stat");
 

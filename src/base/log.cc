@@ -19,7 +19,8 @@ namespace {
 std::atomic<LogLevel> g_level{LogLevel::kWarning};
 std::atomic<bool> g_json{false};
 
-// As JSON has it: printable() leaves no control characters, but quotes and backslashes.
+// Returns `text` as a JSON string. printable() leaves no control characters, but quotes and
+// backslashes.
 std::string json_text(std::string_view text) {
   std::string out = "\"";
   for (const char c : printable(text, std::string_view::npos)) {
@@ -45,10 +46,10 @@ std::string json_value(const decltype(LogField::value)& value) {
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> instance = [] {
     auto log = spdlog::stderr_color_mt("spillway");
-    // On a terminal a bar may stand in the line.
+    // On a terminal a progress bar may stand in the current line, so it is cleared first.
     const std::string start = ::isatty(STDERR_FILENO) != 0 ? "\r\x1b[K" : "";
     log->set_pattern(start + "[%H:%M:%S] %^%l%$: %v");
-    log->set_level(spdlog::level::trace);  // set_log_level() decides
+    log->set_level(spdlog::level::trace);  // g_level filters before spdlog does
     return log;
   }();
   return *instance;
@@ -57,7 +58,7 @@ spdlog::logger& logger() {
 }  // namespace
 
 void set_log_format(LogFormat format) {
-  // What printable() escapes and JSON would not read is written as JSON has it.
+  // The message is escaped by json_text() before it is put into this pattern.
   g_json.store(format == LogFormat::kJson);
   if (format == LogFormat::kJson)
     logger().set_pattern(R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Logging to stderr: one line a message, whatever is in it. Thread-safe.
+// Logs to stderr, one line per message whatever the message contains. Thread-safe.
 #pragma once
 
 #include <fmt/core.h>
@@ -13,10 +13,10 @@ namespace spillway {
 
 void set_log_level(LogLevel level);
 LogLevel log_level();
-// Of lines: for people, or objects with "time", "level" and "message" for programs.
+// Lines are text for people, or JSON objects with "time", "level" and "message" for programs.
 enum class LogFormat { kText, kJson };
 void set_log_format(LogFormat format);
-// Control characters in `message` are escaped, so that no payload can forge a line.
+// Logs `message` with control characters escaped, so that no payload can forge a line.
 void log_message(LogLevel level, std::string_view message);
 
 template <class... Args>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines of the log that programs read field by field.
+// Log lines that programs read field by field.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace spillway {
 
-// What a line of LogFormat::kJson says beside its message, by a name of its own ("event",
-// "status"), which is a word. A number that is none becomes null.
+// A field that a line of LogFormat::kJson has beside its message. The name is a plain word
+// ("event", "status"). A number that is not finite becomes null.
 struct LogField {
   std::string_view name;
   std::variant<int64_t, double, std::string, std::vector<std::string>> value;
 };
 
-// As log_message(); lines of kText have the message alone. Thread-safe.
+// Logs like log_message(), with fields; lines of kText have the message alone. Thread-safe.
 void log_event(LogLevel level, std::string_view message, const std::vector<LogField>& fields);
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How severe a line of the log is, and from which level on lines are written.
+// The severity of a log line, and the level from which on lines are written.
 #pragma once
 
 namespace spillway {

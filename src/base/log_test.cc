@@ -21,7 +21,7 @@ TEST(LogTest, KeepsAPayloadOnOneLine) {
   EXPECT_NE(out.find("a\\nb\\x1b[31m"), std::string::npos) << out;
 }
 
-// In a process of its own: the format is everybody's.
+// This runs in a process of its own because the log format is global.
 void log_as_json() {
   set_log_format(LogFormat::kJson);
   log_event(LogLevel::kWarning, "said \"a\"\nb",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of one memory, counted by what they are for.
+// Counts the bytes of one memory by purpose.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,13 @@
 
 namespace spillway {
 
-// What a byte is for; budgets and reports count by it.
+// The purpose of a byte; budgets and reports count by it.
 enum class MemoryTag : uint8_t { kWeights, kKv, kActivations, kWorkspace, kStaging };
 inline constexpr int kMemoryTagCount = 5;
 const char* memory_tag_name(MemoryTag tag);
 
-// Bytes now and at most so far, by tag; the peak of all is below the sum of the peaks.
+// The bytes in use now and their peaks so far, by tag. `peak_bytes` may be below the sum of
+// `peaks`, which need not be reached at the same time.
 struct MemoryUsage {
   uint64_t bytes[kMemoryTagCount] = {};
   uint64_t peaks[kMemoryTagCount] = {};
@@ -22,11 +23,11 @@ struct MemoryUsage {
   uint64_t total() const;
   void add(MemoryTag tag, uint64_t count);
   void remove(MemoryTag tag, uint64_t count) { bytes[static_cast<int>(tag)] -= count; }
-  // There was a time when `tag` had `count` bytes, and everything together `all`.
+  // Records that at some time `tag` had `count` bytes, and all tags together `all`.
   void reached(MemoryTag tag, uint64_t count, uint64_t all);
-  // Forgets the peaks: from now on the most is what there is now.
+  // Resets the peaks to what is in use now.
   void reset_peaks();
-  // "weights 3.1 GiB, KV cache 512 MiB", or "nothing yet".
+  // Returns text such as "weights 3.1 GiB, KV cache 512 MiB", or "nothing yet".
   std::string describe() const;
 };
 

@@ -21,8 +21,8 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// Edits between two words: insertions, deletions, replacements and swaps of neighbours, of which
-// none overlap (the optimal string alignment distance).
+// Returns the number of edits between two words: insertions, deletions, replacements and swaps of
+// neighbours that do not overlap (the optimal string alignment distance).
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> before(b.size() + 1), row(b.size() + 1), next(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -46,7 +46,7 @@ std::optional<std::string> try_nearest_name(std::string_view word,
                                             std::span<const std::string> names) {
   if (word.empty() || word.size() > kMaxWordBytes) return std::nullopt;
   const std::string wanted = lower(word);
-  // Dashes are no letters: -x is not nearly -y.
+  // Leading dashes do not count as letters: -x is not close to -y.
   const size_t dashes = std::min(wanted.find_first_not_of('-'), wanted.size());
   const size_t letters = wanted.size() - dashes;
   if (letters < 2) return std::nullopt;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The name that was probably meant by a misspelled one.
+// Finds the name that was probably meant by a misspelled one.
 #pragma once
 
 #include <optional>
@@ -9,13 +9,13 @@
 
 namespace spillway {
 
-// The name with the fewest edits (a letter more, less or another, two swapped; case is ignored) to
-// `word`, at most one for every three letters; or the only one that `word` begins. nullopt where
-// none is so near. Of equally near names the first.
+// Returns the name with the fewest edits to `word` (a letter inserted, deleted or replaced, or two
+// swapped; case is ignored), with at most one edit for every three letters; else the only name that
+// begins with `word`. Returns nullopt if no name is so close, and the first of equally close names.
 [[nodiscard]] std::optional<std::string> try_nearest_name(std::string_view word,
                                                           std::span<const std::string> names);
 
-// "; did you mean NAME?", or "" where no name is near.
+// Returns "; did you mean NAME?", or "" if no name is close.
 std::string did_you_mean(std::string_view word, std::span<const std::string> names);
 
 }  // namespace spillway

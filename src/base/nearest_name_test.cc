@@ -25,7 +25,7 @@ TEST(NearestNameTest, FindsWhatOneOrTwoLettersMissed) {
 
 TEST(NearestNameTest, FindsTheOnlyNameThatAWordBegins) {
   EXPECT_EQ(try_nearest_name("--gpu", kNames), "--gpu-memory");
-  EXPECT_EQ(try_nearest_name("llama", kNames), std::nullopt);  // two begin so
+  EXPECT_EQ(try_nearest_name("llama", kNames), std::nullopt);  // two names begin with it
   EXPECT_EQ(try_nearest_name("llama-2-13", kNames), "llama-2-13b");
 }
 

@@ -17,7 +17,7 @@
 namespace spillway {
 namespace {
 
-// linux/mempolicy.h, which not every system has installed.
+// These are from linux/mempolicy.h, which is not installed on every system.
 constexpr int kPolicyDefault = 0, kPolicyInterleave = 3;
 constexpr int kMaxNodes = 1024;
 
@@ -28,7 +28,7 @@ std::optional<std::vector<int>> try_read_list(const std::filesystem::path& path)
   return try_parse_cpu_list(text);
 }
 
-// A bit for each of numa_nodes().
+// A mask with a bit set for each of numa_nodes().
 struct NodeMask {
   unsigned long words[kMaxNodes / (8 * sizeof(unsigned long))] = {};
   NodeMask() {
@@ -97,7 +97,7 @@ void interleave_memory(void* data, size_t bytes) noexcept {
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / page * page;
   if (begin >= end) return;
-  // The kernel reads one bit less than it is told.
+  // The kernel reads one bit less than the length that it is given.
   static_cast<void>(syscall(SYS_mbind, begin, end - begin, kPolicyInterleave, mask.words,
                             static_cast<unsigned long>(kMaxNodes) + 1, 0U));
 }

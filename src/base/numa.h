@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Machines whose memory is in several places: which processors are near which, and memory spread
-// over all of them. Asks the kernel directly; on a machine with one node nothing here does
+// Support for machines with several NUMA nodes: which processors are near which memory, and memory
+// spread over all nodes. Asks the kernel directly; on a machine with one node nothing here does
 // anything.
 #pragma once
 
@@ -11,33 +11,33 @@
 
 namespace spillway {
 
-// A part of the machine: processors, with memory near them.
+// A part of the machine: processors with the memory near them.
 struct NumaNode {
   int id = 0;
   std::vector<int> cpus;  // ascending, never empty
   bool operator==(const NumaNode&) const = default;
 };
 
-// The nodes that have both memory and processors, ascending. Empty where the kernel says nothing
-// that makes sense.
+// Returns the nodes that have both memory and processors, ascending. Empty if the kernel gives no
+// usable answer.
 std::vector<NumaNode> read_numa_nodes(
     const std::filesystem::path& root = "/sys/devices/system/node");
-// What is left of them for `allowed` processors.
+// Returns `nodes` with only the `allowed` processors, without nodes that have none of these.
 std::vector<NumaNode> nodes_within(std::span<const NumaNode> nodes, std::span<const int> allowed);
-// Those of this machine that this process may use, asked once. Thread-safe.
+// Returns the nodes of this machine that this process may use; they are read once. Thread-safe.
 const std::vector<NumaNode>& numa_nodes();
 
-// For each of `workers` the processors it should run on: neighbouring workers, which work on
-// neighbouring rows, share a node, and nodes get workers by their processors. Empty, for no
-// preference, on fewer than two nodes or for one worker.
+// Returns for each of `workers` the processors that it should run on: neighbouring workers, which
+// work on neighbouring rows, share a node, and each node gets workers in proportion to its
+// processors. Empty, for no preference, with fewer than two nodes or workers.
 std::vector<std::vector<int>> spread_over_nodes(int workers, std::span<const NumaNode> nodes);
 
-// Asks that pages of [data, data + bytes) not touched yet come from all nodes in turn, so that
-// reading uses every memory controller. A hint: it never fails.
+// Asks the kernel to take pages of [data, data + bytes) that were not touched yet from all nodes in
+// turn, so that reading them uses every memory controller. It is only a hint and never fails.
 void interleave_memory(void* data, size_t bytes) noexcept;
 
-// While it lives, memory that this thread touches first (pages of mapped files too) comes from all
-// nodes in turn.
+// While an object of this class lives, memory that this thread touches first (including pages of
+// mapped files) comes from all nodes in turn.
 class InterleavedFaults {
  public:
   InterleavedFaults() noexcept;

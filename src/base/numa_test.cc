@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A tree like /sys/devices/system/node.
+// The tests write a folder tree like /sys/devices/system/node.
 class NumaTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -48,7 +48,7 @@ TEST_F(NumaTest, NodesWithoutMemoryOrProcessorsDoNotCount) {
   write("has_memory", "0,3-4\n");
   write("node0/cpulist", "0-1\n");
   write("node2/cpulist", "2-3\n");  // no memory
-  write("node3/cpulist", "\n");     // memory of a device
+  write("node3/cpulist", "\n");     // a node of a device's memory has no processors
   write("node4/cpulist", "4-5\n");
   const std::vector<NumaNode> expected = {{0, {0, 1}}, {4, {4, 5}}};
   EXPECT_EQ(read_numa_nodes(root_), expected);

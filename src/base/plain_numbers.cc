@@ -21,7 +21,8 @@ std::string format_count(int64_t count, std::string_view noun) {
 
 std::string format_number(double value, int digits) {
   if (value == 0 || !std::isfinite(value)) return fmt::format("{:g}", value);
-  // Of the number as it will be shown: 9.996 has two digits before the point if three are.
+  // Digits before the point are counted in the rounded number: 9.996 rounded to three digits is
+  // 10.0, which has two.
   const double rounded = std::stod(fmt::format("{:.{}e}", value, digits - 1));
   const int before_point = static_cast<int>(std::floor(std::log10(std::fabs(rounded)))) + 1;
   std::string text = fmt::format("{:.{}f}", value, std::max(0, digits - before_point));

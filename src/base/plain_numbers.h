@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers for people: no exponents, the right plural.
+// Formats numbers for people: without exponents, and with the right plural.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,15 @@
 
 namespace spillway {
 
-// "1 request", "2 requests".
+// Returns text such as "1 request" or "2 requests".
 std::string format_count(int64_t count, std::string_view noun);
 
-// At least `digits` significant digits, never with an exponent: "0.525", "14100".
+// Returns `value` with at least `digits` significant digits, never with an exponent: "0.525",
+// "14100".
 std::string format_number(double value, int digits);
 
-// "0.25 ms", "0.525 s", "14.1 s", "23 min 30 s", "3 h 55 min"; about three significant digits.
+// Returns text such as "0.25 ms", "0.525 s", "14.1 s", "23 min 30 s" or "3 h 55 min", with about
+// three significant digits.
 std::string format_seconds(double seconds);
 
 }  // namespace spillway

@@ -8,7 +8,7 @@
 namespace spillway {
 namespace {
 
-// Length of the valid UTF-8 sequence at the front of `text`, 0 where there is none.
+// Returns the length of the valid UTF-8 sequence at the start of `text`, 0 if there is none.
 size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = byte(0);
@@ -25,7 +25,7 @@ size_t utf8_length(std::string_view text) {
   return length;
 }
 
-// Characters that could break the line or reorder it in a terminal.
+// Returns whether this character could break the line or reorder it in a terminal.
 bool is_unsafe(std::string_view sequence) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(sequence[i]); };
   if (sequence.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7f;
@@ -56,7 +56,8 @@ std::string printable(std::string_view text, size_t max_bytes) {
       out += "\\t";
     } else {
       for (const char c : sequence) {
-        // Not format_to(): clang does not find gcc's in the system's library.
+        // This avoids format_to() because clang does not find gcc's version in the system's
+        // library.
         out += fmt::format("\\x{:02x}", static_cast<uint8_t>(c));
       }
     }

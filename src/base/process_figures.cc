@@ -19,7 +19,7 @@ double seconds_of(const timeval& time) {
   return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
 }
 
-// The number behind `name` in a file of lines "name number".
+// Returns the number after `name` in a file of lines "name number"; 0 if there is none.
 double number_in(const char* path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -31,7 +31,7 @@ double number_in(const char* path, const std::string& name) {
   return 0;
 }
 
-// It does not change.
+// Returns when this process started, in seconds since 1970; 0 if unknown. It never changes.
 double start_time_s() {
   std::ifstream file("/proc/self/stat");
   std::string text((std::istreambuf_iterator<char>(file)), {});
@@ -72,7 +72,7 @@ ProcessFigures process_figures() {
       if (error) break;
       ++figures.open_files;
     }
-  if (figures.open_files > 0) --figures.open_files;  // that of looking
+  if (figures.open_files > 0) --figures.open_files;  // the iterator's own descriptor
   return figures;
 }
 

@@ -10,7 +10,8 @@
 
 namespace spillway {
 
-// Of plain values; `N` of them lie in the object itself, and from one more on all are on the heap.
+// A vector of plain values. Up to `N` of them are stored in the object itself; with more, all are
+// on the heap.
 template <class T, size_t N>
 class SmallVector {
  public:

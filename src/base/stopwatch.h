@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long something takes.
+// Measures how long something takes.
 #pragma once
 
 #include <chrono>
 
 namespace spillway {
 
-// Seconds since it was made.
+// Returns seconds since this object was made.
 class Stopwatch {
  public:
   double seconds() const {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a folder that is removed with everything in it, and what a call complains about.
+// For tests: a folder that is removed with all its content, and the error message that a call
+// gives.
 #pragma once
 
 #include <cstdlib>
@@ -34,7 +35,7 @@ class ScopedFolder {
   std::filesystem::path path_;
 };
 
-// The message of the Error that `fn` throws; "no error" where it throws none.
+// Returns the message of the Error that `fn` throws, or "no error" if it throws none.
 template <class Fn>
 std::string error_of(Fn&& fn) {
   try {

@@ -6,7 +6,7 @@
 namespace spillway {
 
 void name_this_thread(const char* name) {
-  // A name that the system does not take is not worth an error.
+  // It is no error if the system refuses the name.
   static_cast<void>(pthread_setname_np(pthread_self(), name));
 }
 

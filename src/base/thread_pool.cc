@@ -25,20 +25,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Long enough to bridge the gap between two ops of one step, short enough to cost nothing when
-// idle, and little where another thread wants this processor.
+// Workers spin this long: enough to bridge the gap between two ops of one step, too short to cost
+// much when idle or where another thread wants this processor.
 constexpr auto kSpinTime = std::chrono::microseconds(100);
-// Of a step that a GPU computes as well, between two of the CPU's ops: waking up takes half as long
-// as a small op.
+// Workers spin this long between two of the CPU's ops in a step that the GPU computes as well,
+// since waking up takes half as long as a small op.
 constexpr auto kPatientTime = std::chrono::microseconds(1000);
-// Pauses between looks at the clock.
+// The number of pauses between two readings of the clock.
 constexpr int kSpins = 64;
-// Of work, between looks at who had no processor. Long enough that the kernel has shared it out
-// several times.
+// Worked time between two checks of how long workers waited for a processor. It is long enough that
+// the kernel has scheduled all threads several times.
 constexpr auto kWindow = std::chrono::milliseconds(20);
-// While some workers rest: what is read then takes the kernel a while to add up.
+// The interval while some workers rest is longer because the idle times, which are read then, take
+// the kernel a while to add up.
 constexpr auto kRestingWindow = std::chrono::milliseconds(250);
-// Jobs between looks at the clock.
+// The number of jobs between two readings of the clock.
 constexpr int kJobsPerLook = 16;
 
 void pause_cpu() {
@@ -49,7 +50,7 @@ void pause_cpu() {
 #endif
 }
 
-// Until done() or the time is up.
+// Spins until done() or until `time` is over; returns done().
 template <class Done>
 bool spin_until(Clock::duration time, Done&& done) {
   if (time == Clock::duration::zero()) return done();
@@ -70,25 +71,26 @@ struct ThreadPool::State {
   explicit State(int threads) : shares(threads), budget(threads), delays(threads) {}
 
   WorkShares shares;
-  // Of the job at hand. Written before its shares are dealt, read after a piece was taken: while
-  // one is being computed none of these changes.
+  // These describe the current job. They are written before its shares are dealt and read after a
+  // piece was taken; none of them changes while a piece is being computed.
   std::atomic<Job> job{nullptr};
   std::atomic<void*> context{nullptr};
   std::atomic<uint32_t> units{0};
-  alignas(64) std::atomic<uint32_t> finished{0};  // units
+  alignas(64) std::atomic<uint32_t> finished{0};  // in units
 
-  alignas(64) std::atomic<uint32_t> generation{0};  // bumped to start a job
-  std::atomic<int> active{0};                       // workers that look for jobs
+  alignas(64) std::atomic<uint32_t> generation{0};  // incremented to start a job
+  std::atomic<int> active{0};                       // workers below this number look for jobs
   std::atomic<bool> stop{false};
-  Clock::duration spin_time = kSpinTime;                               // for the end of a job
-  std::atomic<Clock::duration> idle_time{Clock::duration(kSpinTime)};  // for the next one, awake
+  Clock::duration spin_time = kSpinTime;  // of the caller at a job's end
+  std::atomic<Clock::duration> idle_time{Clock::duration(kSpinTime)};  // of workers between jobs
   std::vector<std::thread> workers;
 
   std::mutex error_mutex;
-  std::exception_ptr error;  // of the first piece that threw
+  std::exception_ptr error;  // from the piece that begins first among those that threw
   int64_t error_at = 0;
 
-  // Who had no processor. Only the caller looks; each worker has set its delay before `started`.
+  // These measure how long workers waited for a processor. Only the caller reads them; each worker
+  // sets its own delay before it increments `started`.
   CoreBudget budget;
   std::vector<RunDelay> delays;
   std::atomic<int> started{1};
@@ -97,7 +99,7 @@ struct ThreadPool::State {
   Clock::time_point window_start{};
   std::optional<int64_t> waited_before;
   std::optional<double> idle_before;
-  std::vector<int> cpus = allowed_cpus();  // that workers may run on
+  std::vector<int> cpus = allowed_cpus();  // workers may run on these
 
   void work(int worker) {
     delays[static_cast<size_t>(worker)] = RunDelay::of_this_thread();
@@ -137,7 +139,8 @@ struct ThreadPool::State {
       }
       mine += static_cast<uint32_t>(piece.end - piece.begin);
     }
-    // Once: until then this job is not over, so that all pieces were of the same one.
+    // Each worker adds its units once, at its end: until then the job cannot be over, so that all
+    // its pieces were of the same job.
     if (mine > 0 && finished.fetch_add(mine, std::memory_order_acq_rel) + mine == all)
       finished.notify_one();
   }
@@ -155,7 +158,7 @@ struct ThreadPool::State {
   void wait(uint32_t count) {
     const auto is_done = [&] { return finished.load(std::memory_order_acquire) == count; };
     while (!spin_until(spin_time, is_done)) {
-      // Asleep, this thread leaves its processor to a worker that lost its own.
+      // While this thread sleeps, a worker that lost its processor can use this one.
       const uint32_t so_far = finished.load(std::memory_order_acquire);
       if (so_far != count) finished.wait(so_far, std::memory_order_acquire);
     }
@@ -172,12 +175,12 @@ struct ThreadPool::State {
     return sum;
   }
 
-  // Asked only where it matters.
+  // Idle time is read only while the budget uses it.
   std::optional<double> try_idle() const {
     return budget.rests() ? try_idle_seconds(cpus) : std::nullopt;
   }
 
-  // How many workers the next job is for.
+  // Returns how many workers the next job is for.
   int look_around() {
     if (++jobs < kJobsPerLook) return budget.active();
     jobs = 0;
@@ -191,7 +194,8 @@ struct ThreadPool::State {
     }
     const std::optional<int64_t> waited = try_waited();
     const std::optional<double> idle = try_idle();
-    // Who sleeps does not wait for a processor: time without work looks like time undisturbed.
+    // A sleeping thread does not wait for a processor, so that time without work counts as
+    // undisturbed.
     if (waited && waited_before) {
       std::optional<double> idle_s;
       if (idle && idle_before) idle_s = *idle - *idle_before;
@@ -202,7 +206,7 @@ struct ThreadPool::State {
         active.notify_all();
       }
     }
-    waited_before = try_waited();  // again: of those that are active now
+    waited_before = try_waited();  // read again, for the workers that are active now
     idle_before = try_idle();
     window_start = Clock::now();
     return budget.active();
@@ -210,7 +214,7 @@ struct ThreadPool::State {
 
   void stop_all() {
     stop.store(true, std::memory_order_release);
-    active.fetch_add(1 << 16, std::memory_order_acq_rel);  // any other value wakes
+    active.fetch_add(1 << 16, std::memory_order_acq_rel);  // any change wakes waiting workers
     active.notify_all();
     generation.fetch_add(1, std::memory_order_acq_rel);
     generation.notify_all();
@@ -228,7 +232,7 @@ ThreadPool::ThreadPool(const ThreadPlacement& placement) : threads_(placement.th
   active_ = threads_;
   state_ = std::make_unique<State>(threads_);
   state_->active.store(threads_, std::memory_order_relaxed);
-  // Where threads share a core, one that spins keeps another from working.
+  // If threads share a core, a spinning one keeps another from working.
   if (threads_ > available) {
     state_->spin_time = {};
     state_->idle_time = Clock::duration{};
@@ -262,7 +266,7 @@ ThreadPool::~ThreadPool() { state_->stop_all(); }
 void ThreadPool::dispatch(Job job, void* context, int64_t units, int64_t least) {
   State& s = *state_;
   active_ = s.look_around();
-  if (active_ == 1) {  // nobody to share with, and nothing to look after
+  if (active_ == 1) {  // there is no other worker to share with or to wait for
     job(context, 0, units, 0);
     return;
   }
@@ -274,8 +278,8 @@ void ThreadPool::dispatch(Job job, void* context, int64_t units, int64_t least) 
 
 namespace {
 
-// A container's share of processor time in whole processors (cgroup v2), or nullopt without a
-// limit.
+// Returns a container's share of processor time in whole processors (cgroup v2), or nullopt if it
+// has no limit.
 std::optional<int> try_cpu_quota() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   double quota = 0, period = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fork-join pool for kernels: work is dealt in pieces to whoever has time, microsecond wake-up,
-// no spinning when idle, fewer workers where others need the processors.
+// A fork-join pool for kernels: idle workers take pieces of the current job, wake up in
+// microseconds, do not spin for long, and are fewer while other programs need the processors.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,31 @@ namespace spillway {
 
 // How many threads, and where each of them runs.
 struct ThreadPlacement {
-  int threads = 0;                          // 0 = as many as this process may use
-  std::vector<std::vector<int>> cpus = {};  // of each worker; empty: anywhere
+  int threads = 0;                          // 0 means as many as this process may use
+  std::vector<std::vector<int>> cpus = {};  // the processors of each worker; empty means anywhere
 };
 
-// One thread on each of `cpus` (at most `threads` of them, unless that is 0); without any, spread
-// over the nodes of the machine where it has several. Throws kInvalidArgument for more threads than
-// cpus and for one that this process may not use.
+// Places one thread on each of `cpus` (on the first `threads` of them, unless that is 0); without
+// `cpus`, spreads threads over the NUMA nodes if the machine has several. Throws kInvalidArgument
+// for more threads than cpus and for a processor that this process may not use.
 ThreadPlacement place_threads(int threads, const std::vector<int>& cpus = {});
 
-// Owns threads() - 1 worker threads; the caller is worker 0. One parallel call at a time (the
-// engine's thread); not re-entrant. Why not a task library: a decode step is several hundred joins
-// of a few microseconds each. Who computes which piece, and how large pieces are, depends on
-// timing; what a piece computes must not depend on either, so that results do not.
+// Owns threads() - 1 worker threads; the caller is worker 0. Only one parallel call may run at a
+// time (the engine's thread makes them); not re-entrant. It is not a task library because a decode
+// step is several hundred joins of a few microseconds each. Which worker computes which piece, and
+// how large pieces are, depends on timing; what a piece computes must not depend on either, so that
+// results do not.
 //
-// Nobody waits for a worker that has not begun: one whose processor is busy with something else
-// costs the others a piece at most. Where processors are taken away for long, jobs are dealt to
-// fewer workers (CoreBudget).
+// A job never waits for a worker that has not begun: if another program uses a worker's processor,
+// that delays the others by one piece at most. If processors are taken away for long, jobs are
+// dealt to fewer workers (CoreBudget).
 class ThreadPool {
  public:
-  // 0 = as many as this process may use. Throws kOutOfMemory when they cannot all be started.
+  // 0 means as many threads as this process may use. Throws kOutOfMemory if they cannot all be
+  // started.
   explicit ThreadPool(int threads = 0);
-  // As above, with each worker where it should be. The caller stays where it is: it also starts
-  // threads that must not share a core with it.
+  // Like the constructor above, with each worker on its processors. The caller's own affinity is
+  // left unchanged, because it also starts threads that must not share a core with it.
   explicit ThreadPool(const ThreadPlacement& placement);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -43,17 +45,17 @@ class ThreadPool {
 
   int threads() const { return threads_; }
 
-  // Whether the next job comes soon after the last: workers then wait for it awake, for longer than
-  // they would. Where threads share processors they do not.
+  // Says whether the next job will come soon after the last: if so, idle workers spin for longer
+  // than usual. No effect if threads share processors.
   void expect_jobs(bool soon);
 
-  // Those that jobs are dealt to now: all, unless processors are busy elsewhere.
+  // Returns how many workers jobs are dealt to now: all, unless other programs use the processors.
   int active() const { return active_; }
 
-  // Cuts [0, count) into pieces whose bounds are multiples of `grain` (the last may be shorter) and
-  // calls fn(begin, end, worker) for each, on worker's thread; returns when all is done. A piece
-  // has at least `least` grains where so many are left. After an exception other pieces are
-  // computed all the same; then the one of the first piece that threw is rethrown here.
+  // Splits [0, count) into pieces whose bounds are multiples of `grain` (the last may be shorter),
+  // calls fn(begin, end, worker) for each on that worker's thread, and returns when all are done. A
+  // piece has at least `least` grains while that many are left. If pieces throw, the others are
+  // computed all the same; then the exception of the first such piece is rethrown here.
   template <class Fn>
   void parallel_for(int64_t count, int64_t grain, Fn&& fn, int64_t least = 1) {
     if (count <= 0) return;
@@ -62,7 +64,7 @@ class ThreadPool {
       fn(int64_t{0}, count, 0);
       return;
     }
-    // A unit is what pieces are counted in; of those there may not be too many.
+    // Pieces are counted in units of one or more grains, because there can be at most kMostUnits.
     const int64_t unit = (grains + WorkShares::kMostUnits - 1) / WorkShares::kMostUnits * grain;
     const int64_t units = (count + unit - 1) / unit;
     auto piece = [&](int64_t first, int64_t last, int worker) {
@@ -84,7 +86,8 @@ class ThreadPool {
   std::unique_ptr<State> state_;
 };
 
-// How many threads this process may run at once (affinity mask, container quota), at least 1.
+// Returns how many threads this process may run concurrently (affinity mask, container quota), at
+// least 1.
 int available_threads();
 
 }  // namespace spillway

@@ -65,7 +65,7 @@ TEST(ThreadPoolTest, SurvivesManyShortJobs) {
 
 TEST(ThreadPoolTest, OthersDoTheShareOfAWorkerThatIsHeldUp) {
   ThreadPool pool(2);
-  // Worker 1 stays in its first piece until all others are done.
+  // Worker 1 stays in its first piece until worker 0 has computed all other pieces.
   std::atomic<bool> inside{false}, leave{false};
   std::atomic<int> by_others{0};
   const auto job = [&](int64_t, int64_t, int worker) {
@@ -78,7 +78,7 @@ TEST(ThreadPoolTest, OthersDoTheShareOfAWorkerThatIsHeldUp) {
       while (!leave) std::this_thread::yield();
     }
   };
-  // Four pieces, of which two are worker 1's.
+  // There are four pieces, of which two belong to worker 1's share.
   pool.parallel_for(4, 1, job);
   EXPECT_EQ(by_others.load(), 3);
 }
@@ -96,10 +96,10 @@ TEST(ThreadPoolTest, PiecesAreAsLargeAsAsked) {
       },
       8);
   EXPECT_EQ(covered.load(), 1000);
-  EXPECT_LE(small.load(), 2);  // what was left of the two shares
+  EXPECT_LE(small.load(), 2);  // the remainders of the two shares
 }
 
-// Awake or asleep, all of it is done.
+// All work is done, whether workers were spinning or asleep when it came.
 TEST(ThreadPoolTest, WorkersThatExpectJobsFindThem) {
   ThreadPool pool(3);
   for (const bool soon : {true, false, true}) {
@@ -129,7 +129,7 @@ TEST(ThreadPoolTest, WorkersRunWhereTheyArePlaced) {
       EXPECT_EQ(sched_getcpu(), allowed[static_cast<size_t>(worker)]);
     });
   }
-  EXPECT_EQ(allowed_cpus(), allowed);  // the caller's are left alone
+  EXPECT_EQ(allowed_cpus(), allowed);  // the caller's affinity is unchanged
 }
 
 TEST(ThreadPoolTest, PlacesAreCheckedBeforeThreadsStart) {

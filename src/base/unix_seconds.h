@@ -6,7 +6,7 @@
 
 namespace spillway {
 
-// Seconds since 1970, as answers of the API and files say when something was made.
+// Returns seconds since 1970, the unit of creation times in API answers and in files.
 inline int64_t unix_seconds() {
   const auto since = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::seconds>(since).count();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One job's units of work in shares, one a worker: each takes from its own first, then from
-// others'.
+// Divides one job's units of work into one share per worker; each worker takes from its own share
+// first, then from the others'.
 #pragma once
 
 #include <atomic>
@@ -9,33 +9,36 @@
 
 namespace spillway {
 
-// Units [begin, end) of the job at hand; empty: there is nothing left to take.
+// Units [begin, end) of the current job; empty if nothing is left to take.
 struct WorkPiece {
   int64_t begin = 0;
   int64_t end = 0;
   bool empty() const { return begin == end; }
 };
 
-// Pieces are halves of what is left: few calls for a share that its owner does alone, small ones
-// towards the end, when workers meet. A worker that does not come costs nothing: others take its
-// share. deal() is called by one thread, when all of the job before is done; take() by any.
+// Deals out pieces, each half of what is left in a share: few calls for a share that its owner does
+// alone, small pieces towards the end, when several workers take from it. A worker that does not
+// come costs nothing, since others take its share. deal() is called by one thread, after all of the
+// job before is done; take() by any thread.
 class WorkShares {
  public:
   static constexpr int64_t kMostUnits = 0xffff;
 
   explicit WorkShares(int workers);
 
-  // A new job of `units` units (1 to kMostUnits) for workers [0, shares). What was written before
-  // is seen by whoever takes a piece. `least`: units worth a call.
+  // Starts a new job of `units` units (1 to kMostUnits) for workers [0, shares). What was written
+  // before this call is visible to any thread that takes a piece. `least` is the number of units
+  // that is worth a call.
   void deal(int64_t units, int shares, int64_t least);
 
-  // What `worker` does next. Whoever was late for the job before gets a piece of this one.
+  // Returns what `worker` does next. A worker that was late for the job before gets a piece of this
+  // one.
   WorkPiece take(int worker);
 
  private:
   struct alignas(64) Share {
-    // The job's number, so that who is late takes nothing of the next job by mistake, and the units
-    // that are left: [next, end), 16 bits each.
+    // The job's number, so that a late worker takes nothing of the next job by mistake, and the
+    // units that are left: [next, end), 16 bits each.
     std::atomic<uint64_t> word{0};
   };
   WorkPiece try_take(Share& share, bool from_the_end);

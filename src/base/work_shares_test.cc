@@ -45,11 +45,11 @@ TEST(WorkSharesTest, AWorkerBeginsWithItsOwnShareAndTakesHalvesOfIt) {
 
 TEST(WorkSharesTest, WhoIsDoneTakesFromTheEndOfTheLargestShare) {
   WorkShares shares(3);
-  shares.deal(30, 3, 10);  // shares are taken whole
+  shares.deal(30, 3, 10);  // so each share is taken whole
   EXPECT_EQ(shares.take(0).begin, 0);
   EXPECT_EQ(shares.take(2).begin, 20);
   shares.deal(30, 3, 1);
-  for (int i = 0; i < 4; ++i) shares.take(0);  // 10 units: 5, 3, 1, 1
+  for (int i = 0; i < 4; ++i) shares.take(0);  // takes its 10 units in pieces of 5, 3, 1, 1
   shares.take(1);
   const WorkPiece stolen = shares.take(0);
   EXPECT_EQ(stolen.begin, 25);
@@ -73,7 +73,7 @@ TEST(WorkSharesTest, ThreadsThatTakeAtOnceNeverShareAUnit) {
   std::vector<std::atomic<int>> hits(static_cast<size_t>(kUnits));
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
-  // All take all the time: many are late for a job and meet the next one.
+  // All threads take all the time, so that many are late for a job and meet the next one.
   const auto take = [&](int worker) {
     const WorkPiece piece = shares.take(worker);
     for (int64_t i = piece.begin; i < piece.end; ++i) ++hits[static_cast<size_t>(i)];

@@ -19,10 +19,10 @@ namespace spillway {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kPage = 4096;  // of larger buffers none shares one: each may be pinned by itself
+constexpr size_t kPage = 4096;  // larger buffers share no page, so that each may be pinned alone
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kHugeFrom = size_t{4} << 20;   // worth huge pages
-constexpr size_t kCheckFrom = size_t{1} << 20;  // worth asking the kernel what is left
+constexpr size_t kHugeFrom = size_t{4} << 20;   // from here on huge pages pay
+constexpr size_t kCheckFrom = size_t{1} << 20;  // from here on the kernel is asked how much is left
 
 [[noreturn]] void fail_memory(size_t bytes, int64_t available) {
   fail(ErrorCode::kOutOfMemory,
@@ -67,21 +67,22 @@ Buffer CpuDevice::allocate(size_t bytes, MemoryTag tag) {
   const bool huge = bytes >= kHugeFrom;
   const size_t alignment = huge ? kHugePage : bytes >= kPage ? kPage : kAlignment;
   if (bytes >= kCheckFrom) {
-    // The kernel promises more than it has; the process would die when it touches the pages.
+    // The kernel promises more than it has, and the process would die when it touches the pages.
     const int64_t available = unclaimed_bytes();
     if (bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max() / 2) ||
         static_cast<int64_t>(bytes) > available) {
       fail_memory(bytes, available);
     }
   }
-  // Not up to a whole huge page: nobody has been told of what the last one would take.
+  // Sizes are not rounded up to a whole huge page, because no budget counts what the last one would
+  // take.
   const size_t unit = std::min(alignment, kPage);
   const size_t rounded = (bytes + unit - 1) / unit * unit;
   void* data = nullptr;
   if (injected_error("alloc.host") || posix_memalign(&data, alignment, rounded) != 0)
     fail_memory(bytes, unclaimed_bytes());
   if (huge) {
-    // Hints: without them all still works.
+    // These are hints; everything works without them.
     interleave_memory(data, rounded);
     madvise(data, rounded / kHugePage * kHugePage, MADV_HUGEPAGE);
   }

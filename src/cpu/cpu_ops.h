@@ -14,9 +14,9 @@
 
 namespace spillway {
 
-// Each op is a function of its own file (linear.h, attention.h, ...); this class gives them workers
-// and scratch memory. Done on return. Throws what the ops throw: kInternal for shapes that do not
-// fit, kOutOfMemory for scratch memory.
+// Implements each op by a function in its own file (linear.h, attention.h, ...), which it gives
+// workers and scratch memory. Ops are done on return. Throws what the ops throw: kInternal for
+// shapes that do not fit, kOutOfMemory for scratch memory.
 class CpuOps : public Ops, public AttentionParts {
  public:
   CpuOps(Device& device, ThreadPool& pool) : pool_(pool), workspace_(device, pool.threads()) {}

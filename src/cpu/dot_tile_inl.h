@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The micro-kernel of linear and attention: dot products of 4 rows with a few columns at once.
+// The micro-kernel of linear and attention: dot products of 4 rows with a few columns in one pass.
 //
-// Lanes run along the reduced dimension: both operands are read as they lie, nothing is broadcast,
-// and every product of a row and a column has one accumulator of its own. So a result does not
-// depend on what else is in the tile: the same bits for one token and for 512.
+// Lanes run along the reduced dimension: both operands are read as stored, nothing is broadcast,
+// and every product of a row and a column has an accumulator of its own. So a result does not
+// depend on what else is in the tile: it has the same bits for one token and for 512.
 #if defined(SPILLWAY_CPU_DOT_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPILLWAY_CPU_DOT_TILE_INL_H_
 #undef SPILLWAY_CPU_DOT_TILE_INL_H_
@@ -17,11 +17,13 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway {
 namespace HWY_NAMESPACE {
 
-// Columns of one tile: 4 x kTileColumns accumulators and one vector of each row stay in registers.
+// The columns of one tile: 4 x kTileColumns accumulators and one vector of each row stay in
+// registers.
 inline constexpr int kTileColumns = kManyRegisters ? 5 : 2;
 
-// The accumulators of one column. Named members, not arrays: arrays would live in memory. An
-// aggregate: g++ compiles implicit constructors for the baseline, which cannot inline vector code.
+// The accumulators of one column. They are named members because an array would live in memory, and
+// an aggregate because g++ compiles implicit constructors for the baseline instruction set, which
+// cannot inline vector code.
 struct TileColumn {
   FloatVec r0, r1, r2, r3;
   HWY_INLINE void add(FloatVec a0, FloatVec a1, FloatVec a2, FloatVec a3, FloatVec b) {
@@ -33,7 +35,7 @@ struct TileColumn {
   HWY_INLINE QuadVec sum() const { return sum4(r0, r1, r2, r3); }
 };
 
-// How the 4 rows are stored.
+// These types read the 4 rows in their stored type.
 struct FloatRows {
   using Element = float;
   static HWY_INLINE FloatVec at(const float* row, int64_t i) {
@@ -54,9 +56,9 @@ struct BfloatRows {
   }
 };
 
-// sums[t] = {a_0 . b_t, a_1 . b_t, a_2 . b_t, a_3 . b_t} for t in [0, T). a [4, k] with rows
-// `a_stride` apart, b [T, k]; k is a multiple of kLanes. Not inlined: what surrounds it would
-// compete for the registers.
+// Computes sums[t] = {a_0 . b_t, a_1 . b_t, a_2 . b_t, a_3 . b_t} for t in [0, T). a [4, k] with
+// rows `a_stride` apart, b [T, k]; k is a multiple of kLanes. It is not inlined because the code
+// around it would compete for the registers.
 template <int T, class Rows>
 HWY_NOINLINE void dot_tile(const typename Rows::Element* HWY_RESTRICT a, int64_t a_stride,
                            const float* HWY_RESTRICT b, int64_t b_stride, int64_t k,
@@ -89,7 +91,7 @@ HWY_NOINLINE void dot_tile(const typename Rows::Element* HWY_RESTRICT a, int64_t
   if constexpr (T > 4) hn::StoreU(c4.sum(), dq, sums + 16);
 }
 
-// dot_tile with `columns` known at run time, 1 to kTileColumns: emit(t, sums[t]).
+// Calls dot_tile with `columns` known at run time, 1 to kTileColumns, and then emit(t, sums[t]).
 template <class Rows, class Emit>
 HWY_INLINE void dot_tile_columns(int64_t columns, const typename Rows::Element* a, int64_t a_stride,
                                  const float* b, int64_t b_stride, int64_t k, const Emit& emit) {

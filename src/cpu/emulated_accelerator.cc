@@ -66,7 +66,8 @@ class EmulatedEvent final : public DeviceEvent {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-// The queue of ops, which are done on return: so is everything else here, and waiting is waiting.
+// The queue of ops. These are done on return, and so is everything else in this queue; a wait
+// blocks the caller.
 class InlineStream final : public DeviceStream {
  public:
   void copy_to_device(std::span<const CopyPiece> pieces) override {
@@ -87,7 +88,7 @@ class InlineStream final : public DeviceStream {
   void synchronize() override {}
 };
 
-// A thread that works through its queue, each copy after a delay.
+// A queue with a thread that works through it, each copy after a delay.
 class LateStream final : public DeviceStream {
  public:
   LateStream(const EmulatedAcceleratorOptions& options, uint64_t seed,
@@ -146,7 +147,7 @@ class LateStream final : public DeviceStream {
  private:
   struct Item {
     std::function<void()> work;
-    bool orders;  // also after a failure: others wait for it
+    bool orders;  // runs even after a failure, since other queues wait for it
   };
   void push(std::function<void()> work, bool orders = false) {
     const std::lock_guard lock(mutex_);
@@ -215,7 +216,7 @@ void EmulatedOps::attention(const Activations& q, const KvLayerView& kv,
   }
 }
 
-// Within its memory, where it reads and writes at its rate.
+// Copies within the accelerator's memory, which is read and written at kv_bytes_per_s.
 void EmulatedOps::copy(const Activations& from, const Activations& to) {
   CpuOps::copy(from, to);
   if (options_.clock == nullptr || options_.kv_bytes_per_s == 0) return;
@@ -238,7 +239,7 @@ int32_t most_likely(std::span<const float> logits) {
   return found;
 }
 
-// At `uniform` of the probability of all tokens.
+// Samples the token at `uniform` of the probability of all tokens.
 int32_t draw_one(std::span<const float> logits, const SampleRow& how) {
   SPW_ASSERT(how.top_k == 0 && how.top_p == 1 && how.min_p == 0);
   const int32_t best = most_likely(logits);
@@ -276,7 +277,7 @@ void EmulatedOps::sample(const Activations& logits, std::span<const SampleRow> r
     token.id = rows[i].temperature > 0 ? draw_one(adjusted, rows[i]) : most_likely(adjusted);
     if (token.id >= 0 && rows[i].logprobs >= 0)
       token.logprobs = compute_logprobs(before, token.id, rows[i].logprobs);
-    // Nobody has logits after the draw.
+    // Logits may not be read after sampling, so they are poisoned.
     std::fill_n(row, logits.cols, std::numeric_limits<float>::quiet_NaN());
   }
 }

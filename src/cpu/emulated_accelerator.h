@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host playing an accelerator: memory of its own under a budget, and copies that take time.
+// An accelerator emulated by the host: it has memory of its own under a budget, and copies take
+// time.
 //
-// For tests of everything that moves bytes between tiers, on machines without a GPU. Its memory
-// starts poisoned (every float a NaN), so what was not copied in shows up in the results; copies
-// run on threads of their own, late and by a random delay, so what did not wait for them shows up
-// too. Ops compute as the CPU's do, on return; steps of one row each are recorded and replayed
-// (replaying_ops.h). Fault points: alloc.device, alloc.pin, copy.device, step.device, draw.device,
-// thread.device.
+// It is for tests of everything that moves bytes between tiers, on machines without a GPU. Its
+// memory starts poisoned (every float is NaN), so that missing copies show up in the results;
+// copies run on threads of their own, late by a random delay, so that missing waits show up too.
+// Ops compute as the CPU's do and are done on return; steps with one row per sequence are recorded
+// and replayed (replaying_ops.h). Fault points: alloc.device, alloc.pin, copy.device, step.device,
+// draw.device, thread.device.
 #pragma once
 
 #include <atomic>
@@ -25,21 +26,21 @@ namespace spillway {
 struct EmulatedAcceleratorOptions {
   int threads = 1;
   uint64_t memory_bytes = uint64_t{1} << 30;
-  uint64_t seed = 1;         // of the delays
-  int max_delay_us = 200;    // of a copy
-  uint64_t bytes_per_s = 0;  // of each stream; 0: as fast as it goes
-  // What each attention takes at least, as if the layer around it took that long: so much, and the
-  // time of its KV at this rate. 0: as fast as it goes.
+  uint64_t seed = 1;         // seeds the delays
+  int max_delay_us = 200;    // delay of a copy, at most
+  uint64_t bytes_per_s = 0;  // of each stream; 0 = as fast as possible
+  // The least time of each attention, as if the layer around it took that long: `layer_us`, and the
+  // time for reading its KV at this rate. 0 = as fast as possible.
   int layer_us = 0;
   uint64_t kv_bytes_per_s = 0;
-  uint64_t pinnable_bytes = ~uint64_t{0};  // try_pin() refuses more
-  bool draws = false;                      // tokens, by temperature alone
-  // All of these times pass by this clock, at once; null: by everybody's. Copies then come in time,
-  // and not late by chance.
+  uint64_t pinnable_bytes = ~uint64_t{0};  // try_pin() refuses more than this
+  bool draws = false;                      // whether it samples tokens, by temperature alone
+  // If set, all of these times pass on this clock, without waiting; null means real time. Copies
+  // are then never late at random.
   std::shared_ptr<EmulatedClock> clock = nullptr;
 };
 
-// The CPU's ops, and what an accelerator does besides: it replays steps and draws tokens.
+// The CPU's ops with what an accelerator adds: it replays steps and samples tokens.
 class EmulatedOps final : public ReplayingOps {
  public:
   EmulatedOps(Device& device, ThreadPool& pool, const EmulatedAcceleratorOptions& options)
@@ -79,9 +80,9 @@ class EmulatedAccelerator final : public Device {
   std::unique_ptr<DeviceEvent> make_event(bool timed = false) override;
   bool try_pin(std::byte* host, size_t bytes) override;
   void unpin(std::byte* host) noexcept override;
-  // Of the streams' rate, what is left: others copy, too.
+  // Sets which share of the streams' rate is left, as if other programs copied too.
   void set_link_share(double share) { *link_share_ = share; }
-  // That try_pin() took and unpin() has not given back.
+  // Returns the bytes that are pinned now.
   uint64_t pinned_bytes() const { return pinned_bytes_; }
 
  private:
@@ -96,7 +97,7 @@ class EmulatedAccelerator final : public Device {
   uint64_t streams_ = 0;
   std::shared_ptr<std::atomic<double>> link_share_ = std::make_shared<std::atomic<double>>(1.0);
   std::unique_ptr<DeviceStream> compute_;
-  EmulatedOps ops_;  // last: its workspace is given back through release()
+  EmulatedOps ops_;  // last member: its workspace is given back through release()
 };
 
 }  // namespace spillway

@@ -22,7 +22,8 @@ namespace {
 
 #if defined(__aarch64__) && defined(__linux__)
 CpuFeatures detect() {
-  // Bits of AT_HWCAP and AT_HWCAP2 (arch/arm64/include/uapi/asm/hwcap.h); older headers lack some.
+  // The numbers are bits of AT_HWCAP and AT_HWCAP2 (arch/arm64/include/uapi/asm/hwcap.h), some of
+  // which older headers lack.
   const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
   const auto has = [](unsigned long word, int bit) { return (word >> bit & 1) != 0; };
   CpuFeatures features;
@@ -34,7 +35,7 @@ CpuFeatures detect() {
   return features;
 }
 #elif defined(__x86_64__) && defined(__linux__)
-// Tiles are 8 KB of state per thread: Linux hands them out on request only, to the whole process.
+// Tiles are 8 KB of state per thread, so Linux grants them on request only, to the whole process.
 bool ask_for_tiles() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -62,11 +63,11 @@ CpuFeatures detect() { return {}; }
 // All of Highway's targets above AVX2.
 constexpr int64_t kAvx512Targets = HWY_AVX3 | HWY_AVX3_DL;
 
-// A group of instructions as people name it.
+// A group of instructions under the name that people give it.
 struct NamedFeature {
   std::string_view name;
-  std::string_view flags;  // of the processor that go with it: beginnings of their names
-  int64_t targets;         // of Highway
+  std::string_view flags;  // the processor flags that go with it, as prefixes of their names
+  int64_t targets;         // Highway's targets to disable
   void (*leave_out)(CpuFeatures&);
 };
 
@@ -87,8 +88,8 @@ constexpr NamedFeature kNamed[] = {
      }},
 };
 
-// Set before there are threads.
-std::vector<std::string_view> g_left_out;  // flags
+// These are set before there are threads.
+std::vector<std::string_view> g_left_out;  // flags that were left out
 std::atomic<bool> g_asked{false};
 CpuFeatures& features() {
   static CpuFeatures features = detect();

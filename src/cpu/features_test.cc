@@ -25,7 +25,8 @@ TEST(CpuFeaturesTest, FlagsAreThoseThatKernelsAreChosenBy) {
   EXPECT_EQ(named(" dotprod"), f.dotprod);
   EXPECT_EQ(named(" i8mm"), f.i8mm);
   EXPECT_EQ(named(" avx2"), f.avx2);
-  // A processor may have these without all that our kernels take along with them.
+  // A processor may have these flags without the other instructions that the kernels need with
+  // them.
   EXPECT_TRUE(named(" avx512_vnni") || !f.avx512_vnni);
   EXPECT_TRUE(named(" amx_bf16") || !f.amx_bf16);
 }

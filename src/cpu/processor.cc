@@ -17,7 +17,7 @@
 namespace spillway {
 namespace {
 
-// The value of the first line "key : value" of a /proc file, or "".
+// Returns the value of the first line "key : value" of a /proc file, or "".
 std::string proc_value(const char* path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -38,7 +38,7 @@ std::string proc_value(const char* path, std::string_view key) {
   return value;
 }
 
-// MIDR implementer << 12 | part, as /proc/cpuinfo gives them.
+// Returns the name of a core by MIDR implementer << 12 | part, as /proc/cpuinfo gives them.
 [[maybe_unused]] std::string_view arm_core_name(unsigned id) {
   constexpr std::pair<unsigned, std::string_view> kCores[] = {
       {0x41d03, "Cortex-A53"},    {0x41d05, "Cortex-A55"},  {0x41d07, "Cortex-A57"},
@@ -58,7 +58,8 @@ std::string proc_value(const char* path, std::string_view key) {
 }
 
 #if defined(__aarch64__)
-// Bits of AT_HWCAP and AT_HWCAP2 (arch/arm64/include/uapi/asm/hwcap.h); older headers lack some.
+// The numbers are bits of AT_HWCAP and AT_HWCAP2 (arch/arm64/include/uapi/asm/hwcap.h), some of
+// which older headers lack.
 std::string instruction_sets() {
   constexpr std::pair<int, std::string_view> kFirst[] = {
       {1, "asimd"}, {10, "fp16"}, {20, "dotprod"}, {22, "sve"}, {23, "fp16fml"}};

@@ -65,7 +65,8 @@ size_t ReplayingOps::sequences_of(const KvLayerView& kv,
   return list;
 }
 
-// Replayed ops are called through the virtual functions: what derived classes add is there again.
+// Replayed ops are called through the virtual functions, so that what derived classes add happens
+// again.
 
 void ReplayingOps::embed(const WeightView& table, std::span<const int32_t> ids,
                          const Activations& out, LinearMode mode) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's ops, recording and replaying steps as a GPU does.
+// The CPU's ops, which record and replay steps as a GPU does.
 //
-// A replayed op gets the arguments that it had when it was recorded, but for what the step's batch
-// says: tokens, sequences, and where each layer's KV is. So a test of whole networks shows whether
-// a step's program stands for everything else (StepBatch::program).
+// A replayed op gets the arguments that it was recorded with, except what the step's batch
+// provides: tokens, sequences, and where each layer's KV is. So a test of whole networks shows
+// whether a step's graph key (StepBatch::program) really stands for everything else.
 #pragma once
 
 #include <compare>
@@ -18,15 +18,15 @@
 
 namespace spillway {
 
-// Steps in which every sequence has one row are recorded, as on a GPU. Ops that steps with a
-// program do not call are not: their results would be missing in a replay. Single-threaded.
+// Records steps in which every sequence has one row, as a GPU does. Ops that steps with a graph key
+// never call are not recorded: their results would be missing in a replay. Single-threaded.
 class ReplayingOps : public CpuOps {
  public:
   using CpuOps::CpuOps;
 
   using CpuOps::run_step;
   void run_step(const StepBatch& batch, std::span<const StepPart> parts) override;
-  // Of steps, so far.
+  // The numbers of steps so far.
   int64_t recordings() const { return steps_.recordings(); }
   int64_t replays() const { return steps_.replays(); }
 
@@ -59,23 +59,25 @@ class ReplayingOps : public CpuOps {
   };
   using Tape = std::vector<std::function<void(const StepBatch&)>>;
 
-  // Adds the call to the recording, if there is one; it is then called with the batch of a replay.
+  // Adds the call to the current recording, if any; in a replay it is called with the new batch.
   template <class Call>
   void note(const Call& call) {
     if (tape_ != nullptr) tape_->emplace_back(call);
   }
-  // Which array of the batch an op was given: the same one of another batch.
+  // Returns which array of the batch an op was given, so that a replay uses the same one of another
+  // batch.
   using Array = std::span<const int32_t> StepBatch::*;
   Array array_of(std::span<const int32_t> values) const;
-  // Which list of the batch's spans an op was given, with the planes that the batch says.
+  // Returns which list of the batch's spans an op was given, and checks that its planes are the
+  // batch's.
   size_t sequences_of(const KvLayerView& kv, std::span<const SequenceSpan> spans) const;
   static std::span<const SequenceSpan> spans_of(const StepBatch& batch, size_t list) {
     return list == 0 ? batch.spans : batch.other_spans[list - 1];
   }
 
   RecordedSteps<Key, Tape> steps_;
-  const StepBatch* batch_ = nullptr;  // of the step that is recorded
-  Tape* tape_ = nullptr;              // of its part at hand; null: nothing is recorded
+  const StepBatch* batch_ = nullptr;  // of the step being recorded
+  Tape* tape_ = nullptr;              // of its current segment; null if nothing is being recorded
 };
 
 }  // namespace spillway

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector vocabulary of the kernels, once per instruction set: tags, unaligned loads, sums.
+// The vector types and helpers of the kernels, once per instruction set: tags, unaligned loads,
+// sums.
 //
-// Included by *_inl.h and by the sources that go through foreach_target. Only always-inlined or
-// per-target code here: an ordinary inline function would be compiled for one instruction set and
-// linked into another.
+// It is included by *_inl.h and by the sources that go through foreach_target. It may contain only
+// always-inlined or per-target code: an ordinary inline function would be compiled for one
+// instruction set and linked into another.
 #if defined(SPILLWAY_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPILLWAY_CPU_SIMD_INL_H_
 #undef SPILLWAY_CPU_SIMD_INL_H_
@@ -28,12 +29,12 @@ using FloatTag = hn::CappedTag<float, 16>;
 using FloatVec = hn::Vec<FloatTag>;
 using QuadTag = hn::FixedTag<float, 4>;
 using QuadVec = hn::Vec<QuadTag>;
-// 4, 8 or 16: divides every sub-block of the stored types.
+// The number of lanes is 4, 8 or 16, which divides every sub-block of the stored types.
 inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(FloatTag()));
 static_assert(kLanes == 4 || kLanes == 8 || kLanes == 16);
 
-// What the kernels choose by: 32 registers allow larger tiles; SSE4 has neither fused multiply-add
-// nor half floats.
+// Kernels choose their tiles by these: 32 registers allow larger tiles; SSE4 has neither fused
+// multiply-add nor half floats.
 #if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3
 inline constexpr bool kManyRegisters = false, kFusedMultiplyAdd = false, kHalfFloats = false;
 #elif HWY_TARGET == HWY_AVX2
@@ -54,7 +55,7 @@ HWY_INLINE float bfloat_at(const uint8_t* p) {
   return to_float(value);
 }
 
-// kLanes elements of stored F16, BF16 or F32 at any byte address.
+// These load kLanes elements of stored F16, BF16 or F32 from any byte address.
 template <class D = FloatTag>
 HWY_INLINE FloatVec load_f16(const uint8_t* p) {
   if constexpr (kHalfFloats) {
@@ -79,7 +80,8 @@ HWY_INLINE FloatVec load_f32(const uint8_t* p) {
   return hn::BitCast(D(), hn::LoadU(du8, p));
 }
 
-// {sum of a, sum of b, sum of c, sum of d}. The one order in which lanes are ever added up.
+// sum4() returns {sum of a, sum of b, sum of c, sum of d}. Lanes are always added up in this order
+// only.
 template <class V, class D = hn::DFromV<V>>
 HWY_INLINE QuadVec fold_blocks(V v) {
   if constexpr (hn::MaxLanes(D()) == 4) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp and the activation functions on vectors, accurate to a few units in the last place.
+// Computes exp and the activation functions on vectors, accurate to a few units in the last place.
 #if defined(SPILLWAY_CPU_VECTOR_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPILLWAY_CPU_VECTOR_MATH_INL_H_
 #undef SPILLWAY_CPU_VECTOR_MATH_INL_H_
@@ -13,14 +13,15 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway {
 namespace HWY_NAMESPACE {
 
-// e^x for x <= 88; 0 below -87.3 (where the result would be subnormal), also for -infinity; NaN for
-// NaN.
-// Cody-Waite reduction to |r| <= ln(2) / 2, then a polynomial of degree 6; error below 2e-7.
+// Returns e^x for x <= 88; 0 below -87.3 (where the result would be subnormal), also for -infinity;
+// NaN for NaN. It uses Cody-Waite reduction to |r| <= ln(2) / 2, then a polynomial of degree 6; the
+// error is below 2e-7.
 HWY_INLINE FloatVec exp_vec(FloatVec x) {
   const FloatTag df;
   const hn::Rebind<int32_t, FloatTag> di;
   const auto low = hn::Set(df, -87.3F);
-  // What is below is cut off at the end. Not clamped before: a maximum would make a number of NaN.
+  // Smaller x are set to 0 at the end. They are not clamped here because a maximum would turn NaN
+  // into a number.
   const auto n = hn::NearestInt(hn::Mul(x, hn::Set(df, 1.44269504F)));
   const auto nf = hn::ConvertTo(df, n);
   auto r = hn::NegMulAdd(nf, hn::Set(df, 0.693359375F), x);
@@ -36,15 +37,15 @@ HWY_INLINE FloatVec exp_vec(FloatVec x) {
   return hn::IfThenZeroElse(hn::Lt(x, low), hn::Mul(p, power));
 }
 
-// 1 / (1 + e^-x).
+// Returns 1 / (1 + e^-x).
 HWY_INLINE FloatVec sigmoid_vec(FloatVec x) {
   const FloatTag df;
   const auto one = hn::Set(df, 1.0F);
   return hn::Div(one, hn::Add(one, exp_vec(hn::Min(hn::Neg(x), hn::Set(df, 88.0F)))));
 }
 
-// Half of erfc(z) for z >= 0: e^(-z^2) times a polynomial in t = 1 / (1 + p z), after Abramowitz
-// and Stegun 7.1.26 (absolute error of erfc below 1.5e-7).
+// Returns half of erfc(z) for z >= 0: e^(-z^2) times a polynomial in t = 1 / (1 + p z), after
+// Abramowitz and Stegun 7.1.26 (absolute error of erfc below 1.5e-7).
 HWY_INLINE FloatVec half_erfc_vec(FloatVec z) {
   const FloatTag df;
   const auto one = hn::Set(df, 1.0F);
@@ -67,7 +68,7 @@ struct ReluFn {
 struct SiluFn {
   HWY_INLINE FloatVec operator()(FloatVec x) const { return hn::Mul(x, sigmoid_vec(x)); }
 };
-// x * (1 + erf(x / sqrt(2))) / 2
+// Computes x * (1 + erf(x / sqrt(2))) / 2.
 struct GeluFn {
   HWY_INLINE FloatVec operator()(FloatVec x) const {
     const FloatTag df;
@@ -76,7 +77,7 @@ struct GeluFn {
     return hn::Mul(x, hn::IfThenElse(below, tail, hn::Sub(hn::Set(df, 1.0F), tail)));
   }
 };
-// x * (1 + tanh(u)) / 2 = x * sigmoid(2 u), u = sqrt(2 / pi) * (x + 0.044715 x^3)
+// Computes x * (1 + tanh(u)) / 2 = x * sigmoid(2 u), with u = sqrt(2 / pi) * (x + 0.044715 x^3).
 struct GeluTanhFn {
   HWY_INLINE FloatVec operator()(FloatVec x) const {
     const FloatTag df;

@@ -6,7 +6,7 @@ namespace spillway {
 void Workspace::grow(Buffer& buffer, size_t floats) {
   const size_t bytes = floats * sizeof(float);
   if (buffer.bytes() >= bytes) return;
-  buffer = Buffer();  // the old one goes first: both together might not fit
+  buffer = Buffer();  // the old one is freed first, since both together might not fit
   buffer = device_.allocate(bytes, MemoryTag::kWorkspace);
 }
 

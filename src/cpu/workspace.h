@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scratch memory of the host's ops: kept from call to call, charged to the device.
+// Scratch memory of the host's ops, kept from call to call and charged to the device.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,14 @@
 
 namespace spillway {
 
-// One shared area and one per worker, each growing to the largest size asked for. Not thread-safe:
-// ops reserve before they fork. Throws kOutOfMemory.
+// Has two shared areas and one per worker, each growing to the largest requested size. Not
+// thread-safe: ops reserve before they fork. Throws kOutOfMemory.
 class Workspace {
  public:
   Workspace(Device& device, int workers) : device_(device), per_worker_(workers) {}
 
-  // Valid until the next call of the same function; contents undefined, aligned to 64 bytes.
+  // The memory is valid until the next call of the same function; its contents are undefined, and
+  // it is aligned to 64 bytes.
   float* shared(size_t floats);
   float* queries(size_t floats);
   void reserve_workers(size_t floats);

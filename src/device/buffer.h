@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owned device memory, charged to a tag.
+// Device memory with one owner, charged to a tag.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,8 @@
 
 namespace spillway {
 
-// Has memory to lend: a device. Only the buffers themselves give it back.
+// An owner of memory that lends it out as buffers: a device. Only the buffers themselves give it
+// back.
 class BufferSource {
  protected:
   BufferSource() = default;
@@ -21,7 +22,8 @@ class BufferSource {
   virtual void release(std::byte* data, size_t bytes, MemoryTag tag) noexcept = 0;
 };
 
-// Move-only; gives its memory back to its source when destroyed. The source must outlive it.
+// A block of memory that goes back to its source when destroyed. Move-only. The source must outlive
+// it.
 class Buffer {
  public:
   Buffer() = default;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// While a device's step has parts for the host, the host's ops come one soon after the other.
+// Tells the host device while a step of another device runs in which the host's ops follow each
+// other closely.
 #pragma once
 
 #include "device/device.h"
 
 namespace spillway {
 
-// Tells the host so for as long as it lives; null: it has no part.
+// Calls Device::expect_ops() of `host` for its lifetime. `host` may be null if it has no part in
+// the step.
 class ExpectedOps {
  public:
   explicit ExpectedOps(Device* host) : host_(host) {

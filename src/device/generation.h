@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers that stand for where things lie in memory: equal numbers, equal addresses.
+// Address epochs: numbers that stand for where memory lies. Equal numbers mean equal addresses.
 #pragma once
 
 #include <atomic>
@@ -8,9 +8,9 @@
 
 namespace spillway {
 
-// Held by an owner of memory beside that memory. No two owners in a process ever have the same
-// number, also not one after the other at the same address; it is never 0. It goes along when the
-// memory is moved to another owner, and the one that is left without gets a new one.
+// An address epoch, held by an owner of memory beside that memory. No two owners in a process ever
+// have the same number, not even one after the other at the same address; it is never 0. It moves
+// with the memory to another owner, and the old owner gets a new number.
 class Generation {
  public:
   Generation() : number_(fresh()) {}
@@ -21,10 +21,10 @@ class Generation {
   }
 
   uint64_t number() const { return number_; }
-  // Some of the memory is elsewhere now.
+  // Takes a new number because some of the memory moved.
   void renew() { number_ = fresh(); }
 
-  // A number that nothing has had. Thread-safe.
+  // Returns a number that was never used before. Thread-safe.
   static uint64_t fresh() noexcept {
     static std::atomic<uint64_t> last = 0;
     return ++last;

@@ -9,14 +9,16 @@
 
 namespace spillway {
 
-// A key or value of a layer that was a number, and NaN in its page (KvStored::kBeyondRange).
+// Names a layer whose key or value was a number but became NaN in its page
+// (KvStored::kBeyondRange).
 struct KvFault {
   int layer = 0;
   KvPart part = KvPart::kKeys;
-  // Not the page is too narrow, but what the device computes with: no KV type helps.
+  // If true, the device's activations overflowed, not the page's type: no KV type helps.
   bool in_activations = false;
 
-  // As one word that many threads may report, of which the first stays; 0 is none.
+  // The fault as one word, which many threads may report and of which the first stays; 0 means
+  // none.
   constexpr uint32_t word() const {
     return 1U + (static_cast<uint32_t>(layer) << 2 | static_cast<uint32_t>(part) << 1 |
                  (in_activations ? 1U : 0U));

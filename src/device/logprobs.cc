@@ -25,7 +25,7 @@ Logprobs compute_logprobs(std::span<const float> logits, int32_t chosen, int top
   if (top <= 0) return out;
   std::vector<int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);
-  // By logits: which log-probabilities are equal depends on how they are rounded.
+  // Tokens are ordered by logits because different logits may round to equal log-probabilities.
   const auto more_likely = [&](int32_t a, int32_t b) {
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
     return x != y ? x > y : a < b;

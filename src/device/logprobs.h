@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What logits say of tokens: the log-probabilities that an answer can come with.
+// Computes the log-probabilities of tokens from logits.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace spillway {
 
-inline constexpr int kMostLogprobs = 100;  // of a row, beside the chosen token's
+inline constexpr int kMostLogprobs = 100;  // per row, in addition to the chosen token's
 
 struct TokenLogprob {
   int32_t id = 0;
@@ -18,14 +18,14 @@ struct TokenLogprob {
 // Natural logarithms of the model's own probabilities, before bias, penalties and temperature.
 struct Logprobs {
   float chosen = 0;
-  std::vector<TokenLogprob> top;  // the largest logit first, of equal ones the lower id
+  std::vector<TokenLogprob> top;  // largest logit first, the lower id among equal ones
 };
 
-// The definition, in double precision; devices compute the same up to rounding. `top` most likely
-// ones, or all there are.
+// Computes them in double precision, which defines the result; devices compute the same up to
+// rounding. `top` is how many of the most likely tokens are returned, at most all.
 Logprobs compute_logprobs(std::span<const float> logits, int32_t chosen, int top);
 
-// log(sum(exp(logits))), accumulated in double.
+// Returns log(sum(exp(logits))), accumulated in double.
 double log_sum_exp(std::span<const float> logits);
 
 }  // namespace spillway

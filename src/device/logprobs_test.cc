@@ -33,7 +33,7 @@ TEST(LogprobsTest, EqualLogitsAreInTheOrderOfTheirIds) {
   EXPECT_EQ(ids_of(compute_logprobs(logits, 0, 5)), (std::vector<int32_t>{1, 3, 5, 0, 2}));
 }
 
-// Far from the largest, neighbours among floats have the same log-probability when rounded.
+// Far below the largest logit, neighbouring floats have the same log-probability when rounded.
 TEST(LogprobsTest, LogitsThatDifferAreInTheirOrder) {
   const float least = 1e-3F;
   const std::vector<float> logits{least, std::nextafter(least, 1.0F), 30};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that a device has recorded, part by part, to replay them.
+// Keeps steps that a device has recorded, segment by segment, and replays them.
 #pragma once
 
 #include <algorithm>
@@ -15,15 +15,15 @@
 
 namespace spillway {
 
-// Owns the recordings of the steps used last. Steps with equal keys call the same ops with the same
-// arguments, in as many parts. Used from one thread.
+// Owns the recordings of the most recently used steps. Steps with equal keys call the same ops with
+// the same arguments, in equally many segments. Used from one thread.
 template <class Key, class Recording>
 class RecordedSteps {
  public:
-  // Replays the step if it is known. Otherwise its ops are called: as they are the first time, so
-  // that whatever has to be allocated or loaded is, and recorded the second time. Of a part, by its
-  // number: compute(i) does what its ops do, record(i) as well and returns a Recording. Whatever
-  // these throw is passed on, and nothing of the step is then kept that was not before.
+  // Replays the step if it is known. Otherwise its ops are called: directly the first time, so that
+  // whatever has to be allocated or loaded is, and recorded the second time. For segment i,
+  // compute(i) calls its ops, and record(i) calls them too and returns a Recording. What these
+  // throw is passed on, and then nothing of the step is kept that was not kept before.
   template <class Compute, class Record, class Replay>
   void run(const Key& key, std::span<const StepPart> parts, const Compute& compute,
            const Record& record, const Replay& replay) {
@@ -43,7 +43,8 @@ class RecordedSteps {
     Step& step = found->second;
     step.last_use = ++uses_;
     if (step.parts.empty()) {
-      // All or none: ops of a part may need what calling those of the part before has left behind.
+      // Either all segments are recorded or none, since ops of a segment may need what calls in the
+      // segment before have left behind.
       std::vector<Recording> recorded;
       each([&](size_t i) { recorded.push_back(record(i)); });
       step.parts = std::move(recorded);
@@ -55,7 +56,7 @@ class RecordedSteps {
     ++replays_;
   }
 
-  // Steps, so far.
+  // The numbers of steps so far.
   int64_t recordings() const { return recordings_; }
   int64_t replays() const { return replays_; }
 

@@ -11,7 +11,7 @@ namespace {
 
 class RecordedStepsTest : public testing::Test {
  protected:
-  // What happens in a step of so many parts; ops of part `failing` throw.
+  // Returns what happens in a step of `parts` segments; the ops of segment `failing` throw.
   std::string run(int key, int parts, int failing = -1) {
     std::string did;
     std::vector<StepPart> all;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sparse attention in decode (FlexGen, section 5): how many keys take part, and what that reads of
-// the values.
+// Sparse attention in decode (FlexGen, section 5): how many keys are attended to, and how much of
+// the values that reads.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@
 
 namespace spillway {
 
-// Of `keys` that a row sees, how many take part: `share` of them rounded up, at least one. The
-// share is a float: what its rounding adds is taken off first, so that a tenth of 10 is 1.
+// Returns how many of the `keys` visible to a row are attended to: `share` of them rounded up, at
+// least one. The share is a float, and what its rounding may have added is taken off first, so that
+// a tenth of 10 is 1.
 constexpr int64_t attended_keys(float share, int64_t keys) {
   if (share >= 1) return keys;
   const double wanted = static_cast<double>(share) * static_cast<double>(keys) * (1 - 0x1p-23);
@@ -20,20 +21,20 @@ constexpr int64_t attended_keys(float share, int64_t keys) {
   return rounded < 1 ? 1 : rounded;
 }
 
-// Whether a span's row attends to its largest scores only. Prompts attend to all.
+// Returns whether a span's row attends to its largest scores only. Prompts attend to all.
 constexpr bool is_sparse(const AttentionParams& params, const SequenceSpan& span) {
   return params.top_k > 0 && span.generates;
 }
 
-// Bytes of V that attention in decode reads (prompts are not counted): `v_bytes` as it is,
-// `dense_v_bytes` if every row attended to all that it sees. Densely, the query heads of a kv head
-// share one reading; sparsely, each reads the entries that it has chosen, also where another has
-// chosen the same.
+// Counts the bytes of V that attention reads in decode (prompts are not counted): `v_bytes` as it
+// is, `dense_v_bytes` as if every row attended to all visible positions. In dense attention the
+// query heads of a KV head share one read; in sparse attention each reads the entries that it has
+// chosen, even if another has chosen the same.
 struct AttentionTraffic {
   uint64_t v_bytes = 0;
   uint64_t dense_v_bytes = 0;
 
-  // One step's spans in `layers` layers like `kv`.
+  // Adds one step's spans in `layers` layers like `kv`.
   void add(std::span<const SequenceSpan> spans, const KvLayerView& kv,
            const AttentionParams& params, int layers);
   AttentionTraffic& operator+=(const AttentionTraffic& other) {

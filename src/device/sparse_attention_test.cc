@@ -37,7 +37,7 @@ TEST(AttendedKeysTest, NeverExceedsTheKeysAndGrowsWithThem) {
 
 TEST(AttentionTrafficTest, CountsEntriesOfDecodingRowsOnly) {
   const KvLayerView kv{KvType::kF16, 100, 2, 64, nullptr, nullptr};
-  const std::vector<int32_t> table(63);  // of 1,008 positions
+  const std::vector<int32_t> table(63);  // 1,008 positions
   const SequenceSpan spans[] = {
       {0, 1, 999, table, {}, true}, {1, 7, 100, table}, {8, 1, 0, table, {}, true}};
   AttentionTraffic dense;
@@ -50,8 +50,8 @@ TEST(AttentionTrafficTest, CountsEntriesOfDecodingRowsOnly) {
   EXPECT_EQ(sparse.v_bytes, uint64_t{3 * 2 * 128} * (100 + 1));
 }
 
-// Query heads choose for themselves, a window bounds what they choose from, and a quantized entry
-// has its scales with it.
+// Each query head chooses its own keys, a window limits the choice, and a quantized entry is read
+// with its scales.
 TEST(AttentionTrafficTest, KnowsGroupsWindowsAndScales) {
   const std::vector<int32_t> table(63);
   const SequenceSpan span{0, 1, 999, table, {}, /*generates=*/true};

@@ -8,7 +8,7 @@ namespace spillway {
 
 bool wait_for(const HostSignal& signal, uint32_t value, const std::atomic<bool>* given_up) {
   using Clock = std::chrono::steady_clock;
-  // A decode step's pause between two of them is shorter than falling asleep.
+  // A decode step's pause between two signals is shorter than falling asleep and waking up.
   constexpr std::chrono::microseconds kAwake{2000}, kNap{50};
   const auto start = Clock::now();
   while (!signal.has_reached(value)) {

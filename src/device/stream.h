@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Work beside the ops: queues of copies between host and device, ordered by events.
 //
-// Each queue does its work in the order it was given; between queues, only events order. The
-// thread that fills them does not wait, so that every link and processor has its next piece of work
-// when it ends the last one.
+// Each queue does its work in the order it was given; between queues, only events give an order.
+// The thread that fills them does not wait, so that every link and processor has its next work
+// queued when it ends the last.
 #pragma once
 
 #include <atomic>
@@ -15,14 +15,14 @@
 
 namespace spillway {
 
-// A point in a queue's work. Made by Device::make_event(); one that was never recorded counts as
-// reached.
+// A point in a queue's work, made by Device::make_event(). An event that was never recorded counts
+// as reached.
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
-  // The calling thread waits until it is reached.
+  // Makes the calling thread wait until the event is reached.
   virtual void synchronize() = 0;
-  // Between two points that are reached, both made with timing.
+  // Returns the time between two reached events, both made with timing.
   virtual double seconds_after(const DeviceEvent& earlier) const = 0;
 };
 
@@ -32,8 +32,8 @@ struct CopyPiece {
   size_t bytes = 0;
 };
 
-// A number in host memory that a queue and a thread of the host show each other where they are
-// with: one of them stores, the other waits. Made by Device::make_signal(); it begins at 0 and only
+// A number in host memory by which a queue and a host thread tell each other how far they are: one
+// of them stores it, the other waits for it. Made by Device::make_signal(); it begins at 0 and only
 // grows (modulo 2^32).
 class HostSignal {
  public:
@@ -46,38 +46,38 @@ class HostSignal {
   std::atomic<uint32_t> value_ = 0;
 };
 
-// A queue. Made by Device::make_stream(), and the one in which ops run: Device::compute(). Filled
-// from one thread at a time; the device must outlive it.
+// A queue of work, made by Device::make_stream(); Device::compute() is the one in which ops run.
+// Filled from one thread at a time; the device must outlive it.
 class DeviceStream {
  public:
   virtual ~DeviceStream() = default;
 
-  // Host memory that is not pinned (Device::try_pin) makes a copy slow, and the caller may wait.
-  // Many small pieces go together: one call for all of them, not one for each.
+  // Copies all pieces in one call, which is much cheaper than one call for each. If host memory is
+  // not pinned (Device::try_pin), the copy is slow and the caller may wait.
   virtual void copy_to_device(std::span<const CopyPiece> pieces) = 0;
   virtual void copy_to_host(std::span<const CopyPiece> pieces) = 0;
-  // Calls `work` on a thread of the host when its turn comes; what is queued behind waits for it.
-  // It must not call the device. What it throws is thrown by synchronize().
+  // Calls `work` on a host thread when its turn comes; work queued behind it waits for it. It must
+  // not call the device. What it throws is thrown by synchronize().
   virtual void run_on_host(std::function<void()> work) = 0;
 
-  // Stores `value` when its turn comes: a thread that sees it sees what came before, too. A
-  // microsecond, where a call of the host (above) takes tens.
+  // Stores `value` when its turn comes: a thread that sees the value also sees the effects of
+  // earlier work. It takes a microsecond, while run_on_host() takes tens.
   virtual void store(HostSignal& signal, uint32_t value) = 0;
-  // What is queued from now on starts when a thread of the host has stored `value` or more.
+  // Makes work queued from now on start only after a host thread has stored `value` or more.
   virtual void wait(const HostSignal& signal, uint32_t value) = 0;
 
   virtual void record(DeviceEvent& event) = 0;
-  // Work queued from now on starts when `event`, as recorded last, is reached.
+  // Makes work queued from now on start only after `event`, as recorded last, is reached.
   virtual void wait(const DeviceEvent& event) = 0;
   virtual void synchronize() = 0;
 };
 
-// The calling thread waits, awake at first: what it waits for takes microseconds mostly. False
-// where somebody has given up meanwhile.
+// Makes the calling thread wait until `signal` reaches `value`, spinning at first, since that
+// mostly takes microseconds. Returns false if `given_up` was set meanwhile.
 bool wait_for(const HostSignal& signal, uint32_t value,
               const std::atomic<bool>* given_up = nullptr);
 
-// Where ops and copies are done when they return: nothing is ever pending.
+// An event for devices whose ops and copies are done when they return: nothing is ever pending.
 class HostEvent final : public DeviceEvent {
  public:
   void synchronize() override {}

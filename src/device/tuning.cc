@@ -19,7 +19,7 @@ std::optional<ScoreBounds> TuningTable::try_scores(const std::string& model) con
 }
 
 TunedMachine tuned_machine(const DeviceInfo& info) {
-  // "cuda:0" and "cuda:1" of one kind are the same.
+  // Devices of one kind, such as "cuda:0" and "cuda:1", share their measurements.
   return {info.name.substr(0, info.name.find(':')), info.hardware, info.features, info.threads};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kind of kernel multiplies a matrix with how many tokens: the lookup table of
+// Says which kind of kernel multiplies a matrix with how many tokens: the lookup table of
 // FlashDecoding++, section 5.
 #pragma once
 
@@ -16,15 +16,15 @@
 
 namespace spillway {
 
-// Where one kind of kernel begins to beat the one before it: GEMV below m1 tokens, flat from m1,
-// GEMM from m2. What one token gets is not measured: it is GEMV's, or the device's own choice (m1 =
-// 1).
+// The numbers of tokens at which one kind of kernel begins to beat the one before: GEMV below m1
+// tokens, flat from m1, GEMM from m2. One token is not measured: it gets GEMV, or the device's own
+// choice (m1 = 1).
 struct InflectionPoints {
   int32_t m1 = 2;
   int32_t m2 = 16;
   bool operator==(const InflectionPoints&) const = default;
 };
-inline constexpr int32_t kMinInflection = 2;  // of what is measured
+inline constexpr int32_t kMinInflection = 2;  // the least that is measured
 inline constexpr int32_t kNeverInflection = std::numeric_limits<int32_t>::max();
 
 constexpr LinearKernel kernel_at(const InflectionPoints& points, int64_t tokens) {
@@ -32,7 +32,7 @@ constexpr LinearKernel kernel_at(const InflectionPoints& points, int64_t tokens)
   return tokens < points.m2 ? LinearKernel::kFlat : LinearKernel::kGemm;
 }
 
-// What a measurement holds for: the matrices of one type, layout and shape.
+// A measurement holds for the matrices of one type, layout and shape.
 struct LinearShape {
   DType dtype = DType::kF32;
   WeightLayout layout = WeightLayout::kRows;
@@ -44,33 +44,34 @@ inline LinearShape shape_of(const WeightView& w) {
   return {w.dtype, w.layout, w.whole_rows(), w.cols};
 }
 
-// Of a model's attention scores q . k * scale, as they were seen once: what the unified maximum of
-// FlashDecoding++ (section 3) is chosen by.
+// Bounds of a model's attention scores q . k * scale, as measured once. The unified maximum of
+// FlashDecoding++ (section 3) is chosen by them.
 struct ScoreBounds {
-  float lowest_top = 0;  // of the largest score of each row
-  float highest = 0;     // of all scores
+  float lowest_top = 0;  // the lowest among the largest scores of all rows
+  float highest = 0;     // the highest of all scores
   bool operator==(const ScoreBounds&) const = default;
 };
 
-// Results depend on it (kernels round differently), so it is an input like the weights: made by
-// measuring once (measure/), never while a model runs. Reading is thread-safe.
+// The measured points of one machine. Results depend on the table (kernels round differently), so
+// it is an input like the weights: made by measuring once (measure/), never while a model runs.
+// Reading is thread-safe.
 class TuningTable {
  public:
   TuningTable() = default;
-  // Every shape that is not set has these points: for measuring and tests.
+  // Makes a table that has these points for every shape that is not set, for measuring and tests.
   explicit TuningTable(const InflectionPoints& others) : others_(others) {}
 
   void set(const LinearShape& shape, const InflectionPoints& points) { points_[shape] = points; }
-  // nullopt: the device knows best.
+  // Returns nullopt if the device should choose.
   [[nodiscard]] std::optional<InflectionPoints> try_points(const LinearShape& shape) const;
-  // Those that were set, in the order of LinearShape.
+  // Returns the points that were set, in the order of LinearShape.
   const std::map<LinearShape, InflectionPoints>& measured() const { return points_; }
-  // By the model's name.
+  // Bounds of attention scores are kept by the model's name.
   void set_scores(const std::string& model, const ScoreBounds& bounds) { scores_[model] = bounds; }
   [[nodiscard]] std::optional<ScoreBounds> try_scores(const std::string& model) const;
   const std::map<std::string, ScoreBounds>& scores() const { return scores_; }
 
-  // Takes those of `newer`, which win.
+  // Adds the entries of `newer`, which replace older ones.
   void merge(const TuningTable& newer);
 
   bool operator==(const TuningTable&) const = default;
@@ -81,7 +82,7 @@ class TuningTable {
   std::map<std::string, ScoreBounds> scores_;
 };
 
-// Whose measurements they are; another number of threads is another machine.
+// Identifies the machine of measurements; with another number of threads it is another machine.
 struct TunedMachine {
   std::string device;    // "cpu"
   std::string hardware;  // "Neoverse-V1"

@@ -69,7 +69,7 @@ TEST(TuningTextTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(parse_tuning_text(tuning_text({}), "t"), TuningTables{});
 }
 
-// One field after the other replaced by what must not be believed.
+// Each field in turn is replaced by a value that must be refused.
 TEST(TuningTextTest, EveryFieldIsChecked) {
   const std::string good = tuning_text(two_machines());
   const auto refused = [&](const std::string& from, const std::string& to) {

@@ -27,7 +27,7 @@ std::optional<WeightLayout> try_layout_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-// What any of our JSON must be (depth, lengths) without keeping it.
+// Checks the limits that all JSON input has to keep (depth, lengths) and discards the values.
 class Checked final : public JsonHandler {
   void start_object() override {}
   void key(std::string&) override {}
@@ -42,7 +42,7 @@ class Checked final : public JsonHandler {
   void null() override {}
 };
 
-// Reads fields of one object; every complaint names the file and the field.
+// Reads fields of one object; every error names the file and the field.
 class Fields {
  public:
   Fields(const json& object, const std::string& label) : object_(object), label_(label) {
@@ -60,7 +60,7 @@ class Fields {
     return value.get<std::string>();
   }
   float number(const char* name) const {
-    constexpr double kMost = 1e9;  // no score that a softmax can tell from the next is larger
+    constexpr double kMost = 1e9;  // scores larger than this cannot be told apart by a softmax
     const json& value = at(name);
     const bool fits = value.is_number() && std::abs(value.get<double>()) <= kMost;
     SPW_CHECK(fits, kInvalidArgument, "{}: '{}' is no number up to {:g}", label_, name, kMost);
@@ -166,7 +166,7 @@ TuningTables parse_tuning_text(std::string_view text, const std::string& label) 
         tables[{machine.string("device"), machine.string("hardware"), machine.string("features"),
                 static_cast<int>(machine.integer("threads", 1, 1 << 20))}];
     for (const json& shape : machine.array("linear")) parse_shape(shape, label, table);
-    if (!machine.has("scores")) continue;  // older files
+    if (!machine.has("scores")) continue;  // older files do not have them
     for (const json& scores : machine.array("scores")) parse_scores(scores, label, table);
   }
   return tables;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tuning file's text: tables of several machines as JSON.
+// Reads and writes the text of the tuning file: tables of several machines as JSON.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,15 @@
 
 namespace spillway {
 
-// To be raised when the format changes, and when kernels change so much that old points mislead.
+// Raise this when the format changes, and when kernels change so much that old points mislead.
 inline constexpr int kTuningVersion = 1;
 inline constexpr size_t kMaxTuningBytes = size_t{4} << 20;
 
-// One line for each shape, so that people can read and compare it.
+// Returns the text with one line for each shape, so that people can read and compare it.
 std::string tuning_text(const TuningTables& tables);
 
-// Throws kInvalidArgument, with `label` and what is wrong, for anything but a text of this version
-// whose every field makes sense.
+// Parses a tuning file. Throws kInvalidArgument with `label` and the reason for anything but a text
+// of this version with valid fields.
 TuningTables parse_tuning_text(std::string_view text, const std::string& label);
 
 }  // namespace spillway

@@ -15,10 +15,10 @@ namespace spillway {
 namespace {
 
 constexpr uint64_t kPiece = uint64_t{4} << 20;
-constexpr size_t kAhead = 4;  // pieces on their way, as a layer's weights are
+constexpr size_t kAhead = 4;  // pieces in flight, as with a layer's weights
 
-// Moves pieces of the file from its beginning until `pace`'s part is over, `most` at the most;
-// gives how many, and the seconds.
+// Moves pieces of the file from its beginning until `at_most_s` is over, at most `most` of them.
+// Returns how many were moved, and the time in `seconds`.
 template <class Begin>
 uint64_t move_pieces(uint64_t most, double at_most_s, MeasurePace& pace, double& seconds,
                      Begin begin) {
@@ -50,7 +50,7 @@ DiskRates measure_disk(IoQueue& queue, const std::filesystem::path& dir, uint64_
   const uint64_t most = std::min(most_bytes, rates.free_bytes / 4) / kPiece;
   SPW_CHECK(most >= kAhead, kIo, "{} has no room for a file to measure with", printable_path(dir));
   AlignedBuffer memory(kAhead * kPiece);
-  // Not zeros: some disks and file systems leave these out.
+  // The data are not zeros because some disks and file systems do not store these.
   uint64_t state = 1;
   for (size_t i = 0; i + sizeof(state) <= memory.size(); i += sizeof(state)) {
     state = state * 6364136223846793005U + 1442695040888963407U;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast a folder's disk is written and read, as the engine does it: through its queue, past the
-// page cache where the file system allows that.
+// Measures how fast a folder's disk is written and read, in the way the engine does it: through its
+// queue, past the page cache where the file system allows that.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace spillway {
 struct DiskRates {
   double read_bytes_per_s = 0, write_bytes_per_s = 0;
   uint64_t free_bytes = 0;  // of the folder's file system, for this user
-  bool direct = false;      // past the page cache; otherwise memory was measured, more or less
+  bool direct = false;      // past the page cache; if not, mostly memory was measured
 };
 
-// Writes a temporary file of at most `most_bytes` (and a quarter of what is free) and reads it
-// again. Throws kIo, kInvalidArgument where there is no such folder.
+// Writes a temporary file of at most `most_bytes` (and at most a quarter of the free space) and
+// reads it again. Throws kIo; throws kInvalidArgument if there is no such folder.
 DiskRates measure_disk(IoQueue& queue, const std::filesystem::path& dir, uint64_t most_bytes,
                        MeasurePace& pace, double share);
 

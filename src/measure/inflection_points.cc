@@ -8,23 +8,24 @@
 namespace spillway {
 namespace {
 
-// Beyond 64 only where few-token kernels still win there.
+// The search goes beyond 64 only if few-token kernels still win there.
 constexpr int kTokens[] = {2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256};
-// GEMV repeated reads all weights for each token: it hardly wins beyond the first of these, and is
-// not taken beyond the last.
+// Repeated GEMV reads all weights for each token: it hardly wins beyond the first of these, and is
+// never chosen beyond the last.
 constexpr std::span<const int> kFewTokens = std::span(kTokens).first(5);
 constexpr double kClearlyFaster = 0.98;
 
-// Where the ratio new / old, falling from `before` to `here`, passes 1.
+// Returns the number of tokens at which the ratio new / old, falling from `before` to `here`,
+// passes 1.
 int crossing(int before_m, double before, int here_m, double here) {
   const double way = std::clamp((before - 1) / (before - here), 0.0, 1.0);
   return before_m + std::max(1, static_cast<int>(std::ceil(way * (here_m - before_m))));
 }
 
-// The first m from which the new kind is faster, given new / old at each of `tokens`.
+// Returns the first m from which the new kind is faster, given new / old at each of `tokens`.
 template <class Ratio>
 std::optional<int> try_takeover(std::span<const int> tokens, Ratio&& ratio) {
-  double earlier = 0, before = 0;  // at tokens[i - 2], tokens[i - 1]
+  double earlier = 0, before = 0;  // the ratios at tokens[i - 2] and tokens[i - 1]
   for (size_t i = 0; i < tokens.size(); ++i) {
     const double here = ratio(tokens[i]);
     const bool twice = i > 0 && before < kClearlyFaster && here < kClearlyFaster;
@@ -48,7 +49,7 @@ InflectionPoints find_inflection_points(const CompareKernels& compare, bool has_
     return times.second / times.first;
   };
   InflectionPoints points{.m1 = kMinInflection, .m2 = kNeverInflection};
-  // The common case at once: flat loses only where repeating GEMV clearly beats it, twice.
+  // The common case is decided first: flat loses only if repeated GEMV clearly beats it twice.
   const auto gemv_wins = [&](int m) {
     return ratio_to(LinearKernel::kGemv, LinearKernel::kFlat, m) < kClearlyFaster;
   };

@@ -10,14 +10,14 @@
 namespace spillway {
 namespace {
 
-// Kernels whose time is known: a + b * tokens.
+// The time of a kernel, known as a + b * tokens.
 struct Line {
   double a, b;
   double at(int m) const { return a + b * m; }
 };
 struct Machine {
   Line gemv, flat, gemm;
-  std::map<std::pair<LinearKernel, int>, double> disturbed = {};  // factors
+  std::map<std::pair<LinearKernel, int>, double> disturbed = {};  // factors of the time
   std::set<int> compared = {};
 
   double time(LinearKernel kernel, int m) const {
@@ -37,7 +37,7 @@ struct Machine {
   }
 };
 
-// GEMV 1 per token; flat 1 + 0.2 per further token; GEMM crosses flat at 18.
+// GEMV takes 1 per token, flat 1 and 0.2 per further token, and GEMM crosses flat at 18.
 const Machine kUsual{{0, 1}, {0.8, 0.2}, {2.6, 0.1}};
 
 TEST(InflectionPointsTest, FindsTheCrossing) {
@@ -70,7 +70,7 @@ TEST(InflectionPointsTest, WithoutGemmNothingIsComparedWithIt) {
 }
 
 TEST(InflectionPointsTest, RepeatedGemvMayWin) {
-  Machine machine{{0, 1}, {5, 0.2}, {20, 0.1}};  // flat from 6.25
+  Machine machine{{0, 1}, {5, 0.2}, {20, 0.1}};  // flat wins from 6.25
   const InflectionPoints points = machine.find();
   EXPECT_GT(points.m1, 4);
   EXPECT_LE(points.m1, 8);

@@ -19,14 +19,15 @@ namespace spillway {
 namespace {
 
 constexpr size_t kTinyTransfer = 4096;
-constexpr double kPointSeconds = 0.15;  // of one size in one direction
+constexpr double kPointSeconds = 0.15;  // for one size in one direction
 constexpr double kBesideSeconds = 0.5;
-constexpr int kQueued = 4;  // transfers that are waited for together: the link never idles
-// Beside a CPU all of whose processors compute, the thread that waits for them is not woken at
-// once.
+constexpr int kQueued = 4;  // transfers are waited for together, so that the link never idles
+// More are queued while all of the CPU's processors compute, since the thread that waits for the
+// transfers is not woken immediately then.
 constexpr int kQueuedBeside = 64;
 
-// Two places on each side, so that no transfer waits for the memory of the one before.
+// A load of transfers over the link. It has two places on each side, so that no transfer waits for
+// the memory of the one before.
 class LinkLoad {
  public:
   LinkLoad(Device& host, Device& device, size_t largest) : device_(device), largest_(largest) {
@@ -35,10 +36,10 @@ class LinkLoad {
     pin_seconds_ = seconds_since(start);
     on_device_ = device.allocate(2 * largest, MemoryTag::kStaging);
     stream_ = device.make_stream();
-    move(false, 2 * largest, 1);  // nobody reads what was never written
+    move(false, 2 * largest, 1);  // writes all device memory before it is read
   }
 
-  // Seconds of one of `count` transfers.
+  // Returns the seconds that each of `count` transfers takes.
   double move(bool to_host, size_t bytes, int count) {
     const auto start = Clock::now();
     for (int i = 0; i < count; ++i) {
@@ -54,7 +55,7 @@ class LinkLoad {
     stream_->synchronize();
     return seconds_since(start) / count;
   }
-  // The median of a few, within about `at_most_s`.
+  // Returns the median of a few measurements within about `at_most_s`.
   double time(bool to_host, size_t bytes, double at_most_s, MeasurePace& pace) {
     const auto start = Clock::now();
     const int count = bytes >= largest_
@@ -90,14 +91,15 @@ RateCurve curve_of(LinkLoad& link, bool to_host, double transfer_s, MeasurePace&
   for (size_t bytes = kSmallestTransfer; bytes <= link.largest(); bytes *= 4) {
     const double seconds =
         link.time(to_host, bytes, std::min(kPointSeconds, pace.left() / 8), pace);
-    // What every transfer takes is priced apart.
+    // The fixed time of every transfer is priced separately.
     const double moving = std::max(seconds - transfer_s, seconds / 2);
     points.emplace_back(static_cast<double>(bytes), static_cast<double>(bytes) / moving);
   }
   return RateCurve(std::move(points));
 }
 
-// Both sides as busy as decoding with the CPU's help has them: weights go up, the CPU attends.
+// Loads both sides as decoding with the CPU's help does: weights go to the device while the CPU
+// computes attention.
 void measure_beside(LinkLoad& link, Device& host, uint64_t kv_bytes, MeasurePace& pace,
                     Hardware& hardware) {
   AttentionLoad load(host, KvType::kF16, kv_bytes);
@@ -128,8 +130,8 @@ void measure_beside(LinkLoad& link, Device& host, uint64_t kv_bytes, MeasurePace
   hardware.cpu_beside_link = std::min(1.0, cpu_alone / cpu_beside);
 }
 
-// A linear op that the CPU has a part of, without the work: its input goes down, all of the host's
-// threads have something to do, the result is taken up.
+// Measures a linear op that the CPU has a part of, without the work itself: its input is copied to
+// the host, all of the host's threads have something to do, and the result is copied back.
 double measure_meeting(Device& host, Device& device, MeasurePace& pace) {
   constexpr int64_t kColumns = 4096, kRows = 2048, kDepth = 64;
   constexpr int kMeetings = 64, kRounds = 5;

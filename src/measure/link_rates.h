@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast bytes move between host memory and a device's own, by the size of a transfer, alone and
-// while the CPU reads memory.
+// Measures how fast bytes move between host memory and a device's own, by the size of a transfer,
+// alone and while the CPU reads memory.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@
 namespace spillway {
 
 struct LinkSizes {
-  size_t largest = size_t{64} << 20;  // transfer; at least kSmallestTransfer
-  uint64_t kv_bytes = 0;              // that the CPU attends to meanwhile
+  size_t largest = size_t{64} << 20;  // largest transfer; at least kSmallestTransfer
+  uint64_t kv_bytes = 0;              // KV that the CPU attends to meanwhile
 };
 inline constexpr size_t kSmallestTransfer = size_t{64} << 10;
 
-// Sets to_device, to_host, transfer_s, pin_bytes_per_s, link_beside_cpu and cpu_beside_link.
-// Throws kOutOfMemory.
+// Sets to_device, to_host, transfer_s, pin_bytes_per_s, link_beside_cpu, cpu_beside_link and
+// meeting_s. Throws kOutOfMemory.
 void measure_links(Device& host, Device& device, const LinkSizes& sizes, MeasurePace& pace,
                    double share, Hardware& hardware);
 

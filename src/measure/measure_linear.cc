@@ -16,14 +16,14 @@ namespace spillway {
 namespace {
 
 constexpr int kRepeats = 7;
-constexpr int kLaunches = 24;  // in a queue that is waited for once
-// About as many comparisons as a shape needs; each may take that part of its time.
+constexpr int kLaunches = 24;  // queued before the queue is waited for
+// A shape needs about this many comparisons; each may take the corresponding part of its time.
 constexpr double kComparisons = 10;
-// Elements of a piece per worker: enough to keep it busy for tens of microseconds.
+// A piece has this many elements per worker: enough to keep it busy for tens of microseconds.
 constexpr int64_t kWorkerElements = int64_t{1} << 20;
 constexpr int64_t kMinPieceElements = int64_t{4} << 20;
 
-// Makes linear() take one kind of kernel, where it has that.
+// Returns a table that makes linear() take one kind of kernel, if it has that.
 TuningTable forced(LinearKernel kernel) {
   switch (kernel) {
     case LinearKernel::kGemv:
@@ -40,8 +40,8 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Cut so that a product of the most tokens stays short, where it runs on the host. Every matrix of
-// the shape gives pieces.
+// On the host, splits matrices into pieces so that a product of the most tokens stays short. Every
+// matrix of the shape gives pieces.
 std::vector<MatrixGroup> pieces_of(const Device& device, std::span<const MatrixGroup> groups) {
   if (!device.host_visible()) return {groups.begin(), groups.end()};
   const int64_t elements = std::max(kMinPieceElements, kWorkerElements * device.info().threads);
@@ -63,7 +63,7 @@ LinearShape shape_of_group(const MatrixGroup& group) {
   return shape;
 }
 
-// Times the kinds of kernel on the matrices of one shape. Owns activations for it.
+// Times the kinds of kernel on the matrices of one shape. Owns the activations for it.
 class ShapeTimer {
  public:
   ShapeTimer(Device& device, std::span<const MatrixGroup> groups, const MeasureOptions& options,
@@ -78,7 +78,8 @@ class ShapeTimer {
     const DType type = device.activation_type(w.dtype);
     x_ = take(x_buffer_, type, most, w.cols);
     out_ = take(out_buffer_, type, most, shape_of_group(pieces_.front()).n);
-    // Zeros do on a device that is timed by its memory; a CPU's kernels look at what they quantize.
+    // Zeros suffice on a device whose time depends on its memory; a CPU's kernels look at the
+    // values that they quantize.
     std::vector<float> values(x_buffer_.bytes() / sizeof(float));
     if (type == DType::kF32) {
       for (size_t i = 0; i < values.size(); ++i)

@@ -16,24 +16,25 @@
 namespace spillway {
 
 struct MeasureOptions {
-  double budget_s = 1.5;  // about this long for all shapes together
-  // Shapes done, of how many.
+  double budget_s = 1.5;  // for all shapes together, approximately
+  // Reports how many of all shapes are done.
   std::function<void(uint64_t done, uint64_t total)> progress;
-  const std::atomic<bool>* cancel = nullptr;  // set to true: measuring throws kCancelled soon
-  std::function<double()> seconds_now;        // a clock; none: the steady one
+  const std::atomic<bool>* cancel = nullptr;  // if set to true, measuring soon throws kCancelled
+  std::function<double()> seconds_now;        // a clock; by default the steady clock
 };
 
 // Matrices that a step multiplies with the same input.
 using MatrixGroup = std::vector<WeightView>;
 
-// What a step multiplies with, layer by layer: q, k and v, and gate and up, together where the
-// device takes them so (one whose memory is its own), else each by itself.
+// Returns the matrices that a step multiplies with, layer by layer: q, k and v, and gate and up,
+// are in one group if the device multiplies them together (one with memory of its own), else each
+// has its own.
 std::vector<MatrixGroup> multiplied_matrices(const Device& device, const ModelWeights& weights);
 
-// The inflection points of every distinct shape in `groups`; a group's rows count together.
-// Matrices of one shape are taken in turn, so that they come from memory as they do in a step;
-// large ones on a CPU in pieces of whole groups of rows. The best of a few repeats counts: what
-// disturbs a measurement makes it longer. The device is left without a tuning table. Throws
+// Returns the inflection points of every distinct shape in `groups`; a group's rows count together.
+// Matrices of one shape are used in rotation, so that they come from memory as in a step; on a CPU,
+// large ones are used in pieces of whole groups of rows. The best of a few repeats counts, since a
+// disturbance only makes a measurement longer. The device is left without a tuning table. Throws
 // kOutOfMemory, kCancelled.
 TuningTable measure_linear(Device& device, std::span<const MatrixGroup> groups,
                            const MeasureOptions& options = {});

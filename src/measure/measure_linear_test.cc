@@ -12,7 +12,7 @@
 namespace spillway {
 namespace {
 
-// Computes nothing: linear() advances a clock by what its kernel would take.
+// Ops that compute nothing: linear() advances a clock by the time its kernel would take.
 class ClockOps final : public Ops {
  public:
   void set_deterministic(bool) override {}
@@ -38,7 +38,7 @@ class ClockOps final : public Ops {
       case LinearKernel::kFlat:
         now += work * (0.8 + 0.2 * m);
         break;
-      case LinearKernel::kGemm:  // 10, or for narrow matrices 50
+      case LinearKernel::kGemm:  // wins from 10 tokens, or from 50 for narrow matrices
         now += work * (w.cols < 100 ? 5.8 + 0.1 * m : 1.8 + 0.1 * m);
         break;
     }
@@ -132,7 +132,7 @@ TEST(MeasureLinearTest, LargeMatricesAreTakenInPiecesWithinTheBudget) {
   options.budget_s = 0.02;
   const TuningTable table = measure_linear(device, each_alone({w}), options);
   EXPECT_GT(device.clock.used.size(), 4U);
-  EXPECT_LT(device.clock.now, 0.1);  // the clock of the device, not of this machine
+  EXPECT_LT(device.clock.now, 0.1);  // by the device's clock, not this machine's
   EXPECT_EQ(table.measured().count(shape_of(w)), 1U);
 }
 
@@ -186,7 +186,7 @@ TEST(MeasureLinearTest, MatricesOfAModelAreThoseThatAreMultiplied) {
   }
 }
 
-// A device that multiplies q, k and v in one go is measured so.
+// A device that multiplies q, k and v in one call is measured in the same way.
 TEST(MeasureLinearTest, WhatIsMultipliedTogetherIsMeasuredTogether) {
   ClockDevice device;
   device.own_memory = true;
@@ -194,7 +194,7 @@ TEST(MeasureLinearTest, WhatIsMultipliedTogetherIsMeasuredTogether) {
   weights.head.ops = {{{.weight = {DType::kF16, 100, 32, address(0)}}}};
   const MatrixWeights query{.weight = {DType::kF16, 64, 32, address(1)}},
       key{.weight = {DType::kF16, 32, 32, address(2)}},
-      gate{.weight = {DType::kQ8_0, 96, 32, address(4)}},  // another type: by itself
+      gate{.weight = {DType::kQ8_0, 96, 32, address(4)}},  // another type, so in a group of its own
       up{.weight = {DType::kF16, 96, 32, address(3)}};
   weights.layers = {{.ops = {{query, key, key}, {gate, up}}}};
   const auto groups = multiplied_matrices(device, weights);

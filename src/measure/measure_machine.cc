@@ -13,7 +13,7 @@ Hardware measure_machine(Device& host, Device* device, IoQueue& disk,
   SPW_CHECK(options.seconds > 0, kInvalidArgument, "no time to measure in: {} s", options.seconds);
   MeasurePace pace(options.seconds, options.cancel, options.progress);
   Hardware hardware;
-  // First, as it is what may be refused.
+  // The disk is first because it may be refused.
   const DiskRates rates = measure_disk(disk, options.disk_dir, options.disk_bytes, pace, 0.2);
   hardware.disk_read = rates.read_bytes_per_s;
   hardware.disk_write = rates.write_bytes_per_s;

@@ -17,18 +17,18 @@
 namespace spillway {
 
 struct MeasureMachineOptions {
-  double seconds = 45;  // about; the least that has to be known is measured in any case
+  double seconds = 45;  // approximately; the necessary minimum is measured in any case
   std::filesystem::path disk_dir;
-  uint64_t disk_bytes = uint64_t{1} << 30;   // of the file there
-  std::optional<ProcessorSizes> sizes = {};  // of either processor; none: what suits each
+  uint64_t disk_bytes = uint64_t{1} << 30;   // size of the file in that folder
+  std::optional<ProcessorSizes> sizes = {};  // for both processors; by default sizes_for() each
   size_t largest_transfer = size_t{64} << 20;
-  const std::atomic<bool>* cancel = nullptr;  // set to true: throws kCancelled soon
+  const std::atomic<bool>* cancel = nullptr;  // if set to true, measuring soon throws kCancelled
   MeasurePace::Progress progress = {};
 };
 
-// `device`: null where ops run on the host. Everything through Device and its Ops, so that an
-// emulated accelerator is measured as a GPU is. Takes memory and a file while it runs, leaves
-// nothing. Throws kOutOfMemory, kIo, kCancelled.
+// Measures `host` and `device` (null if ops run on the host). Everything goes through Device and
+// its Ops, so that an emulated accelerator is measured like a GPU. Uses memory and a file while it
+// runs and leaves nothing. Throws kOutOfMemory, kIo, kCancelled.
 Hardware measure_machine(Device& host, Device* device, IoQueue& disk,
                          const MeasureMachineOptions& options);
 

@@ -13,7 +13,7 @@
 namespace spillway {
 namespace {
 
-// Small enough for any machine; what comes out says nothing about its speed.
+// These sizes are small enough for any machine; the results say nothing about its speed.
 MeasureMachineOptions tiny_options(const std::filesystem::path& dir) {
   MeasureMachineOptions options;
   options.seconds = 0.01;
@@ -38,13 +38,13 @@ void expect_rates(const Processor& of) {
     SCOPED_TRACE(dtype_name(type));
     ASSERT_TRUE(of.linear.contains(type));
     const auto& points = of.linear.at(type).points();
-    ASSERT_GE(points.size(), 2U);  // also without time: one token, and many
+    ASSERT_GE(points.size(), 2U);  // even without time: one token, and many
     EXPECT_EQ(points.front().first, 1);
     for (const auto& [tokens, rate] : points) EXPECT_GT(rate, 0);
   }
   for (const KvType type : kAllKvTypes) {
     const auto& points = of.attention.at(type).points();
-    ASSERT_EQ(points.size(), 3U);  // a query head a key's, four and eight
+    ASSERT_EQ(points.size(), 3U);  // one, four and eight query heads per KV head
     EXPECT_EQ(points.back().first, 8);
     for (const auto& [group, rate] : points) EXPECT_GT(rate, 0);
   }

@@ -11,7 +11,7 @@ namespace spillway {
 namespace {
 
 constexpr int kPaceRepeats = 9;
-// So long a queue hides that it has to be waited for.
+// A queue of this length hides the time of waiting for it.
 constexpr double kQueueSeconds = 2e-3;
 constexpr int kMostQueued = 256;
 
@@ -42,7 +42,7 @@ double time_op(Device& device, MeasurePace& pace, double at_most_s,
     device.synchronize();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
   };
-  const double first = time(1);  // also what loads kernels and takes workspace
+  const double first = time(1);  // also loads kernels and allocates workspace
   double spent = first;
   int calls = 1;
   if (!device.host_visible() && first < at_most_s) {

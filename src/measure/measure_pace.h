@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of its time measuring a machine has used, who is told, and who may stop it.
+// Divides the time for measuring a machine, reports progress and allows cancelling.
 #pragma once
 
 #include <atomic>
@@ -12,18 +12,19 @@
 
 namespace spillway {
 
-// Of one measuring, part by part. Used from one thread.
+// The pace of one measuring, part by part. Used from one thread.
 class MeasurePace {
  public:
   using Progress = std::function<void(double share, std::string_view what)>;
 
   MeasurePace(double seconds, const std::atomic<bool>* cancel, Progress progress);
 
-  // The next part, `what`, may take `share` of all the time, and what those before left over.
+  // Begins the next part, `what`, which may take `share` of all the time and whatever the parts
+  // before left over.
   void begin(std::string_view what, double share);
-  // Seconds of this part; below 0 where it took too long.
+  // Returns the seconds left for this part; below 0 if it took too long.
   double left() const;
-  // Throws kCancelled where somebody wants it to stop; tells how far it is.
+  // Throws kCancelled if measuring was cancelled; reports the progress.
   void check();
 
  private:
@@ -32,18 +33,18 @@ class MeasurePace {
 
   Clock::time_point start_ = Clock::now();
   double seconds_;
-  double shares_ = 0;  // of the parts so far, this one included
+  double shares_ = 0;  // sum of the parts so far, including this one
   const std::atomic<bool>* cancel_;
   Progress progress_;
   std::string what_;
 };
 
-// Seconds of one call of `op`, which calls ops of the device: the median of a few, within about
-// `at_most_s`. Where ops only queue, many are queued and waited for together.
+// Returns the seconds of one call of `op`, which calls ops of the device: the median of a few,
+// within about `at_most_s`. Where ops are only queued, many are queued and waited for together.
 double time_op(Device& device, MeasurePace& pace, double at_most_s,
                const std::function<void()>& op);
 
-// Calls `op` for so long.
+// Calls `op` repeatedly for `seconds`.
 void repeat_for(Device& device, MeasurePace& pace, double seconds, const std::function<void()>& op);
 
 }  // namespace spillway

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kRowsPerStep = 8;  // spread over the chunk; each is compared with every key
 
-// Memory that the host can read, from anywhere.
+// Copies bytes of any memory to memory that the host can read.
 std::vector<std::byte> on_host(Device& device, const std::byte* from, size_t bytes) {
   std::vector<std::byte> copy(bytes);
   device.copy_to_host(copy.data(), from, bytes);
@@ -57,7 +57,7 @@ class ScoreCollector {
   }
 
  private:
-  // [tokens, kv_heads, head_dim]
+  // Returns the keys [tokens, kv_heads, head_dim] of a span.
   std::vector<float> read_keys(const KvLayerView& kv, const SequenceSpan& span) {
     const KvPageLayout layout(kv.type, kv.head_dim);
     const int64_t tokens = span.start + span.rows;

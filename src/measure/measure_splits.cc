@@ -23,11 +23,12 @@
 namespace spillway {
 namespace {
 
-// Around the share to begin with; the paper's gamma and lambda.
+// Shares are measured at these distances from the first guess; the paper's gamma and lambda.
 constexpr double kAround[] = {-0.10, -0.05, 0.0, 0.05, 0.10};
-constexpr double kLeast = 0.03, kMost = 0.97;  // of each there is something to measure
+constexpr double kLeast = 0.03, kMost = 0.97;  // so that both sides have something to measure
 
-// A linear op whose matrix is in host memory, several times; the CPU and the link take it in turns.
+// A linear op whose matrix is in host memory, in several copies, which the CPU and the link use in
+// rotation.
 class SharedLinearLoad {
  public:
   SharedLinearLoad(Device& host, Device& device, const SplitShape& shape,
@@ -57,7 +58,7 @@ class SharedLinearLoad {
     std::vector<std::byte> values(device_x_.bytes());
     fill_random(inner, values.data(), tokens * shape.cols, 2, 0.5F);
     device.copy_to_device(device_x_.data(), values.data(), values.size());
-    // Pieces of whole groups of rows, as a step's.
+    // Segments have whole groups of rows, as in a step.
     const auto rows = static_cast<int64_t>(kStreamPieceBytes) / whole_.row_bytes();
     piece_rows_ = std::clamp<int64_t>(rows / kGroupRows * kGroupRows, kGroupRows,
                                       std::max<int64_t>(shape.rows, kGroupRows));
@@ -80,14 +81,14 @@ class SharedLinearLoad {
     const auto rows = static_cast<int64_t>(share * static_cast<double>(shape_.rows));
     return std::clamp<int64_t>(rows / kGroupRows * kGroupRows, 0, shape_.rows);
   }
-  // Rows before the cut, on the CPU.
+  // Multiplies the rows before the split on the CPU.
   void multiply_on_cpu(int64_t cut, int64_t tokens) {
     if (cut == 0) return;
     host_.ops().linear(rows_of(cpu_turn_++, 0, cut), {},
                        {DType::kF32, tokens, shape_.cols, shape_.cols, x_.data()},
                        {DType::kF32, tokens, cut, cut, out_.data()}, LinearMode::kStore);
   }
-  // Those behind it come, and are multiplied on the device.
+  // Copies the rows behind the split to the device and multiplies them there.
   void bring_and_multiply(int64_t cut, int64_t tokens) {
     const DType inner = device_.activation_type(shape_.type);
     const size_t turn = link_turn_++;
@@ -137,7 +138,7 @@ struct BothSeconds {
   double cpu = 0, link = 0;
 };
 
-// Of an op's parts, while each has the other beside it.
+// Returns the seconds of both parts of an op, each measured while the other runs too.
 BothSeconds time_beside(SharedLinearLoad& load, double share, int64_t tokens, double seconds,
                         MeasurePace& pace) {
   const int64_t cut = load.cut_at(share);
@@ -156,7 +157,7 @@ BothSeconds time_beside(SharedLinearLoad& load, double share, int64_t tokens, do
   try {
     const auto start = Clock::now();
     int count = 0;
-    // Two at a time: the link never idles, and what is queued stays little.
+    // Two ops are queued at a time, so that the link never idles and the queue stays short.
     constexpr int kQueued = 2;
     for (; count == 0 || seconds_since(start) < seconds; count += kQueued) {
       for (int i = 0; i < kQueued; ++i) load.bring_and_multiply(cut, tokens);
@@ -177,7 +178,7 @@ SplitCurve measure_curve(SharedLinearLoad& load, const SplitShape& shape, int64_
                          double start, double point_s, MeasurePace& pace) {
   SplitCurve curve{.shape = shape, .tokens = tokens};
   std::vector<std::pair<double, double>> cpu, link;
-  // Where both cross outside of what was measured, around that once more.
+  // If the curves cross outside the measured range, a second round measures around the crossing.
   for (int round = 0; round < 2; ++round) {
     double low = 1, high = 0;
     std::set<int64_t> cuts;
@@ -218,7 +219,7 @@ std::vector<SplitCurve> measure_splits(Device& host, Device& device, const Hardw
   SPW_ASSERT(!device.host_visible() && !options.tokens.empty());
   std::vector<SplitCurve> curves;
   for (const SplitShape& shape : shapes) {
-    if (shape.rows < 4 * kGroupRows) continue;  // nothing to cut
+    if (shape.rows < 4 * kGroupRows) continue;  // too small to split
     pace.begin(fmt::format("{} {} x {}", dtype_name(shape.type), shape.rows, shape.cols),
                1.0 / static_cast<double>(shapes.size()));
     pace.check();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures how CPU and link share the linear ops of a model, both at work as in a step: HeteGen's
-// alpha benchmark (4.4).
+// Measures how CPU and link should share the linear ops of a model, both busy as in a step:
+// HeteGen's alpha benchmark (4.4).
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@
 
 namespace spillway {
 
-// The linear ops of a model's layers and its head, each shape once.
+// Returns the linear ops of a model's layers and head, each shape once.
 std::vector<SplitShape> split_shapes(const Model& model);
 
 struct MeasureSplitsOptions {
   std::vector<int64_t> tokens = {1, 8, 64, 512};
-  uint64_t rotate_bytes = uint64_t{768} << 20;  // of copies of a matrix: more than caches hold
-  double point_s = 0.12;                        // of one share
+  uint64_t rotate_bytes = uint64_t{768} << 20;  // of a matrix's copies; more than caches hold
+  double point_s = 0.12;                        // for one share
 };
 
-// Begins with the shares of equation 9, by what is known of the machine, and measures around them.
-// A curve for each shape and number of tokens. Takes host memory that is pinned, where it may be.
+// Begins with the shares of equation 9, from what is known of the machine, and measures around
+// them. Returns a curve for each shape and number of tokens. Uses host memory, pinned if possible.
 // Throws kOutOfMemory, kCancelled.
 std::vector<SplitCurve> measure_splits(Device& host, Device& device, const Hardware& hardware,
                                        const std::vector<SplitShape>& shapes,

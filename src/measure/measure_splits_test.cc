@@ -12,7 +12,7 @@
 namespace spillway {
 namespace {
 
-// Small enough for any machine; what comes out says nothing about its speed.
+// These sizes are small enough for any machine; the results say nothing about its speed.
 const MeasureSplitsOptions kTiny{.tokens = {1, 8}, .rotate_bytes = 1 << 20, .point_s = 0.002};
 
 TEST(MeasureSplitsTest, EachShapeAndNumberOfTokensHasACurve) {

@@ -20,28 +20,28 @@ constexpr int64_t kHeadDim = 128;
 constexpr int kKvHeads = 8;
 constexpr int64_t kContext = 512;
 constexpr size_t kFillBytes = size_t{16} << 20;
-constexpr int kGroups[] = {1, 4, 8};   // query heads that share a key's
-constexpr double kPointSeconds = 0.1;  // of one number of tokens
+constexpr int kGroups[] = {1, 4, 8};   // query heads per KV head
+constexpr double kPointSeconds = 0.1;  // for one number of tokens
 constexpr double kWarmSeconds = 0.3;
 constexpr int kQueuedOps = 64;
 constexpr uint64_t kProgramOfNobodyElse = ~uint64_t{0};
 
-// What models mostly have comes first; others while there is time. Types without a curve are priced
-// by memory and arithmetic.
+// The types most common in models come first; others are measured while there is time. Types
+// without a curve are priced by memory and arithmetic.
 constexpr DType kTypes[] = {DType::kF16,  DType::kQ4_0, DType::kQ4_K, DType::kQ8_0, DType::kQ6_K,
                             DType::kBF16, DType::kG4,   DType::kQ4_1, DType::kQ5_K, DType::kQ5_0,
                             DType::kQ5_1, DType::kQ3_K, DType::kQ2_K, DType::kF32};
 constexpr size_t kMainTypes = 7;
-// The first two say the most about a curve, each further one fills its largest gap.
+// The first two numbers say the most about a curve; each further one fills its largest gap.
 constexpr int64_t kTokens[] = {1, 64, 8, 1024, 256, 16, 4, 32, 2};
 constexpr size_t kMainTokens = 2;
 constexpr int64_t kMostTokens = 1024;
 
-// Llama's inner width, in whole blocks of any type.
+// Returns Llama's inner width for a side, rounded to whole blocks of any type.
 int64_t wide_of(int64_t side) { return (side * 11 / 4 + 255) / 256 * 256; }
 
-// Random values of a type in the device's memory. Zeros would do for the time that memory takes,
-// but a GPU's clock is higher while it multiplies them.
+// Returns random values of a type in the device's memory. For timing memory zeros would do, but a
+// GPU's clock is higher while it multiplies zeros.
 Activations random_rows(Device& device, Buffer& buffer, DType type, int64_t rows, int64_t cols) {
   std::vector<std::byte> values(static_cast<size_t>(row_bytes(type, rows * cols)));
   fill_random(type, values.data(), rows * cols, 1, 0.5F);
@@ -50,9 +50,9 @@ Activations random_rows(Device& device, Buffer& buffer, DType type, int64_t rows
   return {type, rows, cols, cols, buffer.data()};
 }
 
-// The shapes of a layer's products, multiplied one after the other: kernels are faster with some
-// than with others, by a seventh between square ones and those of an MLP. Copies of them are taken
-// in turn.
+// Multiplies the shapes of a layer's products one after the other: kernels are faster with some
+// than with others, by a seventh between square ones and those of an MLP. Uses copies of them in
+// rotation.
 class ProductLoad {
  public:
   ProductLoad(Device& device, DType type, int64_t side, uint64_t rotate_bytes, int64_t most_tokens)
@@ -88,11 +88,11 @@ class ProductLoad {
   }
 
   static constexpr int kShapes = 3;
-  // Each of the shapes once.
+  // Multiplies each of the shapes once.
   void run(int64_t tokens) {
     for (int i = 0; i < kShapes; ++i) {
       const WeightView& w = views_[next_++ % views_.size()];
-      // Rows one behind the other, as a step has them.
+      // Rows are contiguous, as in a step.
       device_.ops().linear(w, {}, {x_.dtype, tokens, w.cols, w.cols, x_.data},
                            {out_.dtype, tokens, w.rows, w.rows, out_.data}, LinearMode::kStore);
     }
@@ -110,7 +110,7 @@ class ProductLoad {
   Activations x_, out_;
 };
 
-// What is left of `seconds` without what every op takes: that is priced apart.
+// Returns `seconds` without the fixed time of every op, which is priced separately.
 double without_launch(double seconds, double launch_s) {
   return std::max(seconds - launch_s, seconds / 2);
 }
@@ -121,8 +121,8 @@ class ProcessorMeasure {
       : device_(device), sizes_(sizes), pace_(pace) {
     const DeviceInfo& info = device.info();
     result_.memory_bytes = static_cast<uint64_t>(info.memory_bytes);
-    // As a decoder does before its first step: a GPU loads its library then, and prompts are
-    // multiplied by that.
+    // A decoder does this before its first step too: a GPU loads its library then, which multiplies
+    // prompts.
     const int64_t widest = wide_of(sizes.matrix_side);
     device.ops().prepare({kMostTokens, widest, widest * sizes.matrix_side});
   }
@@ -135,8 +135,8 @@ class ProcessorMeasure {
     const Activations x = random_rows(device_, x_buffer, inner, 1, kSide);
     const Activations out = random_rows(device_, out_buffer, inner, 1, kSide);
     const WeightView view{DType::kF16, kSide, kSide, w.data};
-    // Many in one step that is repeated, as in decoding: a GPU replays it, and begins the next op
-    // while one ends.
+    // Many ops are in one step that is repeated, as in decoding: a GPU replays it, and begins the
+    // next op while one ends.
     const std::vector<int32_t> zero = {0};
     const SequenceSpan span{0, 1, 0, zero};
     const StepBatch step{.ids = zero,
@@ -222,7 +222,7 @@ class ProcessorMeasure {
     result_.read_bytes_per_s = std::max(result_.read_bytes_per_s, bytes_per_s);
   }
 
-  // What small matrices, such as a 1B model has, leave of a GPU's speed.
+  // Measures what share of a GPU's speed small matrices, such as those of a 1B model, reach.
   void measure_small_products() {
     constexpr int64_t kSide = 2048;
     if (sizes_.matrix_side <= kSide) return;
@@ -250,14 +250,14 @@ class ProcessorMeasure {
       const int64_t tokens = kTokens[i];
       const double left = pace_.left() - until;
       if (i >= kMainTokens) {
-        // Not what would take too long, as far as fewer tokens say.
+        // Skips numbers that would take too long, as estimated from fewer tokens.
         const auto fewer = std::prev(seconds.lower_bound(tokens));
         const double expected =
             fewer->second * static_cast<double>(tokens) / static_cast<double>(fewer->first);
         if (2 * expected > left) continue;
       }
       const auto run = [&] { load.run(tokens); };
-      // A GPU that multiplies for long is slower than one that has just begun to: it gets warm.
+      // A GPU that multiplies for long gets warm and slower than one that has just begun.
       if (!device_.host_visible() && tokens == kMostTokens)
         repeat_for(device_, pace_, kWarmSeconds, run);
       seconds[tokens] = time_op(device_, pace_, std::min(kPointSeconds, left / 3), run);
@@ -282,7 +282,7 @@ class ProcessorMeasure {
 }  // namespace
 
 ProcessorSizes sizes_for(const Device& device) {
-  // A product of one token should take many times what starting an op takes; servers have caches of
+  // A product of one token should take many times as long as starting an op; servers have caches of
   // hundreds of MiB.
   const bool host = device.host_visible(), small = host && device.info().threads <= 4;
   const auto part = static_cast<uint64_t>(device.info().memory_bytes) / 8;
@@ -308,7 +308,7 @@ AttentionLoad::AttentionLoad(Device& device, KvType type, uint64_t f16_bytes, in
   const auto plane = static_cast<size_t>(kv_.blocks * kv_.block_bytes());
   bytes_ = 2.0 * static_cast<double>(plane);
   planes_ = device.allocate(2 * plane, MemoryTag::kKv);
-  // Small numbers in every type of KV, as elements and as scales.
+  // The byte 0x2c gives small numbers in every KV type, as elements and as scales.
   const std::vector<std::byte> values(std::min(2 * plane, kFillBytes), std::byte{0x2c});
   for (size_t at = 0; at < 2 * plane; at += values.size())
     device.copy_to_device(planes_.data() + at, values.data(),
@@ -333,7 +333,7 @@ void AttentionLoad::run(int queries) {
   const AttentionParams params{.heads = queries * kKvHeads, .scale = 0.1F};
   const int64_t width = params.heads * kHeadDim;
   if (device_.host_visible()) {
-    // A host appends what it attends to; on a GPU that goes with the projections.
+    // A host appends keys and values in a separate op; on a GPU that is part of the projections.
     const Activations rows = q_.columns(0, kKvHeads * kHeadDim);
     device_.ops().kv_append(rows, rows, kv_, spans_);
   }

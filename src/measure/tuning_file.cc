@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// nullopt where there is no file; throws kInvalidArgument for what is no tuning file.
+// Returns nullopt if there is no file; throws kInvalidArgument if it is not a tuning file.
 std::optional<TuningTables> try_read_tables(const fs::path& path) {
   const std::string label = printable_path(path);
   std::error_code error;

@@ -17,7 +17,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/attention/attention.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target.
+// These must be included after foreach_target.
 #include <hwy/highway.h>
 
 #include "cpu/attention/attention_codes_inl.h"
@@ -37,9 +37,9 @@ namespace cpu {
 namespace {
 
 static_assert(kPageTokens == kKvBlockTokens);
-constexpr int64_t kMaxPartialBytes = int64_t{64} << 20;  // of partials waiting to be merged
+constexpr int64_t kMaxPartialBytes = int64_t{64} << 20;  // of partial results waiting to be merged
 
-// The heads of a tile one after the other.
+// Attends the heads of a tile one after the other.
 template <class Attend>
 void attend_each_head(const Attend& attend, const AttentionArgs& a, const AttentionTile& tile,
                       const AttentionPartial& result) {
@@ -61,7 +61,8 @@ void attend_split_portable(const AttentionArgs& a, const AttentionTile& tile, in
   attend_each_head(attend, a, tile, result);
 }
 
-// Quantized pages; which kernel takes a query depends on how many share its tile.
+// Attends to quantized pages; which kernel takes a query depends on how many queries share its
+// tile.
 void attend_split_codes_portable(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
                                  const AttentionPartial& result, float* scratch) {
   const auto attend = [&](const AttentionTile& one, const AttentionPartial& part) {
@@ -118,7 +119,7 @@ AttendSplit kernel_for(KvType type, bool deterministic) {
   return best;
 }
 
-// For many rows at a time; none where there is no such kernel. F32 pages promise the precision of
+// Returns the kernel for many rows, or null if there is none. F32 pages promise the precision of
 // floats.
 AttendRows rows_kernel_for([[maybe_unused]] KvType type, [[maybe_unused]] int64_t head_dim) {
 #if defined(__aarch64__)
@@ -145,7 +146,8 @@ int64_t covered_by(const SequenceSpan& span) {
   return static_cast<int64_t>(span.block_table.size()) * kPageTokens;
 }
 
-// Few rows take many kv heads into a tile, but no more than leaves every worker several cuts.
+// Returns how many KV heads a tile has: many for few rows, but no more than leaves every worker
+// several cuts.
 int64_t heads_per_tile(const AttentionArgs& a, std::span<const SequenceSpan> spans, int threads) {
   int64_t cuts = 0, most_rows = 1;
   for (const SequenceSpan& span : spans) {
@@ -158,7 +160,7 @@ int64_t heads_per_tile(const AttentionArgs& a, std::span<const SequenceSpan> spa
   return std::clamp<int64_t>(a.kv_heads / needed, 1, fit);
 }
 
-// Every block that some row of the span sees.
+// Checks every block that some row of the span attends to.
 void check_blocks(const KvLayerView& kv, const SequenceSpan& span, int64_t window) {
   const AttentionTile all{.position = span.start, .rows = span.rows, .covered = covered_by(span)};
   for (int64_t page = all.first_key(window) / kPageTokens; page * kPageTokens < all.end_key();
@@ -191,12 +193,12 @@ std::vector<AttentionTile> make_tiles(const AttentionArgs& a, std::span<const Se
   return tiles;
 }
 
-// None where all of a part is before the window.
+// Returns the number of keys of a tile; 0 if all of a partition is before the window.
 int64_t keys_of(const AttentionArgs& a, const AttentionTile& tile) {
   return std::max<int64_t>(0, tile.end_key() - tile.first_key(a.window));
 }
 
-// What the tile's rows have seen goes to where it is wanted.
+// Writes the tile's result: into the softmax state if there is one, else finished into `out`.
 void finish(const AttentionArgs& a, const AttentionTile& tile, const AttentionPartial& total) {
   if (a.sums != nullptr) {
     HWY_DYNAMIC_DISPATCH(store_sums)(a, tile, total);
@@ -205,7 +207,7 @@ void finish(const AttentionArgs& a, const AttentionTile& tile, const AttentionPa
   }
 }
 
-// Enough tiles for all workers: each does a tile from its first key to its last.
+// For enough tiles for all workers: each does a tile from its first key to its last.
 void attend_tiles(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,
                   AttendSplit attend, const std::vector<AttentionTile>& tiles) {
   const size_t partial = partial_floats(kTileQueries, a.padded_dim);
@@ -234,13 +236,14 @@ void attend_tiles(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a
   parallel_if_large(pool, work, static_cast<int64_t>(tiles.size()), 1, attend_range);
 }
 
-// Few tiles with many keys: workers share the cuts of a tile, then the partials are merged.
+// For few tiles with many keys: workers share the cuts of a tile, then the partial results are
+// merged.
 void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,
                    AttendSplit attend, const std::vector<AttentionTile>& tiles) {
   struct Item {
     const AttentionTile* tile;
     int64_t split;
-    size_t memory;  // of its partial, in floats
+    size_t memory;  // position of its partial result, in floats
   };
   std::vector<Item> items;
   std::vector<size_t> first_item;
@@ -271,7 +274,7 @@ void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& 
   const auto merge = [&](int64_t begin, int64_t end, int worker) {
     for (auto t = static_cast<size_t>(begin); t < static_cast<size_t>(end); ++t) {
       size_t next = first_item[t];
-      if (next == first_item[t + 1]) continue;  // of a part, nothing is seen
+      if (next == first_item[t + 1]) continue;  // the tile attends to nothing in this partition
       AttentionPartial total = partial_of(items[next]);
       if (a.sums != nullptr) {
         total = partial_at(workspace.worker(worker), queries_of(a, tiles[t]), a.padded_dim);
@@ -290,7 +293,7 @@ void attend_splits(ThreadPool& pool, Workspace& workspace, const AttentionArgs& 
                     merge);
 }
 
-// Keys are stored rotated: so must queries be.
+// Rotates queries, because keys are stored rotated.
 void rotate_queries(ThreadPool& pool, Workspace& workspace, int64_t heads, int64_t rows,
                     AttentionArgs& a) {
   const int64_t width = heads * a.head_dim;
@@ -306,8 +309,8 @@ void rotate_queries(ThreadPool& pool, Workspace& workspace, int64_t heads, int64
   a.q_stride = width;
 }
 
-// So are values, and the sums of them in `out`: these come back to what they are outside. All rows
-// at once: many sequences of one row each are one thread's work otherwise.
+// Rotates outputs back, because values are stored rotated and so are their sums in `out`. All rows
+// are done in one call: many sequences of one row each would otherwise be one thread's work.
 void rotate_outputs(ThreadPool& pool, std::span<const SequenceSpan> spans, int64_t heads,
                     int64_t head_dim, const Activations& out) {
   std::vector<int64_t> rows;
@@ -340,7 +343,8 @@ void attend_cuts(AttendSplit attend, ThreadPool& pool, Workspace& workspace, con
   }
 }
 
-// Each span by the kernel for its number of rows. attend_rows: for many, where not null.
+// Attends each span with the kernel for its number of rows. `attend_rows` is for many rows if not
+// null.
 void attend_spans(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool,
                   Workspace& workspace, const AttentionArgs& a, const AttentionParams& params,
                   std::span<const SequenceSpan> spans) {
@@ -350,7 +354,8 @@ void attend_spans(AttendSplit attend, AttendRows attend_rows, ThreadPool& pool,
   }
   if (!sparse.empty()) attend_top_k(pool, workspace, a, params.top_k, sparse);
   if (attend_rows == nullptr || many.empty() || !prefill_pays(a, many, pool.threads())) {
-    // In the order of the step: how it is cut into work is part of its speed.
+    // Spans stay in the order of the step, because how they are divided into work affects the
+    // speed.
     if (sparse.empty()) return attend_cuts(attend, pool, workspace, a, spans);
     few.insert(few.end(), many.begin(), many.end());
     return attend_cuts(attend, pool, workspace, a, few);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How attention is cut into work for its kernels.
+// Describes how attention is divided into work for its kernels.
 #pragma once
 
 #include <cstddef>
@@ -9,24 +9,23 @@
 
 namespace spillway {
 
-inline constexpr int64_t kSplitKeys = 256;   // keys of one partial result
-inline constexpr int64_t kTileQueries = 32;  // at most; (row, head) pairs of one tile
+inline constexpr int64_t kSplitKeys = 256;   // keys of a cut, which gives one partial result
+inline constexpr int64_t kTileQueries = 32;  // (row, head) pairs of one tile, at most
 inline constexpr int64_t kPageTokens = kKvBlockTokens;
 
 struct AttentionArgs {
   const float* q = nullptr;  // [rows, heads * head_dim]
   int64_t q_stride = 0;
-  float* out = nullptr;  // as q
+  float* out = nullptr;  // like q
   int64_t out_stride = 0;
-  float* sums =
-      nullptr;  // AttentionSums that tiles go on with, instead of `out`; null: they do not
+  float* sums = nullptr;  // AttentionSums that tiles continue, instead of `out`; or null
   int64_t sums_stride = 0;
   const uint8_t* k = nullptr;  // [block][kv_head] pages of `layout`
   const uint8_t* v = nullptr;
-  const uint8_t* home_v = nullptr;  // of tiles that have blocks there
+  const uint8_t* home_v = nullptr;  // V of tiles that have home blocks
   KvPageLayout layout{KvType::kF32, 1};
   int64_t kv_heads = 0;
-  int64_t group = 0;  // query heads of one kv head
+  int64_t group = 0;  // query heads per KV head
   int64_t head_dim = 0;
   int64_t padded_dim = 0;  // head_dim rounded up to 16
   float scale = 1;
@@ -37,32 +36,33 @@ struct AttentionArgs {
   }
 };
 
-// Consecutive rows of one sequence with all the query heads of some kv heads. The first rows *
-// group queries are those of the first kv head, and so on; query i of a kv head is its head i %
-// group of row i / group. Pages of neighbouring kv heads are neighbours in memory: with several
-// heads, a few rows read long runs instead of single pages, which is what memory is fast at.
+// Consecutive rows of one sequence with all the query heads of some KV heads. The first rows *
+// group queries are those of the first KV head, and so on; query i of a KV head is its head i %
+// group of row i / group. Pages of neighbouring KV heads are neighbours in memory: with several
+// heads, a few rows read long runs instead of single pages, which memory does fastest.
 struct AttentionTile {
   const int32_t* blocks = nullptr;  // the sequence's block table
   int64_t first_row = 0;            // in q
   int64_t position = 0;             // of the first row
   int64_t rows = 0;
-  int64_t kv_head = 0;            // the first
-  int64_t heads = 1;              // kv heads
-  const int32_t* home = nullptr;  // V of the first pages lies elsewhere (SequenceSpan::home)
+  int64_t kv_head = 0;            // the first KV head
+  int64_t heads = 1;              // number of KV heads
+  const int32_t* home = nullptr;  // V of the first pages is elsewhere (SequenceSpan::home)
   int64_t home_pages = 0;
-  int64_t keys = 0;  // of the sequence so far; kernels of many rows
-  // Positions that the table covers: fewer than there are before the rows where a part of the
-  // sequence is attended to (device/attention_parts.h), then a multiple of kSplitKeys.
+  int64_t keys = 0;  // of the sequence so far; used by kernels of many rows
+  // The positions that the table covers. If only a partition of the sequence is attended to
+  // (device/attention_parts.h), they may be fewer than those before the rows; then this is a
+  // multiple of kSplitKeys.
   int64_t covered = INT64_MAX;
 
-  // The keys that any row of the tile sees are [first_key, end_key).
+  // The keys that any row of the tile attends to are [first_key, end_key).
   int64_t first_key(int64_t window) const {
     return window > 0 && position + 1 > window ? position + 1 - window : 0;
   }
   int64_t end_key() const { return covered < position + rows ? covered : position + rows; }
 };
 
-// The page of `kv_head` with V of a key.
+// Returns the page of `kv_head` with V of a key.
 inline const uint8_t* values_page(const AttentionArgs& a, const AttentionTile& tile, int64_t key,
                                   int64_t kv_head) {
   const int64_t page = key / kPageTokens;
@@ -70,9 +70,9 @@ inline const uint8_t* values_page(const AttentionArgs& a, const AttentionTile& t
                                 : a.page(a.v, tile.blocks[page], kv_head);
 }
 
-// Unnormalised results of a tile's queries over some keys: query i attends with
-// out[i] / sum[i], relative to e^maximum[i]. A query that saw no key has sum 0. What another device
-// would send to be merged.
+// The unnormalised results of a tile's queries over some keys: the result of query i is out[i] /
+// sum[i], relative to e^maximum[i]. A query that attended to no key has sum 0. Another device would
+// send such results to be merged.
 struct AttentionPartial {
   float* out = nullptr;      // [queries, padded_dim]
   float* maximum = nullptr;  // [queries]
@@ -87,13 +87,13 @@ inline AttentionPartial partial_at(float* memory, int64_t queries, int64_t padde
   return {memory, maximum, maximum + (queries + 15) / 16 * 16};
 }
 
-// Queries of a tile when those of each kv head, three or more, are rounded up to a multiple of
+// The queries of a tile if those of each KV head, three or more, are rounded up to a multiple of
 // four: six heads of five at worst.
 inline constexpr int64_t kTilePlaces = 48;
 
-// Scratch of the kernels of one cut, whichever needs most: scores as floats and probabilities as
-// halves; the same and scales per group of 64 elements; queries and sums of 12 bytes per element
-// and query; two copies of 64 rows.
+// Returns the scratch memory that suffices for any kernel of one cut: scores as floats and
+// probabilities as halves; the same and scales per group of 64 elements; queries and sums of 12
+// bytes per element and query; two copies of 64 rows.
 constexpr size_t split_scratch_floats(int64_t padded_dim) {
   const int64_t columns = padded_dim + 16, groups = (padded_dim + kKvGroup - 1) / kKvGroup;
   return static_cast<size_t>(kTilePlaces * kSplitKeys * 3 / 2 + 2 * groups * kSplitKeys +
@@ -101,13 +101,13 @@ constexpr size_t split_scratch_floats(int64_t padded_dim) {
                              64 * columns);
 }
 
-// Prefill tiles: the queries of one kv head that share one conversion of its keys and values, at
-// most; a multiple of the 10 that a kernel takes at a time.
+// In prefill, at most this many queries of one KV head share one conversion of its keys and values;
+// a multiple of the 10 that a kernel takes in one pass.
 inline constexpr int64_t kPrefillQueries = 960;
 
-// Scratch of a prefill kernel for tiles of up to kPrefillQueries: outputs, maxima and sums of all
-// queries, the queries, a cut of keys and one of values, the scores and probabilities of 10 queries
-// and the rows of a page.
+// Returns the scratch memory of a prefill kernel for tiles of up to kPrefillQueries: outputs,
+// maxima and sums of all queries, the queries, a cut of keys and one of values, the scores and
+// probabilities of 10 queries and the rows of a page.
 constexpr size_t prefill_scratch_floats(int64_t padded_dim) {
   return static_cast<size_t>(kPrefillQueries * (padded_dim + 3) + kPrefillQueries * padded_dim +
                              kSplitKeys * padded_dim + 10 * kSplitKeys * 2 +

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ARM kernels of attention share: the order of keys, softmax, rows of odd sizes.
+// Helpers shared by the ARM kernels of attention: the order of keys, softmax, rows of odd sizes.
 //
-// A cut of 256 keys is 4 blocks of 4 pages. The pages of a block are read in turn, 8 tokens (an
-// octet) at a time, and a tile's kv heads one after the other, so that a thread reads four distant
-// streams at once: a single one, or single pages, do not reach the memory's speed.
+// A cut of 256 keys is 4 blocks of 4 pages. The pages of a block are read in rotation, 8 tokens (an
+// octet) of each, and a tile's KV heads one after the other, so that a thread reads four distant
+// streams concurrently: a single one, or single pages, do not reach the memory's speed.
 //
-// Only static functions: each object that includes this is compiled for instructions of its own.
+// The file has static functions only, because each object that includes it is compiled for other
+// instructions.
 #pragma once
 
 #include <arm_neon.h>
@@ -23,13 +24,14 @@ constexpr float kNoScore = -3.0e38F;  // below any score
 constexpr int64_t kBlockKeys = 64, kBlockPages = 4, kOctet = 8;
 constexpr int64_t kOctets = kBlockKeys / kOctet;
 
-// Octet i is half i % 2 of page i / 2. The order in which they are read.
+// Octet i is half i % 2 of page i / 2. This is the order in which octets are read.
 constexpr int64_t kOctetOrder[kOctets] = {0, 2, 4, 6, 1, 3, 5, 7};
 
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// The keys of one cut that some query of the tile sees, relative to the cut; the blocks they touch.
+// The keys of one cut that some query of the tile attends to, relative to the cut, and the blocks
+// that contain them.
 struct CutRange {
   int64_t base, first, end, first_block, end_block;
 };
@@ -46,8 +48,8 @@ static inline CutRange cut_range(const AttentionArgs& a, const AttentionTile& ti
   return range;
 }
 
-// The pages of a block for the tile's first kv head; the next head's follow. A page outside the
-// range is replaced by one inside, and its rows are masked by whoever reads them.
+// The pages of a block for the tile's first KV head; the next head's follow. A page outside the
+// range is replaced by one inside, and the kernels that read it mask its rows.
 struct BlockPages {
   const uint8_t* page[kBlockPages];
 };
@@ -67,14 +69,14 @@ static inline void next_head(const AttentionArgs& a, BlockPages& pages) {
   for (int64_t i = 0; i < kBlockPages; ++i) pages.page[i] += a.layout.bytes;
 }
 
-// Where the rows of a block are: token t of page i at page[i] + t * stride.
+// The addresses of the rows of a block: token t of page i is at page[i] + t * stride.
 struct BlockRows {
   const uint8_t* page[kBlockPages];
   int64_t stride;
 };
-// Rows whose size is no multiple of 16 bytes are copied to `padded` [64, columns] with zeros behind
-// them; kernels then need no tails. So are the rows of a block of which only keys [low, high) were
-// stored, the others as zeros: nothing times NaN would be NaN.
+// Returns the rows of a block. Rows whose size is not a multiple of 16 bytes are copied to `padded`
+// [64, columns] with zeros behind them, so that kernels need no tails. If only keys [low, high) of
+// the block were stored, rows are copied too, with zeros for the others: 0 times NaN would be NaN.
 static inline BlockRows block_rows(const AttentionArgs& a, const BlockPages& pages, int64_t columns,
                                    int64_t low, int64_t high, uint8_t* padded) {
   const int64_t bytes = a.layout.row_bytes;
@@ -96,7 +98,7 @@ static inline BlockRows block_rows(const AttentionArgs& a, const BlockPages& pag
   rows.stride = columns;
   return rows;
 }
-// Token i of an octet.
+// Returns token i of an octet.
 [[gnu::always_inline]] static inline const uint8_t* row_at(const BlockRows& rows, int64_t octet,
                                                            int64_t i) {
   return rows.page[octet / 2] + (octet % 2 * kOctet + i) * rows.stride;
@@ -108,8 +110,8 @@ static inline const float* query_at(const AttentionArgs& a, const AttentionTile&
          ((tile.kv_head + i / per_head) * a.group + i % a.group) * a.head_dim;
 }
 
-// The power of two that puts the largest of n elements at 2^14, within what a float holds, as
-// `factor`; returns its inverse.
+// Sets `factor` to the power of two that puts the largest of n elements at 2^14, within the range
+// of a float; returns its inverse.
 static inline float half_range(const float* q, int64_t n, float* factor) {
   float32x4_t top = vdupq_n_f32(0);
   int64_t i = 0;
@@ -131,7 +133,7 @@ static inline float half_range(const float* q, int64_t n, float* factor) {
   return inverse;
 }
 
-// n elements times `factor` as halves.
+// Converts n elements times `factor` to halves.
 static inline void round_halves(const float* x, int64_t n, float factor, float16_t* out) {
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
@@ -141,15 +143,15 @@ static inline void round_halves(const float* x, int64_t n, float factor, float16
   for (; i < n; ++i) out[i] = static_cast<float16_t>(x[i] * factor);
 }
 
-// ---- Kernels that wait for arithmetic ----
+// ---- Kernels limited by arithmetic ----
 //
-// They read page after page with the tile's kv heads one after the other, as they lie in memory: a
-// stream that the processor can follow. Blocks of four pages would fall onto the same sets of the
-// nearest cache, since their distances are powers of two, and leave before they are used again.
-// Prefetch instructions gained nothing on Neoverse V1.
+// They read page after page with the tile's KV heads one after the other, in the order of memory: a
+// stream that the processor can follow. Blocks of four pages would fall into the same sets of the
+// nearest cache, since their distances are powers of two, and be evicted before they are used
+// again. Prefetch instructions gained nothing on Neoverse V1.
 
-// The pages of a cut that hold keys that some query sees, in the order in which they are read: keys
-// before values, heads within pages.
+// The pages of a cut that hold keys which some query attends to, in the order in which they are
+// read: keys before values, heads within pages.
 struct CutPages {
   const int32_t* blocks;  // of the sequence, from the cut's first page on
   int64_t first, end;     // pages of the cut
@@ -164,7 +166,7 @@ static inline const uint8_t* page_at(const AttentionArgs& a, const AttentionTile
                                      int64_t head) {
   return plane + (pages.blocks[page] * a.kv_heads + tile.kv_head + head) * a.layout.bytes;
 }
-// The rows of one page, as block_rows() does it; padded: [16, columns].
+// The rows of one page, as block_rows() gives them; padded: [16, columns].
 struct PageRows {
   const uint8_t* at;
   int64_t stride;
@@ -184,12 +186,12 @@ static inline PageRows page_rows(const AttentionArgs& a, const uint8_t* page, in
   return {padded, columns};
 }
 
-// x = 2^x for n vectors of x <= 0; 0 below -126 and for NaN. x = i + r with |r| <= 1/2, and a
-// polynomial for 2^r whose relative error is below 3e-7. Step by step for all vectors: the
-// processor does not look far enough ahead to do one after the other side by side.
+// Computes x = 2^x for n vectors of x <= 0; 0 below -126 and for NaN. x = i + r with |r| <= 1/2,
+// and a polynomial for 2^r whose relative error is below 3e-7. Each step is done for all vectors
+// before the next, because the processor does not look far enough ahead to overlap whole vectors.
 template <int n>
 [[gnu::always_inline]] static inline void exp2_all(float32x4_t* x) {
-  // Adding 3 * 2^22 rounds to an integer and leaves it in the low bits: conversions would run at
+  // Adding 3 * 2^22 rounds to an integer and leaves it in the low bits; conversions would run at
   // one vector per cycle.
   const float32x4_t low = vdupq_n_f32(-126), shift = vdupq_n_f32(12582912);
   float32x4_t r[n], p[n];
@@ -225,11 +227,11 @@ static inline float32x4_t exp2_f32(float32x4_t x) {
   return x;
 }
 
-// 0, or NaN for the maximum of scores of which one is NaN (vmaxq_f32 keeps it) or infinite: added
-// to a sum of exponents, which drop NaN. With such a sum no element of the result is a number.
+// Returns 0, or NaN if a maximum of scores is NaN (vmaxq_f32 keeps it) or infinite. It is added to
+// a sum of exponents, which drop NaN, and makes every element of the result NaN.
 static inline float nan_unless_finite(float maximum) { return maximum - maximum; }
 
-// Scores [256] of query i become e^(scale * score - maximum), 0 for keys that it does not see.
+// Replaces the scores [256] of query i by e^(scale * score - maximum), and by 0 for masked keys.
 static inline void softmax_query(const AttentionArgs& a, const AttentionTile& tile,
                                  const CutRange& range, int64_t i, float scale, float* scores,
                                  const AttentionPartial& result) {

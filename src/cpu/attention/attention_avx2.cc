@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a few queries with AVX2, and once more with AVX-VNNI; compiled for each, so nothing
-// else here.
+// Attention of a few queries with AVX2, and once more with AVX-VNNI. The file is compiled for each,
+// so it contains nothing else.
 #include "cpu/attention/attention_avx2_inl.h"
 #include "cpu/attention/attention_codes_x86_inl.h"
 #include "cpu/attention/attention_half_inl.h"

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vectors of the x86 kernels of attention, with AVX2, FMA and F16C, and with AVX-VNNI where an
+// The vectors of the x86 kernels of attention, with AVX2, FMA and F16C, and with AVX-VNNI if an
 // object is compiled for it.
 //
-// Without dot products of bytes, codes are multiplied as integers of 16 bits: products of two bytes
-// could exceed what AVX2 adds them up in, and queries of one byte would lose precision.
+// Without dot products of bytes, codes are multiplied as integers of 16 bits: AVX2 adds up products
+// of two bytes in 16 bits, which they could exceed, and queries of one byte would lose precision.
 //
-// Only static functions: each object that includes this is compiled for instructions of its own.
+// The file has static functions only, because each object that includes it is compiled for other
+// instructions.
 #pragma once
 
 #include <immintrin.h>
@@ -28,7 +29,7 @@ struct Avx2 : Avx2Integers {
   using Floats = __m256;
   using Ints = __m256i;
   static constexpr int64_t kLanes = 8;
-  static constexpr int kMostQueries = 4;  // of a kernel
+  static constexpr int kMostQueries = 4;  // queries per pass of a kernel
   static constexpr int kSums = 8;         // vectors of floats that kernels keep in registers
 
   // ---- Floats ----
@@ -55,32 +56,33 @@ struct Avx2 : Avx2Integers {
   [[gnu::always_inline]] static inline Floats mul(Floats a, Floats b) {
     return _mm256_mul_ps(a, b);
   }
-  // a * b + c
+  // Returns a * b + c.
   [[gnu::always_inline]] static inline Floats fma(Floats a, Floats b, Floats c) {
     return _mm256_fmadd_ps(a, b, c);
   }
-  // b where one is NaN.
+  // Returns b in lanes where one is NaN.
   [[gnu::always_inline]] static inline Floats max(Floats a, Floats b) {
     return _mm256_max_ps(a, b);
   }
   [[gnu::always_inline]] static inline Floats magnitude(Floats x) {
     return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff)));
   }
-  // x where y is not 0.
+  // Returns x in lanes where y is not 0, else 0.
   [[gnu::always_inline]] static inline Floats where_any(Floats y, Floats x) {
     return _mm256_and_ps(x, _mm256_cmp_ps(y, _mm256_setzero_ps(), _CMP_NEQ_UQ));
   }
-  // y * x + c where y is not 0, c elsewhere.
+  // Returns y * x + c where y is not 0, c elsewhere.
   [[gnu::always_inline]] static inline Floats fma_where_any(Floats y, Floats x, Floats c) {
     return _mm256_fmadd_ps(y, where_any(y, x), c);
   }
-  // x in lanes `begin` to `end`, others elsewhere; either may lie outside the vector.
+  // Returns x in lanes `begin` to `end`, `others` elsewhere; either bound may be outside the
+  // vector.
   [[gnu::always_inline]] static inline Floats lanes_of(Floats x, int64_t begin, int64_t end,
                                                        Floats others) {
     const Ints seen = _mm256_andnot_si256(first_lanes(begin), first_lanes(end));
     return _mm256_blendv_ps(others, x, _mm256_castsi256_ps(seen));
   }
-  // 2^x given p = 2^(x - n) and n in the low bits of `shifted`; 0 where not x > low.
+  // Returns 2^x given p = 2^(x - n) and n in the low bits of `shifted`; 0 unless x > low.
   [[gnu::always_inline]] static inline Floats scale_by_power(Floats p, Floats shifted, Floats x,
                                                              Floats low) {
     const Ints bits = _mm256_add_epi32(_mm256_castps_si256(p),
@@ -97,7 +99,7 @@ struct Avx2 : Avx2Integers {
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
   }
-  // The sums of kLanes vectors, which lie one after the other.
+  // Returns the sums of kLanes vectors that are contiguous.
   [[gnu::always_inline]] static inline Floats sum_each(const float* rows) {
     const __m256 first = sum_four(rows), second = sum_four(rows + 4 * kLanes);
     return _mm256_add_ps(_mm256_permute2f128_ps(first, second, 0x20),
@@ -117,33 +119,34 @@ struct Avx2 : Avx2Integers {
   [[gnu::always_inline]] static inline Ints sub(Ints a, Ints b) { return _mm256_sub_epi32(a, b); }
   [[gnu::always_inline]] static inline Floats to_floats(Ints x) { return _mm256_cvtepi32_ps(x); }
   [[gnu::always_inline]] static inline Ints to_nearest(Floats x) { return _mm256_cvtps_epi32(x); }
-  // Modulo 2^32.
+  // Returns the sum modulo 2^32.
   [[gnu::always_inline]] static inline int32_t sum(Ints x) {
     const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_srli_epi64(two, 32)));
   }
-  // 16 integers of 16 bits.
+  // Packs 16 integers into 16 bits each.
   [[gnu::always_inline]] static inline __m256i pack16(const Ints* x) {
     return _mm256_permute4x64_epi64(_mm256_packs_epi32(x[0], x[1]), 0xd8);
   }
 
-  // Products of four codes with four integers: sums of the high and low bytes of the latter, or of
-  // the even and odd ones of them.
+  // The sums of products of four codes with four integers: of the high and low bytes of the
+  // integers, or of the even and odd ones.
   struct Sums {
     Ints first, second;
   };
   struct Codes {
     Ints first, second;
   };
-  // Values: signed codes times the weights of their tokens.
+  // For values, signed codes are multiplied with the weights of their tokens.
   struct Weights {
     Ints first, second;
   };
-  // Values lie as [tokens 0-7 of a byte][0-7 of the next][8-15][8-15 of the next]: the weights of
-  // 16 tokens in that order, all first words, then all second ones.
+  // Stores the weights of 16 tokens in the order in which values are stored: [tokens 0-7 of a
+  // byte][0-7 of the next][8-15][8-15 of the next]; all first words come first, then all second
+  // ones.
   [[gnu::always_inline]] static inline void store_weights(uint8_t* p, const Ints* sixteen) {
-    const Ints packed = _mm256_packus_epi32(sixteen[0], sixteen[1]);  // 0-3, 8-11, 4-7, 12-15
+    const Ints packed = _mm256_packus_epi32(sixteen[0], sixteen[1]);  // order 0-3, 8-11, 4-7, 12-15
     const Ints split = split_weights(packed);
     store_ints(p, _mm256_permutevar8x32_epi32(split, _mm256_setr_epi32(0, 4, 0, 4, 2, 6, 2, 6)));
     store_ints(p + 32,
@@ -171,7 +174,7 @@ struct Avx2 : Avx2Integers {
     return {_mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 8), _mm256_srai_epi16(codes, 8)};
   }
 #endif
-  // Keys: unsigned codes times words of a query.
+  // For keys, unsigned codes are multiplied with words of a query.
   [[gnu::always_inline]] static inline void add_keys(Sums& sums, const Codes& codes,
                                                      const uint8_t* q) {
     sums.first = add_products(sums.first, codes.first, broadcast_word(q));
@@ -183,7 +186,7 @@ struct Avx2 : Avx2Integers {
     sums.second = add_products(sums.second, weights.second, codes.second);
   }
 
-  // kLanes columns of the totals of four vectors of values, each of which has two columns.
+  // Returns kLanes columns of the totals of four vectors of values, each of which has two columns.
   [[gnu::always_inline]] static inline Ints columns_of(const int32_t* totals) {
     const Ints x = _mm256_hadd_epi32(load_ints(totals), load_ints(totals + kLanes));
     const Ints y =
@@ -198,17 +201,17 @@ struct Avx2 : Avx2Integers {
   [[gnu::always_inline]] static inline Ints high_halves(Ints x) {
     return low_halves(_mm256_srli_epi16(x, 4));
   }
-  // 16 * (high half - 8), signed.
+  // Returns 16 * (high half - 8), signed.
   [[gnu::always_inline]] static inline Ints centred_halves(Ints x) {
     return _mm256_xor_si256(_mm256_and_si256(x, _mm256_set1_epi8(static_cast<char>(0xf0))),
                             _mm256_set1_epi8(static_cast<char>(0x80)));
   }
-  // Signed bytes plus 128.
+  // Returns signed bytes plus 128.
   [[gnu::always_inline]] static inline Ints to_unsigned(Ints x) {
     return _mm256_xor_si256(x, _mm256_set1_epi32(static_cast<int32_t>(0x80808080U)));
   }
 
-  // Words [0, count) of kLanes rows: put(i, x) gets word i of each row.
+  // Transposes words [0, count) of kLanes rows: put(i, x) gets word i of each row.
   template <class Put>
   [[gnu::always_inline]] static inline void turn(const uint8_t* rows, int64_t stride, int64_t count,
                                                  const Put& put) {
@@ -223,7 +226,7 @@ struct Avx2 : Avx2Integers {
       y[i] = _mm256_unpacklo_epi32(x[i], x[i + 1]);
       y[i + 1] = _mm256_unpackhi_epi32(x[i], x[i + 1]);
     }
-    // x[4 i + j]: word j of each half of rows 4 i to 4 i + 3.
+    // Here x[4 i + j] is word j of each half of rows 4 i to 4 i + 3.
 #pragma GCC unroll 2
     for (int i = 0; i < 8; i += 4) {
       x[i] = _mm256_unpacklo_epi64(y[i], y[i + 2]);
@@ -252,17 +255,17 @@ struct Avx2 : Avx2Integers {
     memcpy(&word, p, sizeof(word));
     return _mm256_set1_epi32(word);
   }
-  // sum + products of x and y: of bytes, x unsigned, or of 16 bits.
+  // Returns sum + products of x and y: of bytes, x unsigned, or of 16 bits.
   [[gnu::always_inline]] static inline Ints add_products(Ints sum, Ints x, Ints y) {
 #if defined(__AVXVNNI__)
-    // The intrinsic makes g++ 12 copy every sum twice.
+    // This is assembly because the intrinsic makes g++ 12 copy every sum twice.
     asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(x), "x"(y));
     return sum;
 #else
     return _mm256_add_epi32(sum, _mm256_madd_epi16(x, y));
 #endif
   }
-  // Per half: the sums of four vectors.
+  // Returns the sums of four vectors for each half.
   [[gnu::always_inline]] static inline Floats sum_four(const float* rows) {
     const __m256 ab = halve(load(rows), load(rows + kLanes));
     const __m256 cd = halve(load(rows + 2 * kLanes), load(rows + 3 * kLanes));
@@ -270,7 +273,7 @@ struct Avx2 : Avx2Integers {
     return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)),
                          _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
   }
-  // Sums of two lanes each of a, then b, alternating.
+  // Returns sums of two lanes each of a, then b, alternating.
   [[gnu::always_inline]] static inline Floats halve(Floats a, Floats b) {
     return _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
   }

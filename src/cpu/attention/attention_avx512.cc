@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a few queries with AVX-512; compiled for it, so nothing else here.
+// Attention of a few queries with AVX-512. The file is compiled for it, so it contains nothing
+// else.
 #include "cpu/attention/attention_avx512_inl.h"
 #include "cpu/attention/attention_codes_x86_inl.h"
 #include "cpu/attention/attention_half_inl.h"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vectors of the x86 kernels of attention, with AVX-512 and its dot products of bytes.
 //
-// Only static functions: each object that includes this is compiled for instructions of its own.
+// The file has static functions only, because each object that includes it is compiled for other
+// instructions.
 #pragma once
 
 #include <immintrin.h>
@@ -17,7 +18,7 @@ struct Avx512 : HighAndLow {
   using Floats = __m512;
   using Ints = __m512i;
   static constexpr int64_t kLanes = 16;
-  static constexpr int kMostQueries = 8;  // of a kernel
+  static constexpr int kMostQueries = 8;  // queries per pass of a kernel
   static constexpr int kSums = 16;        // vectors of floats that kernels keep in registers
 
   // ---- Floats ----
@@ -44,11 +45,11 @@ struct Avx512 : HighAndLow {
   [[gnu::always_inline]] static inline Floats mul(Floats a, Floats b) {
     return _mm512_mul_ps(a, b);
   }
-  // a * b + c
+  // Returns a * b + c.
   [[gnu::always_inline]] static inline Floats fma(Floats a, Floats b, Floats c) {
     return _mm512_fmadd_ps(a, b, c);
   }
-  // b where one is NaN.
+  // Returns b in lanes where one is NaN.
   [[gnu::always_inline]] static inline Floats max(Floats a, Floats b) {
     return _mm512_max_ps(a, b);
   }
@@ -56,21 +57,22 @@ struct Avx512 : HighAndLow {
     return _mm512_castsi512_ps(
         _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff)));
   }
-  // x where y is not 0.
+  // Returns x in lanes where y is not 0, else 0.
   [[gnu::always_inline]] static inline Floats where_any(Floats y, Floats x) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_NEQ_UQ), x);
   }
-  // y * x + c where y is not 0, c elsewhere.
+  // Returns y * x + c where y is not 0, c elsewhere.
   [[gnu::always_inline]] static inline Floats fma_where_any(Floats y, Floats x, Floats c) {
     return _mm512_mask3_fmadd_ps(y, x, c, _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_NEQ_UQ));
   }
-  // x in lanes `begin` to `end`, others elsewhere; either may lie outside the vector.
+  // Returns x in lanes `begin` to `end`, `others` elsewhere; either bound may be outside the
+  // vector.
   [[gnu::always_inline]] static inline Floats lanes_of(Floats x, int64_t begin, int64_t end,
                                                        Floats others) {
     const auto seen = static_cast<__mmask16>(first_lanes(end) & ~first_lanes(begin));
     return _mm512_mask_mov_ps(others, seen, x);
   }
-  // 2^x given p = 2^(x - n) and n in the low bits of `shifted`; 0 where not x > low.
+  // Returns 2^x given p = 2^(x - n) and n in the low bits of `shifted`; 0 unless x > low.
   [[gnu::always_inline]] static inline Floats scale_by_power(Floats p, Floats shifted, Floats x,
                                                              Floats low) {
     const Ints bits = _mm512_add_epi32(_mm512_castps_si512(p),
@@ -91,7 +93,7 @@ struct Avx512 : HighAndLow {
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
   }
-  // The sums of kLanes vectors, which lie one after the other.
+  // Returns the sums of kLanes vectors that are contiguous.
   [[gnu::always_inline]] static inline Floats sum_each(const float* rows) {
     __m512 four[4];
 #pragma GCC unroll 4
@@ -118,7 +120,7 @@ struct Avx512 : HighAndLow {
   [[gnu::always_inline]] static inline Ints sub(Ints a, Ints b) { return _mm512_sub_epi32(a, b); }
   [[gnu::always_inline]] static inline Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
   [[gnu::always_inline]] static inline Ints to_nearest(Floats x) { return _mm512_cvtps_epi32(x); }
-  // Modulo 2^32.
+  // Returns the sum modulo 2^32.
   [[gnu::always_inline]] static inline int32_t sum(Ints x) {
     const Ints half = _mm512_add_epi32(x, _mm512_shuffle_i32x4(x, x, 0x4e));
     const Ints quarter = _mm512_add_epi32(half, _mm512_shuffle_i32x4(half, half, 0xb1));
@@ -126,12 +128,12 @@ struct Avx512 : HighAndLow {
     const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
     return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_srli_epi64(two, 32)));
   }
-  // 16 integers of 16 bits.
+  // Packs 16 integers into 16 bits each.
   [[gnu::always_inline]] static inline __m256i pack16(const Ints* x) {
     return _mm512_cvtepi32_epi16(x[0]);
   }
 
-  // Products of four codes with four integers: the sums of their high and of their low bytes.
+  // The sums of products of four codes with four integers: of their high and of their low bytes.
   struct Sums {
     Ints first, second;
   };
@@ -139,7 +141,7 @@ struct Avx512 : HighAndLow {
     return _mm512_add_epi32(_mm512_slli_epi32(sums.first, 8), sums.second);
   }
 
-  // Keys: unsigned codes of one byte, times a word of a query.
+  // For keys, unsigned codes of one byte are multiplied with a word of a query.
   struct Codes {
     Ints both;
   };
@@ -150,12 +152,12 @@ struct Avx512 : HighAndLow {
     sums.second = add_word_products(sums.second, codes.both, q + 4);
   }
 
-  // Values: signed codes times the weights of their tokens.
+  // For values, signed codes are multiplied with the weights of their tokens.
   struct Weights {
     Ints first, second;
   };
-  // Values lie as [tokens 0-7 of a byte][0-7 of the next][8-15][8-15 of the next]: the weights of
-  // 16 tokens in that order, all high bytes, then all low ones.
+  // Stores the weights of 16 tokens in the order in which values are stored: [tokens 0-7 of a
+  // byte][0-7 of the next][8-15][8-15 of the next]; all high bytes come first, then all low ones.
   [[gnu::always_inline]] static inline void store_weights(uint8_t* p, const Ints* sixteen) {
     const Ints bytes = _mm512_shuffle_epi8(
         sixteen[0],
@@ -173,7 +175,7 @@ struct Avx512 : HighAndLow {
     sums.first = add_products(sums.first, weights.first, codes.both);
     sums.second = add_products(sums.second, weights.second, codes.both);
   }
-  // kLanes columns of the totals of four vectors of values, each of which has four columns.
+  // Returns kLanes columns of the totals of four vectors of values, each of which has four columns.
   [[gnu::always_inline]] static inline Ints columns_of(const int32_t* totals) {
     const __m512 x = to_pairs(load_ints(totals), load_ints(totals + kLanes));
     const __m512 y = to_pairs(load_ints(totals + 2 * kLanes), load_ints(totals + 3 * kLanes));
@@ -188,17 +190,17 @@ struct Avx512 : HighAndLow {
   [[gnu::always_inline]] static inline Ints high_halves(Ints x) {
     return low_halves(_mm512_srli_epi16(x, 4));
   }
-  // 16 * (high half - 8), signed: (x & 0xf0) ^ 0x80.
+  // Returns 16 * (high half - 8), signed: (x & 0xf0) ^ 0x80.
   [[gnu::always_inline]] static inline Ints centred_halves(Ints x) {
     return _mm512_ternarylogic_epi32(x, _mm512_set1_epi8(static_cast<char>(0xf0)),
                                      _mm512_set1_epi8(static_cast<char>(0x80)), 0x6a);
   }
-  // Signed bytes plus 128.
+  // Returns signed bytes plus 128.
   [[gnu::always_inline]] static inline Ints to_unsigned(Ints x) {
     return _mm512_xor_si512(x, _mm512_set1_epi32(static_cast<int32_t>(0x80808080U)));
   }
 
-  // Words [0, count) of kLanes rows: put(i, x) gets word i of each row.
+  // Transposes words [0, count) of kLanes rows: put(i, x) gets word i of each row.
   template <class Put>
   [[gnu::always_inline]] static inline void turn(const uint8_t* rows, int64_t stride, int64_t count,
                                                  const Put& put) {
@@ -211,7 +213,7 @@ struct Avx512 : HighAndLow {
       y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
       y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
     }
-    // x[4 i + j]: word j of each quarter of rows 4 i to 4 i + 3.
+    // Here x[4 i + j] is word j of each quarter of rows 4 i to 4 i + 3.
 #pragma GCC unroll 4
     for (int i = 0; i < 16; i += 4) {
       x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
@@ -240,26 +242,27 @@ struct Avx512 : HighAndLow {
   [[gnu::always_inline]] static inline __mmask16 first_lanes(int64_t count) {
     return static_cast<__mmask16>(count <= 0 ? 0 : count >= 16 ? 0xffff : (1 << count) - 1);
   }
-  // sum + products of unsigned x and signed y. The intrinsic makes g++ 12 copy every sum twice.
+  // Returns sum + products of unsigned x and signed y. It is assembly because the intrinsic makes
+  // g++ 12 copy every sum twice.
   [[gnu::always_inline]] static inline Ints add_products(Ints sum, Ints x, Ints y) {
     asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
     return sum;
   }
-  // The same with a word for all lanes, which the instruction broadcasts by itself.
+  // Does the same with one word for all lanes, which the instruction broadcasts by itself.
   [[gnu::always_inline]] static inline Ints add_word_products(Ints sum, Ints x, const uint8_t* y) {
     const auto& word = *reinterpret_cast<const uint8_t(*)[4]>(y);
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(word));
     return sum;
   }
-  // Sums of two lanes each of a, then b, alternating.
+  // Returns sums of two lanes each of a, then b, alternating.
   [[gnu::always_inline]] static inline Floats halve(Floats a, Floats b) {
     return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   }
-  // Quarters 0 + 1 and 2 + 3 of a, then of b.
+  // Returns quarters 0 + 1 and 2 + 3 of a, then of b.
   [[gnu::always_inline]] static inline Floats add_quarters(Floats a, Floats b) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
   }
-  // Per quarter: sums of neighbours of a, then of b.
+  // Returns for each quarter the sums of neighbours of a, then of b.
   [[gnu::always_inline]] static inline Floats to_pairs(Ints a, Ints b) {
     const __m512 x = _mm512_castsi512_ps(a), y = _mm512_castsi512_ps(b);
     return _mm512_castsi512_ps(

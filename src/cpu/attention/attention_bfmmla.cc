@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefill attention with ARM's matrix multiplications, of bytes for scores and of bfloat16 for
-// values; compiled for them, so nothing else here.
+// values. The file is compiled for them, so it contains nothing else.
 //
-// Softmax raises e to the scores, and with them their errors: queries and keys are 16-bit integers,
-// high and low bytes apart, of whose four products the smallest is left out. Sums are exact, and
-// three products of bytes take as long as one and a half of bfloat16. Probabilities
-// and values are averaged, and so are their errors: bfloat16.
+// Softmax raises e to the scores, and with them their errors: so queries and keys are 16-bit
+// integers, high and low bytes separate, and the smallest of their four products is left out. Sums
+// are exact, and three products of bytes take as long as one and a half of bfloat16. Probabilities
+// and values are averaged, and so are their errors: bfloat16 suffices.
 //
 // An operand of the instructions is two rows of 8 bytes: 8 columns or 4 bfloat16. The keys and
 // values of a cut (256 keys) are converted once for all queries of a tile: keys to strips of eight,
 // [2 parts][dim / 8][4 key pairs][2][8]; values to strips of eight columns, [keys / 4][4 column
-// pairs][2][4]. Queries go through a cut ten at a time (a subtile), [2 parts][dim / 8][5 query
+// pairs][2][4]. Queries go through a cut in groups of ten (a subtile), [2 parts][dim / 8][5 query
 // pairs][2][8]: their scores, their probabilities as operands [keys / 4][5][2][4], and their sums,
 // which are kept scaled to the largest score so far (online softmax: FlashAttention, section 3.1).
 // Five pairs by four are 20 sums in registers, with nine loads for 20 products.
@@ -25,14 +25,14 @@ constexpr int64_t kSubtile = 2 * kQueryPairs, kStrip = 2 * kStripPairs;
 constexpr int64_t kQuads = (kSubtile + 3) / 4;  // of a subtile, rounded up
 static_assert(kPrefillQueries % kSubtile == 0 && kSubtile <= 10);
 
-// The scratch memory, cut up. Sizes are counted in prefill_scratch_floats(). dim: head_dim rounded
-// up to 8.
+// The parts of the scratch memory. Their sizes are counted in prefill_scratch_floats(). dim is
+// head_dim rounded up to 8.
 struct Scratch {
   float* out;          // [queries, dim]
   float* maximum;      // [queries]
   float* sum;          // [queries]
   float* query_scale;  // [queries]
-  float* key_scale;    // [256 / 16], of pages
+  float* key_scale;    // [256 / 16], one per page
   float* scores;       // [5 query pairs][256 / 4][2][4]
   float* rows;         // [16, dim]
   int8_t* q;           // [queries / 10][2 parts][dim / 8][5][2][8]
@@ -56,25 +56,25 @@ static inline Scratch cut_scratch(float* memory, int64_t dim) {
   return s;
 }
 
-// To the nearest, ties away from zero: half the time of the conversion instruction.
+// Rounds to the nearest, ties away from zero, in half the time of the conversion instruction.
 [[gnu::always_inline]] static inline uint16x8_t round_pair(float32x4_t first, float32x4_t second) {
   return vrshrn_high_n_u32(vrshrn_n_u32(vreinterpretq_u32_f32(first), 16),
                            vreinterpretq_u32_f32(second), 16);
 }
 
-// A zero that the compiler does not know: otherwise it shares one register for all sums at first
-// and moves them about in the loop.
+// Returns a zero that the compiler does not know: otherwise it shares one register for all sums at
+// first and moves them about in the loop.
 [[gnu::always_inline]] static inline float32x4_t fresh_zero() {
   float32x4_t v;
   asm volatile("movi %0.4s, #0" : "=w"(v));
   return v;
 }
 
-// sum[p][j]: (row 0, column 0), (0, 1), (1, 0), (1, 1) of query pair p and the strip's pair j.
+// sum[p][j] has (row 0, column 0), (0, 1), (1, 0), (1, 1) of query pair p and the strip's pair j.
 struct TileSums {
   float32x4_t sum[kQueryPairs][kStripPairs];
 
-  // Columns 4 * half to 4 * half + 3 of a row of pair p.
+  // Returns columns 4 * half to 4 * half + 3 of a row of pair p.
   [[gnu::always_inline]] float32x4_t row(int p, int row, int half) const {
     const float64x2_t a = vreinterpretq_f64_f32(sum[p][2 * half]);
     const float64x2_t b = vreinterpretq_f64_f32(sum[p][2 * half + 1]);
@@ -82,7 +82,7 @@ struct TileSums {
   }
 };
 
-// x [steps][5][2][4] times y [steps][4][2][4]; an even number of steps.
+// Multiplies x [steps][5][2][4] with y [steps][4][2][4]; the number of steps is even.
 [[gnu::always_inline]] static inline void multiply(const uint16_t* x, const uint16_t* y,
                                                    int64_t steps, TileSums& result) {
   float32x4_t sum[kQueryPairs][kStripPairs];
@@ -120,7 +120,7 @@ struct TileSums {
   }
 }
 
-// ---- Keys and values to operands ----
+// ---- Conversion of keys and values to operands ----
 
 static inline int64_t size_of_group(const KvPageLayout& layout, int64_t group) {
   return smaller(layout.head_dim - group * kKvGroup, kKvGroup);
@@ -143,7 +143,7 @@ static inline void bfloat_row(const uint8_t* from, int64_t head_dim, float* to) 
   for (; i < head_dim; ++i) memcpy(reinterpret_cast<uint8_t*>(to + i) + 2, from + 2 * i, 2);
 }
 
-// to[0 .. 7] = base + scale * code.
+// Sets to[0 .. 7] = base + scale * code.
 [[gnu::always_inline]] static inline void eight_floats(int16x8_t codes, float scale, float base,
                                                        float* to) {
   const float32x4_t low = vcvtq_f32_s32(vmovl_s16(vget_low_s16(codes)));
@@ -158,7 +158,7 @@ static inline float half_of(const uint8_t* page, int64_t index) {
   return static_cast<float>(half);
 }
 
-// Row `token` of a page of keys of quantized type.
+// Decodes row `token` of a page of keys of a quantized type.
 static inline void code_row(const KvPageLayout& layout, const uint8_t* page, int64_t token,
                             float* to) {
   const bool int4 = layout.type == KvType::kInt4;
@@ -191,7 +191,8 @@ static inline void code_row(const KvPageLayout& layout, const uint8_t* page, int
   }
 }
 
-// The page's rows as floats [16, dim]; tokens outside [low, high) and padding columns are zero.
+// Converts the page's rows to floats [16, dim]; tokens outside [low, high) and padding columns are
+// zero.
 static inline void page_rows(const KvPageLayout& layout, const uint8_t* page, int64_t low,
                              int64_t high, int64_t dim, float* rows) {
   for (int64_t t = 0; t < kPageTokens; ++t) {
@@ -211,7 +212,7 @@ static inline void page_rows(const KvPageLayout& layout, const uint8_t* page, in
 
 constexpr float kLargest16 = 32512;  // 127 * 256: high bytes stay in -127 to 127
 
-// Of the magnitudes of n values, a multiple of 8.
+// Returns the largest magnitude of n values, a multiple of 8.
 static inline float largest_of(const float* x, int64_t n) {
   float32x4_t top0 = vdupq_n_f32(0), top1 = top0;
   for (int64_t i = 0; i < n; i += 8) {
@@ -227,20 +228,20 @@ static inline float largest_of(const float* x, int64_t n) {
   return vmovn_high_s32(vmovn_s32(low), high);
 }
 
-// Two rows times their factors to operands of both parts: [dim / 8][kPairs][2][8] each, the low
-// bytes behind all of the high ones.
+// Converts two rows times their factors to operands of both parts: [dim / 8][kPairs][2][8] each,
+// the low bytes behind all of the high ones.
 template <int kPairs>
 static inline void pack_pair(const float* first, const float* second, const float* factors,
                              int64_t dim, int8_t* to) {
   for (int64_t c = 0; c < dim; c += 8, to += 16 * kPairs) {
     const int16x8_t x = eight_codes(first + c, factors[0]), y = eight_codes(second + c, factors[1]);
     vst1q_s8(to, vrshrn_high_n_s16(vrshrn_n_s16(x, 8), y, 8));
-    // What is left, modulo 256: -128 to 127.
+    // The rest, modulo 256, is -128 to 127.
     vst1q_s8(to + 2 * kPairs * dim, vmovn_high_s16(vmovn_s16(x), y));
   }
 }
 
-// keys: of the page's first strip. Returns what codes are to be multiplied with.
+// Packs a page's keys; `keys` is where its first strip goes. Returns the factor of the codes.
 static inline float pack_keys(const float* rows, int64_t dim, int8_t* keys) {
   const float largest = largest_of(rows, kPageTokens * dim);
   const float factor = largest > 0 ? kLargest16 / largest : 0;
@@ -253,14 +254,15 @@ static inline float pack_keys(const float* rows, int64_t dim, int8_t* keys) {
   return largest / kLargest16;
 }
 
-// Where the operand of columns `column` and column + 1 for keys [4 * step, 4 * step + 4) lies.
+// Returns where the operand of columns `column` and column + 1 is for keys [4 * step, 4 * step +
+// 4).
 [[gnu::always_inline]] static inline uint16_t* values_at(uint16_t* values, int64_t column,
                                                          int64_t step) {
   return values + column / kStrip * kStrip * kSplitKeys +
          (step * kStripPairs + column % kStrip / 2) * 8;
 }
 
-// Rows of floats, keys [4 * step, 4 * step + 16) of the cut.
+// Packs rows of floats, keys [4 * step, 4 * step + 16) of the cut.
 static inline void pack_values(const float* rows, int64_t dim, int64_t step, uint16_t* values) {
   for (int64_t quad = 0; quad < kPageTokens / 4; ++quad, rows += 4 * dim) {
     for (int64_t c = 0; c < dim; c += 4) {
@@ -279,7 +281,7 @@ static inline void pack_values(const float* rows, int64_t dim, int64_t step, uin
   }
 }
 
-// Two columns of 8 tokens: base + scale * code, with scales and bases of these tokens.
+// Writes two columns of 8 tokens, base + scale * code, with scales and bases of these tokens.
 [[gnu::always_inline]] static inline void put_columns(int16x8_t first, int16x8_t second,
                                                       const float32x4_t* scale,
                                                       const float32x4_t* base, uint16_t* to) {
@@ -292,7 +294,7 @@ static inline void pack_values(const float* rows, int64_t dim, int64_t step, uin
             round_pair(vfmaq_f32(base[1], a1, scale[1]), vfmaq_f32(base[1], b1, scale[1])));
 }
 
-// 16 halves from `halves` on, 0 for tokens outside [low, high).
+// Loads 16 halves from `halves` on, with 0 for tokens outside [low, high).
 static inline void masked_halves(const uint8_t* halves, int64_t low, int64_t high,
                                  float32x4_t* out) {
   float floats[kPageTokens];
@@ -302,7 +304,8 @@ static inline void masked_halves(const uint8_t* halves, int64_t low, int64_t hig
   for (int i = 0; i < 4; ++i) out[i] = vld1q_f32(floats + 4 * i);
 }
 
-// The same from pages of codes, whose order of values is almost that of operands.
+// Does the same as pack_values() with pages of codes, whose order of values is almost that of
+// operands.
 static inline void pack_value_codes(const KvPageLayout& layout, const uint8_t* page, int64_t low,
                                     int64_t high, int64_t step, uint16_t* values) {
   const bool int4 = layout.type == KvType::kInt4;
@@ -336,9 +339,9 @@ static inline void pack_value_codes(const KvPageLayout& layout, const uint8_t* p
   }
 }
 
-// All keys and values of a cut that some query of the tile sees, by pages. The scale of a page's
-// keys is that of all it has so far, also of those that the tile does not see: how rows are cut
-// into tiles must not show in a single bit.
+// Packs all keys and values of a cut that some query of the tile attends to, page by page. The
+// scale of a page's keys is that of all keys it has so far, including those that the tile does not
+// attend to: how rows are divided into tiles must not change a single bit.
 [[gnu::noinline]] static void pack_cut(const AttentionArgs& a, const AttentionTile& tile,
                                        const CutRange& range, int64_t dim, const Scratch& s) {
   for (int64_t at = range.first / kPageTokens * kPageTokens; at < range.end; at += kPageTokens) {
@@ -356,8 +359,8 @@ static inline void pack_value_codes(const KvPageLayout& layout, const uint8_t* p
   }
 }
 
-// The tile's queries as operands, and their scales times `scale`; those that are missing in the
-// last ten, and padding columns, are zero.
+// Packs the tile's queries as operands, and their scales times `scale`; queries missing in the last
+// ten, and padding columns, are zero.
 static void pack_queries(const AttentionArgs& a, const AttentionTile& tile, int64_t queries,
                          int64_t dim, float scale, const Scratch& s) {
   int64_t row = tile.first_row, head = 0;
@@ -390,19 +393,19 @@ static void pack_queries(const AttentionArgs& a, const AttentionTile& tile, int6
 
 // ---- Softmax ----
 
-// f for each query pair, in registers.
+// Calls f for each query pair, in registers.
 template <class Fn>
 [[gnu::always_inline]] static inline void for_pairs(Fn&& f) {
 #pragma GCC unroll 6
   for (int i = 0; i < kQueryPairs; ++i) f(i);
 }
 
-// 2^(x - base) rounded to bfloat16 for four keys of each query, for scores x <= base; below 2^-125,
-// something as small, and at most 2^-127 zero: a key that a query does not see must not show, and
-// sums of products are rounded to odd, so that the smallest number would. scores: [5 pairs][256 /
-// 4][2][4]. Probabilities are rounded to 8 bits anyway:
-// halves are precise enough on the way there, and take half as many instructions as floats. Step by
-// step for all pairs, as the processor cannot look ahead far enough to do them side by side.
+// Computes 2^(x - base), rounded to bfloat16, for four keys of each query, for scores x <= base.
+// Results below 2^-125 become something as small, and those of at most 2^-127 become zero: a masked
+// key must not show, and since sums of products are rounded to odd, even the smallest number would.
+// scores: [5 pairs][256 / 4][2][4]. Probabilities are rounded to 8 bits anyway: halves are precise
+// enough on the way there, and take half as many instructions as floats. Each step is done for all
+// pairs before the next, as the processor cannot look far enough ahead to overlap whole pairs.
 [[gnu::always_inline]] static inline void exp2_bf16(const float* scores, const float32x4_t* base,
                                                     uint16x8_t* result) {
   // Adding this rounds to an integer, left in the low bits, plus the difference of the biases of
@@ -425,7 +428,7 @@ template <class Fn>
     r[i] = vsubq_f16(x[i], r[i]);
     result[i] = vshlq_n_u16(vreinterpretq_u16_f16(p[i]), 7);
   });
-  // Error below 1.1e-4 for |r| <= 1/2, and 2^0 is 1.
+  // The error is below 1.1e-4 for |r| <= 1/2, and 2^0 is 1.
   for_pairs([&](int i) __attribute__((always_inline)) {
     p[i] = vfmaq_f16(vdupq_n_f16(2.42211207e-1F), vdupq_n_f16(5.50073570e-2F), r[i]);
   });
@@ -440,7 +443,7 @@ template <class Fn>
   });
 }
 
-// Keys [begin, end) of the cut.
+// The visible keys [begin, end) of the cut.
 struct Seen {
   int64_t begin, end;
 };
@@ -449,8 +452,8 @@ static inline Seen seen_by(const AttentionArgs& a, const CutRange& range, int64_
           smaller(position + 1 - range.base, kSplitKeys)};
 }
 
-// Scores of keys in [from, to) that a query does not see become kNoScore. Later queries see no
-// earlier keys than those before them, and no fewer at the end.
+// Sets scores of keys in [from, to) that are masked for a query to kNoScore. Later queries attend
+// to no earlier keys than those before them, and to no fewer at the end.
 static inline void hide_keys(const Seen* seen, int64_t from, int64_t to, float* scores) {
   const int64_t all_begin = (seen[kSubtile - 1].begin + 3) / 4 * 4;
   const int64_t all_end = seen[0].end / 4 * 4;
@@ -471,15 +474,17 @@ static inline void hide_keys(const Seen* seen, int64_t from, int64_t to, float* 
   }
 }
 
-// 1 in bfloat16. The compiler must not know: g++ 12 writes constants of this type as halves.
+// Returns 1 in bfloat16. The compiler must not know that it is a constant: g++ 12 writes constants
+// of this type as halves.
 [[gnu::always_inline]] static inline bfloat16x8_t bf16_ones() {
   uint16x8_t v;
   asm("dup %0.8h, %w1" : "=w"(v) : "r"(0x3f80));
   return vreinterpretq_bf16_u16(v);
 }
 
-// Scores [from, to) (multiples of 8) of ten queries, [5 pairs][keys / 4][2][4], become operands
-// of probabilities relative to the largest score so far. weights: what older sums are worth.
+// Converts scores [from, to) (multiples of 8) of ten queries, [5 pairs][keys / 4][2][4], to
+// operands of probabilities relative to the largest score so far. `weights` gets the factors of the
+// older sums.
 [[gnu::noinline]] static void softmax(const float* scores, int64_t from, int64_t to, bool first,
                                       float* maximum, float* sum, float* weights, uint16_t* p) {
   float32x4_t top[kSubtile];
@@ -502,10 +507,10 @@ static inline void hide_keys(const Seen* seen, int64_t from, int64_t to, float* 
     const float32x4_t now = vmaxq_f32(vld1q_f32(highest + i), old);
     vst1q_f32(highest + i, now);
     vst1q_f32(weights + i, exp2_f32(vsubq_f32(old, now)));
-    // A query that has seen nothing: its probabilities are to vanish.
+    // The probabilities of a query that has attended to nothing must become 0.
     vst1q_f32(base + i, vbslq_f32(vcgtq_f32(now, none), now, vdupq_n_f32(0)));
   }
-  float wrong[kQuads * 4];  // NaN where a score was none, or infinite
+  float wrong[kQuads * 4];  // NaN if a score was NaN or infinite
   for (int64_t i = 0; i < kSubtile; ++i) {
     maximum[i] = highest[i];
     wrong[i] = nan_unless_finite(highest[i]);
@@ -541,7 +546,7 @@ static inline void hide_keys(const Seen* seen, int64_t from, int64_t to, float* 
 
 using IntegerSums = int32x4_t[kQueryPairs][kStripPairs];
 
-// sum += x y over `dim` columns.
+// Adds x times y over `dim` columns to sum.
 [[gnu::always_inline]] static inline void add_products(const int8_t* x, const int8_t* y,
                                                        int64_t dim, IntegerSums& sum) {
 #pragma GCC unroll 1
@@ -560,7 +565,7 @@ using IntegerSums = int32x4_t[kQueryPairs][kStripPairs];
   }
 }
 
-// Scores of keys [from, to) of the cut. Sums are below 2^31 up to a head of 256.
+// Computes the scores of keys [from, to) of the cut. Sums are below 2^31 up to a head of 256.
 [[gnu::noinline]] static void score_keys(const int8_t* q, const float* query_scale,
                                          const int8_t* keys, const float* key_scale, int64_t from,
                                          int64_t to, int64_t dim, float* scores) {
@@ -585,7 +590,7 @@ using IntegerSums = int32x4_t[kQueryPairs][kStripPairs];
     }
     add_products(q + q_part, strip, dim, sum);
     add_products(q, strip + part, dim, sum);
-    // 256 for each low part: what was added last is in units of 256.
+    // Each low part has a factor of 256: the products added last are in units of 256.
     const float unit = 256 * key_scale[key / kPageTokens];
 #pragma GCC unroll 6
     for (int p = 0; p < kQueryPairs; ++p) {
@@ -602,7 +607,7 @@ using IntegerSums = int32x4_t[kQueryPairs][kStripPairs];
   }
 }
 
-// Adds the values of keys [from, to) to out [10, dim], which is not read at first.
+// Adds the values of keys [from, to) to out [10, dim], which is not read if `first`.
 [[gnu::noinline]] static void add_values(const uint16_t* p, const uint16_t* values, int64_t from,
                                          int64_t to, const float* weights, bool first, int64_t dim,
                                          float* out) {
@@ -622,7 +627,8 @@ using IntegerSums = int32x4_t[kQueryPairs][kStripPairs];
   }
 }
 
-// Queries [query, query + 10) of the tile; beyond the last, its own mask.
+// Attends queries [query, query + 10) of the tile to a cut; those past the last get the last one's
+// mask.
 static void attend_cut(const AttentionArgs& a, const AttentionTile& tile, const CutRange& range,
                        int64_t query, int64_t dim, const Scratch& s) {
   Seen seen[kSubtile];

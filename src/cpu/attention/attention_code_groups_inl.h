@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of codes that share a scale.
 //
-// Only static functions: each object that includes this is compiled for instructions of its own.
+// The file has static functions only, because each object that includes it is compiled for other
+// instructions.
 #pragma once
 
 #include "cpu/attention/attention_cut_inl.h"
@@ -9,12 +10,12 @@
 namespace spillway {
 namespace {
 
-// Elements of a group, which is kKvGroup but for the last of a head.
+// Returns the number of elements of a group, which is kKvGroup except for the last of a head.
 static inline int64_t group_size(const KvPageLayout& layout, int64_t group) {
   return smaller(layout.head_dim - group * kKvGroup, kKvGroup);
 }
 
-// Scales (or mins) of 16 tokens.
+// Loads the scales (or minima) of 16 tokens.
 template <class V>
 [[gnu::always_inline]] static inline void load_sixteen(const uint8_t* halves, float* out) {
 #pragma GCC unroll 4
@@ -23,11 +24,11 @@ template <class V>
   }
 }
 
-// int4 codes are 0 to 15, and what integers lost in rounding would be multiplied with all of that.
-// This is taken off the codes by subtracting as many sums of the integers, and comes with the
+// int4 codes are 0 to 15, and would multiply the rounding errors of integers by as much. So this
+// mean is taken off the codes, by subtracting that many sums of the integers, and added to the
 // minimum of a group instead, whose factors are exact.
 constexpr int32_t kInt4Mean = 8;
-// Of 16 tokens: minima become means.
+// Turns the minima of 16 tokens into means.
 template <class V>
 [[gnu::always_inline]] static inline void add_means(const float* scales, float* mins) {
 #pragma GCC unroll 2
@@ -36,7 +37,7 @@ template <class V>
   }
 }
 
-// Modulo 2^32: what is no number became any integer.
+// Multiplies modulo 2^32: NaN became an arbitrary integer.
 static inline int32_t times(int32_t a, int32_t b) {
   return static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
 }

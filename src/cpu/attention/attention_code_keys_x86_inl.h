@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of queries for keys of int8 or int4 on x86, with any of its sets of vectors `V`.
+// Computes scores of queries for keys of int8 or int4 on x86, with any of its sets of vectors `V`.
 //
-// A page is turned so that lanes are keys, four bytes of each: no sums across lanes, and a query's
-// operand is a broadcast word. Turning costs four shuffles per line of 64 bytes, once for all
-// queries. Bytes of int4 stay whole until they are multiplied: a load and three instructions for
-// what two loads would read, and half of what is stored.
+// A page is transposed so that lanes are keys, four bytes of each: no sums across lanes are needed,
+// and a query's operand is a broadcast word. Transposing costs four shuffles per line of 64 bytes,
+// once for all queries. Bytes of int4 stay whole until they are multiplied: one load and three
+// instructions replace two loads, and half as much is stored.
 //
-// Only static functions: each object that includes this is compiled for instructions of its own.
+// The file has static functions only, because each object that includes it is compiled for other
+// instructions.
 #pragma once
 
 #include "cpu/attention/attention_code_groups_inl.h"
@@ -15,21 +16,21 @@
 namespace spillway {
 namespace {
 
-constexpr int64_t kWordBytes = 4 * kPageTokens;  // a word of each key of a turned page
-// Of a query: a constant, so that a loop over words has one address.
+constexpr int64_t kWordBytes = 4 * kPageTokens;  // a word of each key of a transposed page
+// The operand bytes of a query, as a constant, so that a loop over words has one address.
 constexpr int64_t kOperandBytes = 2 * kMostGroups * kKvGroup;
 
 struct RoundedQuery {
   float scale[kMostGroups], sum[kMostGroups];
-  int32_t start[kMostGroups];  // of a sum of products
+  int32_t start[kMostGroups];  // start value of a sum of products
 };
 struct RoundedQueries {
   RoundedQuery query[kTileQueries];
   uint8_t* operands;  // [queries, kOperandBytes]
 };
 
-// A group of a query, four elements and four again as words of a row have them: for int4 those of
-// the low halves of a word, then those of its high halves.
+// Orders a group of a query, four elements and four again, as the words of a row have them: for
+// int4 those of the low halves of a word, then those of its high halves.
 template <bool kInt4>
 static inline void order_group(const float* q, int64_t size, float* out) {
   constexpr size_t kFour = 4 * sizeof(float);
@@ -40,7 +41,7 @@ static inline void order_group(const float* q, int64_t size, float* out) {
   }
 }
 
-// One query as operands: two words for four elements.
+// Converts one query to operands: two words for four elements.
 template <class V, bool kInt4>
 static inline RoundedQuery round_query(const KvPageLayout& layout, const float* q, uint8_t* out) {
   RoundedQuery rounded;
@@ -56,7 +57,7 @@ static inline RoundedQuery round_query(const KvPageLayout& layout, const float* 
       check = V::fma(value, V::set(0), check);
     }
     const float largest = V::largest(top);
-    // NaN where an element is not finite: no score is a number then.
+    // This is NaN if an element is not finite, and then so is every score.
     rounded.scale[g] = largest / kLargestQuery + V::sum(check);
     rounded.sum[g] = V::sum(sum);
     const float inverse = largest > 1e-30F ? kLargestQuery / largest : 0;
@@ -72,13 +73,13 @@ static inline RoundedQuery round_query(const KvPageLayout& layout, const float* 
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 2 * i),
                           V::split_query(V::pack16(sixteen)));
     }
-    // Codes of int8 were made unsigned.
+    // This makes up for the codes of int8, which were made unsigned.
     rounded.start[g] = times(kInt4 ? -kInt4Mean : -128, V::sum(total));
   }
   return rounded;
 }
 
-// A page of keys as [row_bytes / 4, 16 keys, 4 bytes], those of int8 unsigned.
+// Transposes a page of keys to [row_bytes / 4, 16 keys, 4 bytes]; those of int8 become unsigned.
 template <class V, bool kInt4>
 [[gnu::noinline]] static void turn_page(const KvPageLayout& layout, const uint8_t* page,
                                         uint8_t* out) {
@@ -97,8 +98,8 @@ template <class V, bool kInt4>
   }
 }
 
-// Adds a group of elements, `words` words of a turned page, to the scores of Q queries for 16 keys:
-// scores += (dot * query_scale) * scales + query_sum * means.
+// Adds a group of elements, `words` words of a transposed page, to the scores of Q queries for 16
+// keys: scores += (dot * query_scale) * scales + query_sum * means.
 template <class V, bool kInt4, int Q>
 [[gnu::noinline]] static void score_group(const uint8_t* turned, int64_t words, const uint8_t* q,
                                           const RoundedQuery* queries, int64_t group,
@@ -135,12 +136,12 @@ template <class V, bool kInt4, int Q>
   }
 }
 
-// Scores of `count` queries of a kv head for a page. turned: memory for its codes.
+// Computes the scores of `count` queries of a KV head for a page. `turned` is memory for its codes.
 template <class V, bool kInt4>
 static inline void score_page(const KvPageLayout& layout, const uint8_t* page,
                               const uint8_t* operands, const RoundedQuery* queries, int64_t count,
                               uint8_t* turned, float* scores, KeysAhead& ahead) {
-  constexpr int64_t kCodes = kInt4 ? 8 : 4;  // of a word
+  constexpr int64_t kCodes = kInt4 ? 8 : 4;  // per word
   ahead.step();
   turn_page<V, kInt4>(layout, page, turned);
   for (int64_t g = 0; g < layout.groups; ++g) {

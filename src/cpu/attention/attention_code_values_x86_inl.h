@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weighted sums of values of int8 or int4 on x86, with any of its sets of vectors `V`.
+// Computes weighted sums of values of int8 or int4 on x86, with any of its sets of vectors `V`.
 //
-// The codes of a byte's tokens lie together: multiplied with the tokens' weights as they are, a
+// The codes of a byte's tokens are stored together: multiplied with the tokens' weights in place, a
 // vector of codes stays a vector of sums over all pages of the cut. The unit of a query's weights
 // is that of the whole cut.
 //
-// Only static functions: each object that includes this is compiled for instructions of its own.
+// The file has static functions only, because each object that includes it is compiled for other
+// instructions.
 #pragma once
 
 #include "cpu/attention/attention_code_groups_inl.h"
@@ -14,9 +15,9 @@
 namespace spillway {
 namespace {
 
-constexpr int64_t kStepPages = 4;  // how often memory is asked for what comes next
+constexpr int64_t kStepPages = 4;  // the pages between prefetches
 
-// Sums of a group's values: 2 kinds of 32 columns or one of 64, times 4 lanes.
+// The sums of a group's values: 2 kinds of 32 columns or one of 64, times 4 lanes.
 constexpr int64_t kTotals = kKvGroup * 4;
 
 struct ValueScratch {
@@ -32,7 +33,7 @@ struct ValueScratch {
 enum class CodeKind { kBytes, kLowHalves, kHighHalves };
 constexpr float kHighUnit = 1.0F / 16;
 
-// Weighted sums of the codes in S vectors of each page, at byte `at` of it, for Q queries.
+// Adds up weighted codes in S vectors of each page, at byte `at` of it, for Q queries.
 template <class V, CodeKind kKind, int Q, int S>
 [[gnu::noinline]] static void add_codes(const uint8_t* const* pages, int64_t count, int64_t at,
                                         const uint8_t* weights, int32_t* totals, Ahead& ahead) {
@@ -68,7 +69,7 @@ template <class V, CodeKind kKind, int Q, int S>
   }
 }
 
-// All columns of a group of one kind.
+// Does all columns of a group of one kind.
 template <class V, CodeKind kKind, int Q>
 [[gnu::noinline]] static void add_group(const uint8_t* const* pages, int64_t count, int64_t at,
                                         int64_t columns, const uint8_t* weights, int32_t* totals,
@@ -85,13 +86,13 @@ template <class V, CodeKind kKind, int Q>
   }
 }
 
-// What a query's integers stand for: an element is unit * (sum of products - excess) + offset.
+// The meaning of a query's integers: an element is unit * (sum of products - excess) + offset.
 struct WeightUnit {
   float unit, offset;
   int32_t excess;
 };
 
-// The totals of `columns` columns as elements.
+// Converts the totals of `columns` columns to elements.
 template <class V>
 static inline void finish_columns(const int32_t* totals, int64_t columns, const WeightUnit& w,
                                   float* out) {
@@ -102,12 +103,13 @@ static inline void finish_columns(const int32_t* totals, int64_t columns, const 
   }
 }
 
-// A query's probabilities times the scales of V.
+// Facts about a query's probabilities times the scales of V.
 struct Products {
-  float largest;  // NaN where one is no number
-  float offset;   // probabilities times means
+  float largest;  // NaN if a product is NaN
+  float offset;   // sum of probabilities times means
 };
-// Scales of keys that were never stored may be NaN; their probability is 0.
+// Multiplies probabilities with scales. Scales of keys that were never stored may be NaN; their
+// probability is 0.
 template <class V, bool kInt4>
 static inline Products multiply(const float* p, const float* scales, const float* means,
                                 int64_t pages, float* products) {
@@ -123,11 +125,12 @@ static inline Products multiply(const float* p, const float* scales, const float
   return {V::largest(top) + V::sum(check), V::sum(sum)};
 }
 
-// Products as 16-bit integers, [pages, 64 bytes].
+// Converts products to 16-bit integers, [pages, 64 bytes].
 template <class V, bool kInt4>
 static inline WeightUnit round_products(const Products& all, const float* products, int64_t pages,
                                         uint8_t* weights) {
-  // Below this its inverse overflows, and it is nothing beside the largest probability's 1.
+  // Below this limit the inverse would overflow, and it is negligible beside the largest
+  // probability, which is 1.
   const auto factor = V::set(all.largest > 1e-30F ? V::kLargestWeight / all.largest : 0);
   auto total = V::set_ints(0);
   for (int64_t page = 0; page < pages; ++page, products += kPageTokens, weights += 64) {
@@ -143,7 +146,8 @@ static inline WeightUnit round_products(const Products& all, const float* produc
   return {all.largest / V::kLargestWeight, all.offset, kInt4 ? times(kInt4Mean, V::sum(total)) : 0};
 }
 
-// Values of a kv head for `queries` queries, whose probabilities begin at the cut's first page.
+// Adds the values of a KV head for `queries` queries, whose probabilities begin at the cut's first
+// page.
 template <class V, bool kInt4>
 static inline void add_head(const AttentionArgs& a, const uint8_t* const* pages, int64_t count,
                             int64_t queries, const float* p, const ValueScratch& s, float* out,
@@ -154,7 +158,7 @@ static inline void add_head(const AttentionArgs& a, const uint8_t* const* pages,
     const int64_t at = a.layout.codes_at + g * kGroupBytes * kPageTokens;
     for (int64_t first = 0; first < queries; first += V::kMostQueries) {
       const int64_t chunk = smaller(queries - first, V::kMostQueries);
-      // One query after the other would wait for its own sums across lanes.
+      // Queries are done in chunks because a single one would wait for its own sums across lanes.
       Products products[V::kMostQueries];
       for (int64_t i = 0; i < chunk; ++i) {
         products[i] =
@@ -191,7 +195,7 @@ static inline void add_head(const AttentionArgs& a, const uint8_t* const* pages,
   }
 }
 
-// Scales and means of V of a kv head's keys, from the first page on.
+// Loads the scales and means of V of a KV head's keys, from the first page on.
 template <class V, bool kInt4>
 static inline void load_value_scales(const KvPageLayout& layout, const uint8_t* const* pages,
                                      int64_t count, const ValueScratch& s) {

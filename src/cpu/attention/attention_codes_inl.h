@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a few queries over quantized pages, with the codes as they lie: nothing is expanded
-// into memory, and values are not turned. For processors without kernels of their own.
+// Attention of a few queries over quantized pages, with the codes as they are stored: nothing is
+// expanded into memory, and values are not transposed. For processors without kernels of their own.
 //
-// Scores: a code times its query element, then the group's scale once. Values: the tokens of a byte
-// lie together, so lanes are tokens; each pair of bytes has a vector of sums that stays from page
-// to page, and lanes are added up once, at the end of the cut.
+// Scores multiply each code with its query element, and then the sum once with the group's scale.
+// For values, the tokens of a byte are stored together, so lanes are tokens; each pair of bytes has
+// a vector of sums that stays from page to page, and lanes are added up once, at the end of the
+// cut.
 #if defined(SPILLWAY_CPU_ATTENTION_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPILLWAY_CPU_ATTENTION_CODES_INL_H_
 #undef SPILLWAY_CPU_ATTENTION_CODES_INL_H_
@@ -20,14 +21,14 @@ namespace HWY_NAMESPACE {
 
 inline constexpr int64_t kMostGroups = 4;  // of a head of 256
 
-// The F16 scales (or minima) of a page's groups, 16 tokens each.
+// Loads the F16 scales (or minima) of a page's groups, 16 tokens each.
 HWY_INLINE void page_scales(const uint8_t* at, int64_t groups, float* HWY_RESTRICT out) {
   for (int64_t i = 0; i < groups * kPageTokens; i += kLanes) {
     hn::Store(load_f16(at + 2 * i), FloatTag(), out + i);
   }
 }
 
-// acc + the codes of kLanes bytes times queries: of one group's row, at byte i.
+// Returns acc + the codes of kLanes bytes times queries, for one group's row at byte i.
 template <bool kInt4>
 HWY_INLINE FloatVec add_codes(const uint8_t* HWY_RESTRICT codes, const float* HWY_RESTRICT q,
                               int64_t i, FloatVec acc) {
@@ -47,7 +48,7 @@ HWY_INLINE FloatVec add_codes(const uint8_t* HWY_RESTRICT codes, const float* HW
   }
 }
 
-// Scores of one query for the 16 keys of a page. q_sums: of the query's groups.
+// Computes the scores of one query for the 16 keys of a page. q_sums: those of the query's groups.
 template <bool kInt4>
 HWY_NOINLINE void score_codes(const KvPageLayout& layout, const uint8_t* page,
                               const float* HWY_RESTRICT q, const float* HWY_RESTRICT q_sums,
@@ -90,12 +91,13 @@ HWY_NOINLINE void score_codes(const KvPageLayout& layout, const uint8_t* page,
 }
 
 // Adds one page's values, each token with its probability, to the sums: [bytes / 2][16] for low
-// codes, then as many for high ones (int4). bases [groups]: what every element of a group gets.
+// codes, then as many for high ones (int4). bases [groups] gets what is added to every element of a
+// group.
 template <bool kInt4>
 HWY_NOINLINE void add_value_codes(const KvPageLayout& layout, const uint8_t* page,
                                   const float* HWY_RESTRICT p, float* HWY_RESTRICT sums,
                                   float* HWY_RESTRICT bases) {
-  constexpr int64_t kPairs = (kInt4 ? kKvGroup / 2 : kKvGroup) / 2;  // of bytes, in a group
+  constexpr int64_t kPairs = (kInt4 ? kKvGroup / 2 : kKvGroup) / 2;  // pairs of bytes in a group
   const FloatTag df;
   const hn::Rebind<int32_t, FloatTag> di;
   HWY_ALIGN float scales[kMostGroups * kPageTokens], mins[kMostGroups * kPageTokens];
@@ -103,8 +105,8 @@ HWY_NOINLINE void add_value_codes(const KvPageLayout& layout, const uint8_t* pag
   if (kInt4) page_scales(page + layout.mins_at, layout.groups, mins);
   float* const high_sums = sums + layout.row_bytes / 2 * kPageTokens;
   for (int64_t g = 0; g < layout.groups; ++g) {
-    // Weights of tokens 0 to 7, twice, and of tokens 8 to 15: a pair's bytes lie that way.
-    // Scales of tokens without weight may be anything, also no numbers.
+    // The weights of tokens 0 to 7, twice, and of tokens 8 to 15, in the order of a pair's bytes.
+    // Scales of tokens without weight may be anything, even NaN.
     HWY_ALIGN float first[16], second[16];
     float base = 0;
     for (int64_t t = 0; t < kPageTokens; ++t) {
@@ -144,7 +146,7 @@ HWY_NOINLINE void add_value_codes(const KvPageLayout& layout, const uint8_t* pag
   }
 }
 
-// The sums as elements of the head.
+// Converts the sums to elements of the head.
 template <bool kInt4>
 HWY_INLINE void finish_value_codes(const KvPageLayout& layout, const float* HWY_RESTRICT sums,
                                    const float* HWY_RESTRICT bases, float* HWY_RESTRICT out) {
@@ -163,14 +165,14 @@ HWY_INLINE void finish_value_codes(const KvPageLayout& layout, const float* HWY_
   }
 }
 
-// As attend_split(), for heads of whole groups.
+// Does the work of attend_split() for heads of whole groups.
 template <bool kInt4>
 HWY_INLINE void attend_codes(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
                              const AttentionPartial& result, float* scratch) {
   const int64_t queries = tile.rows * a.group, dim = a.padded_dim;
   float* q = scratch;
   float* scores = q + kTileQueries * dim;
-  float* sums = scores + kTileQueries * kSplitKeys;  // of a page's size at least
+  float* sums = scores + kTileQueries * kSplitKeys;  // at least of a page's size
   load_queries(a, tile, q);
   const int64_t base = split * kSplitKeys;
   const int64_t first = HWY_MAX(tile.first_key(a.window), base);
@@ -201,7 +203,7 @@ HWY_INLINE void attend_codes(const AttentionArgs& a, const AttentionTile& tile, 
     if (seen.begin < seen.end) {
       softmax_part(row, seen.begin, seen.end, a.scale, result.maximum + i, result.sum + i);
     }
-    // What is not seen has no weight.
+    // Masked keys get no weight.
     for (int64_t t = first_page * kPageTokens - base; t < HWY_MIN(seen.begin, seen.end); ++t)
       row[t] = 0;
     for (int64_t t = HWY_MAX(seen.end, 0); t < end_page * kPageTokens - base; ++t) row[t] = 0;
@@ -220,7 +222,7 @@ HWY_INLINE void attend_codes(const AttentionArgs& a, const AttentionTile& tile, 
 
 void attend_split_codes(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
                         const AttentionPartial& result, float* scratch) {
-  constexpr int64_t kMostQueries = 4;  // more share the expanded page
+  constexpr int64_t kMostQueries = 4;  // more share an expanded page
   if (a.head_dim % kKvGroup != 0 || tile.rows * a.group > kMostQueries) {
     attend_split(a, tile, split, result, scratch);
   } else if (a.layout.type == KvType::kInt4) {

@@ -2,15 +2,16 @@
 // Attention over int8 and int4 pages on x86, for any of its sets of vectors `V`.
 //
 // Codes stay bytes. Queries, and probabilities times the scales of V, become 16-bit integers, whose
-// products with codes are added exactly. All queries of a kv head, up to V::kMostQueries at a time,
+// products with codes are added exactly. All queries of a KV head, up to V::kMostQueries together,
 // share what is read and unpacked.
 //
-// Instructions that compete for the two vector ports, per line of 64 bytes and Q queries, with
-// AVX-512 and heads of 128: int4 keys 7 + 4 Q and values 2 + 4 Q, int8 keys 5 + 2 Q and values 2 Q;
-// scales, softmax and weights add about 2 Q for int4 and Q for int8. A core that gets 6.5 GB/s at
-// 2.7 GHz has a line every 27 cycles: room for 54.
+// The instructions that compete for the two vector ports are, per line of 64 bytes and Q queries,
+// with AVX-512 and heads of 128: int4 keys 7 + 4 Q and values 2 + 4 Q, int8 keys 5 + 2 Q and values
+// 2 Q; scales, softmax and weights add about 2 Q for int4 and Q for int8. A core that gets 6.5 GB/s
+// at 2.7 GHz has a line every 27 cycles: room for 54.
 //
-// Only static functions: each object that includes this is compiled for instructions of its own.
+// The file has static functions only, because each object that includes it is compiled for other
+// instructions.
 #pragma once
 
 #include "cpu/attention/attention_code_keys_x86_inl.h"
@@ -20,7 +21,7 @@
 namespace spillway {
 namespace {
 
-// Keys and values of a page with products of vectors: what attend_codes() does the rest for.
+// Computes keys and values of a page with products of vectors; attend_codes() does the rest.
 template <class V, bool kInt4>
 class VectorCodes {
  public:
@@ -36,21 +37,21 @@ class VectorCodes {
     values_.totals = pieces.take<int32_t>(V::kMostQueries * kTotals);
   }
 
-  // Query i of some heads' together.
+  // Rounds query i, counted over all queries of some heads.
   void round(int64_t i, const float* q) {
     rounded_.query[i] = round_query<V, kInt4>(a_.layout, q, rounded_.operands + i * kOperandBytes);
   }
   void start_keys() {}
-  // Of KeysAhead: turning a page, and its groups for some queries each.
+  // Returns the `parts` of KeysAhead: transposing a page, and its groups for some queries each.
   int64_t parts() const { return 1 + a_.layout.groups * chunks(); }
-  // Scores for a page of the kv head with queries `first` and following.
+  // Computes scores for a page of the KV head with queries `first` and following.
   void score(const uint8_t* page, int64_t first, float* scores, KeysAhead& ahead) {
     score_page<V, kInt4>(a_.layout, page, rounded_.operands + first * kOperandBytes,
                          rounded_.query + first, queries_, turned_, scores, ahead);
   }
   void finish_keys() {}
   void start_values() {}
-  // Of Ahead, for a page of values: vectors.
+  // Returns the units of Ahead for a page of values, which are vectors.
   int64_t units() const { return a_.head_dim * kPageTokens / (4 * V::kLanes) * chunks(); }
   void add(const uint8_t* const* pages, int64_t count, const float* p, float* out, Ahead& ahead) {
     load_value_scales<V, kInt4>(a_.layout, pages, count, values_);
@@ -61,7 +62,7 @@ class VectorCodes {
   int64_t chunks() const { return (queries_ + V::kMostQueries - 1) / V::kMostQueries; }
 
   const AttentionArgs& a_;
-  int64_t queries_;  // of a kv head
+  int64_t queries_;  // per KV head
   RoundedQueries rounded_;
   uint8_t* turned_;
   ValueScratch values_;

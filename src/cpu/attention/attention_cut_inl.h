@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels that do a cut a few kv heads at a time share: its keys, where its pages are, asking
-// memory for them in time. For x86, and for ARM without matrix multiplication of bytes.
+// Helpers shared by the kernels that do a cut a few KV heads at a time: its keys, where its pages
+// are, prefetching them in time. For x86, and for ARM without matrix multiplication of bytes.
 //
-// A cut is done for some kv heads after the others: their keys, softmax, their values. Meanwhile
-// memory is asked for what comes next, evenly: for the values while keys are multiplied, and for
-// the next heads' keys (or the next cut's) while values are added up. So a thread waits for
-// neither, and asks for as much in either half of its work.
+// A cut is done for a few KV heads after the others: their keys, softmax, their values. Meanwhile
+// the next data are prefetched evenly: the values while keys are multiplied, and the next heads'
+// keys (or the next cut's) while values are added up. So a thread waits for neither, and prefetches
+// as much in either half of its work.
 //
-// Only static functions: each object that includes this is compiled for instructions of its own.
+// The file has static functions only, because each object that includes it is compiled for other
+// instructions.
 #pragma once
 
 #include <cstdint>
@@ -29,18 +30,20 @@ static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 struct Keys {
   int64_t begin, end;
 };
-// Those that the query at `position` sees of the cut at `base`; none if begin >= end.
+// Returns the keys of the cut at `base` that the query at `position` attends to; none if begin >=
+// end.
 static inline Keys seen_keys(const AttentionArgs& a, int64_t base, int64_t position) {
   const int64_t first = a.window > 0 && position + 1 > a.window ? position + 1 - a.window : 0;
   return {larger(first - base, 0), smaller(position + 1 - base, kSplitKeys)};
 }
-// Those of query i of a kv head.
+// Returns those of query i of a KV head.
 static inline Keys seen_by(const AttentionArgs& a, const AttentionTile& tile, int64_t base,
                            int64_t i) {
   return seen_keys(a, base, tile.position + i / a.group);
 }
 
-// What some query of the tile sees of a cut, as keys of the cut and as pages of the sequence.
+// The keys of a cut that some query of the tile attends to, as keys of the cut and as pages of the
+// sequence.
 struct Cut {
   int64_t base;
   Keys keys;
@@ -48,7 +51,7 @@ struct Cut {
 
   bool empty() const { return keys.begin >= keys.end; }
   int64_t pages() const { return empty() ? 0 : end_page - first_page; }
-  // Of a page's first key.
+  // Returns the position of a page's first key in the cut.
   int64_t key_of(int64_t page) const { return page * kPageTokens - base; }
 };
 static inline Cut cut_at(const AttentionArgs& a, const AttentionTile& tile, int64_t base) {
@@ -75,17 +78,17 @@ static inline const float* query_at(const AttentionArgs& a, const AttentionTile&
          ((tile.kv_head + head) * a.group + i % a.group) * a.head_dim;
 }
 
-// Kv heads of a tile whose keys, and then whose values, are done together.
+// KV heads of a tile whose keys, and then whose values, are done together.
 struct Heads {
   int64_t first, count;
 
   int64_t end() const { return first + count; }
 };
 
-// Pages of neighbouring kv heads are neighbours in memory. One head alone is read as a page here
-// and a page there: too short for what a processor fetches by itself, and where heads are a power
-// of two apart, all in a few sets of the cache. So many heads are done together as leave what is
-// asked for ahead, their values and the next ones' keys, in half of a second-level cache of 1 MiB.
+// Pages of neighbouring KV heads are neighbours in memory. One head alone would be read as single
+// pages far apart: too short for the processor's own prefetching and, if heads are a power of two
+// apart, all in a few sets of the cache. So many heads are done together that the data prefetched,
+// their values and the next ones' keys, fit in half of a second-level cache of 1 MiB.
 constexpr int64_t kStripBytes = int64_t{160} << 10;  // of keys
 static inline int64_t heads_of_strip(const AttentionArgs& a) {
   return larger(1, kStripBytes / (kCutPages * a.layout.bytes));
@@ -94,20 +97,20 @@ static inline Heads heads_from(const AttentionTile& tile, int64_t first, int64_t
   return {first, smaller(tile.heads - first, most)};
 }
 
-constexpr int64_t kColdPages = 2;  // of keys, how far ahead the first heads ask
+constexpr int64_t kColdPages = 2;  // how many pages of keys the first heads prefetch ahead
 
-// Pages of some kv heads that will be needed soon, in the order of memory.
+// Prefetches pages of some KV heads that will be needed soon, in the order of memory.
 struct Ahead {
   const AttentionArgs* a = nullptr;
   const AttentionTile* tile = nullptr;
-  int64_t head = 0;   // the first
+  int64_t head = 0;   // the first head
   int64_t bytes = 0;  // of all heads' pages for the same tokens
   bool values = false;
   int64_t page = 0, end = 0;
   const uint8_t* at = nullptr;  // the page before `page`
-  int64_t byte = 0;             // of it: asked for up to here
-  int64_t share = 0;            // bytes of a unit of work
-  int64_t due = 0;              // bytes of the units done that were not asked for
+  int64_t byte = 0;             // prefetched up to here in that page
+  int64_t share = 0;            // bytes to prefetch per unit of work
+  int64_t due = 0;              // bytes due for the units done and not yet prefetched
 
   static inline Ahead keys_of(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
                               const Heads& heads) {
@@ -117,16 +120,16 @@ struct Ahead {
                                 const Heads& heads) {
     return of(a, tile, cut, heads, true);
   }
-  // All of it is asked for in step()s of `units` units of work together.
+  // Spreads the prefetching over the step()s of `units` units of work together.
   inline void spread(int64_t units) {
     share = ((end - page) * ((bytes + 63) / 64 * 64) + units - 1) / units;
   }
-  // A core waits for a dozen lines at once, and what it reads from its second cache waits behind
-  // them: units should be small.
+  // Prefetches the share of `units` units. A core can wait for a dozen lines together, and what it
+  // reads from its second-level cache waits behind them: units should be small.
   [[gnu::noinline]] void step(int64_t units) {
     for (due += units * share; due > 0;) {
       if (byte >= bytes && !next_page()) return;
-      // To the second cache: what is asked for ahead is more than the nearest one holds.
+      // Lines go to the second-level cache because they are more than the nearest one holds.
       const int64_t stop = smaller(byte + due, bytes);
       int64_t i = byte;
       for (; i < stop; i += 64) __builtin_prefetch(at + i, 0, 2);
@@ -160,8 +163,8 @@ struct Ahead {
   }
 };
 
-// What is asked for while keys of some kv heads are multiplied: their values. A tile's first keys
-// were perhaps never asked for: then also they, page by page.
+// Prefetches while keys of some KV heads are multiplied: their values and, since a tile's first
+// keys may never have been prefetched, also these, page by page.
 struct KeysAhead {
   Ahead values, keys;
 
@@ -173,15 +176,15 @@ struct KeysAhead {
     keys.page = heads.first == 0 ? smaller(keys.page + kColdPages, keys.end) : keys.end;
     keys.share = ((a.layout.bytes + 63) / 64 * 64 + parts - 1) / parts;
   }
-  // For each part.
+  // Call this for each part.
   inline void step() {
     keys.step(1);
     values.step(1);
   }
 };
 
-// The keys that follow those of some kv heads of a cut: the next heads', at most `most`, or the
-// next cut's, which the same thread most likely gets.
+// Returns the keys that follow those of some KV heads of a cut: the next heads', at most `most`, or
+// the next cut's, which most likely goes to the same thread.
 static inline Ahead keys_after(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
                                const Heads& heads, int64_t most) {
   if (heads.end() < tile.heads) {
@@ -192,14 +195,14 @@ static inline Ahead keys_after(const AttentionArgs& a, const AttentionTile& tile
                         heads_from(tile, 0, most));
 }
 
-// Nothing was seen.
+// Sets the result of queries that attended to nothing.
 static inline void clear_result(const AttentionArgs& a, int64_t queries,
                                 const AttentionPartial& result) {
   memset(result.out, 0, static_cast<size_t>(queries * a.padded_dim) * sizeof(float));
   for (int64_t i = 0; i < queries; ++i) result.maximum[i] = kNoScore, result.sum[i] = 0;
 }
 
-// The scratch memory, given out in pieces that start at lines of the cache.
+// Divides scratch memory into pieces that start at cache lines.
 struct Pieces {
   uint8_t* at;
 
@@ -213,7 +216,7 @@ struct Pieces {
   }
 };
 
-// f<count>() for a count of 1 to kMost.
+// Calls f<count>() for a count of 1 to kMost.
 template <int kMost, class F>
 [[gnu::always_inline]] static inline void with_count(int64_t count, const F& f) {
   if constexpr (kMost > 1) {

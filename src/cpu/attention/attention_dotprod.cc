@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over int8 and int4 pages with 8-bit dot products; compiled for them, so nothing else
-// here. For ARM processors without matrix multiplication of bytes.
+// Attention over int8 and int4 pages with 8-bit dot products, for ARM processors without matrix
+// multiplication of bytes. The file is compiled for them, so it contains nothing else.
 //
 // Codes stay bytes. Queries, and probabilities times the scales of V, become 16-bit integers of two
 // signed bytes, high and low, whose products with codes are added exactly: a query's result does
-// not depend on the others. All queries of a kv head share what is read and unpacked.
+// not depend on the others. All queries of a KV head share what is read and unpacked.
 //
-// Vector instructions, of which Neoverse N1 does two a cycle, per line of 64 bytes and Q queries,
-// with heads of 128: int8 keys 8 + 13 Q (8 Q are products, 3 Q softmax) and values 10 Q, int4 keys
-// 16 + 27 Q and values 8 + 21 Q. With four queries, 50 and 107 on average: 6.4 and 3.0 GB/s at 2.5
-// GHz, of which it reaches 62% and 72%.
+// The vector instructions, of which Neoverse N1 does two a cycle, are per line of 64 bytes and Q
+// queries, with heads of 128: int8 keys 8 + 13 Q (8 Q are products, 3 Q softmax) and values 10 Q,
+// int4 keys 16 + 27 Q and values 8 + 21 Q. With four queries that is 50 and 107 on average: 6.4 and
+// 3.0 GB/s at 2.5 GHz, of which it reaches 62% and 72%.
 #include "cpu/attention/attention_code_groups_inl.h"
 #include "cpu/attention/attention_kernels.h"
 #include "cpu/attention/attention_neon_inl.h"
@@ -20,15 +20,15 @@ namespace spillway {
 namespace {
 
 constexpr float kLargest16 = 32512;   // 127 * 256: high bytes stay in -127 to 127
-constexpr int64_t kMostQueries = 4;   // that share a load of values
-constexpr int64_t kPageWeights = 64;  // bytes of a query's weights of a page
+constexpr int64_t kMostQueries = 4;   // queries that share a load of values
+constexpr int64_t kPageWeights = 64;  // bytes of a query's weights for a page
 
 // Integers as bytes: 256 * high + low.
 struct Bytes {
   int8x16_t high, low;
 };
-// Of floats, from -kLargest16 to it, times `factor`. Adding 3 * 2^22 rounds to an integer and
-// leaves it in the low bits: conversions would be half as fast.
+// Converts floats, from -kLargest16 to kLargest16 after multiplying by `factor`. Adding 3 * 2^22
+// rounds to an integer and leaves it in the low bits; conversions would be half as fast.
 [[gnu::always_inline]] static inline Bytes to_bytes(const float* x, float factor) {
   int16x8_t half[2];
 #pragma GCC unroll 2
@@ -38,23 +38,23 @@ struct Bytes {
     const float32x4_t b = vfmaq_n_f32(shift, vld1q_f32(x + 8 * i + 4), factor);
     half[i] = vuzp1q_s16(vreinterpretq_s16_f32(a), vreinterpretq_s16_f32(b));
   }
-  // The low byte as a signed one, modulo 256, and what is then left.
+  // The low byte is taken as signed, modulo 256, and the high byte is the rest.
   const int16x8_t round = vdupq_n_s16(128);
   return {vuzp2q_s8(vreinterpretq_s8_s16(vaddq_s16(half[0], round)),
                     vreinterpretq_s8_s16(vaddq_s16(half[1], round))),
           vuzp1q_s8(vreinterpretq_s8_s16(half[0]), vreinterpretq_s8_s16(half[1]))};
 }
 
-// 256 * high + low.
+// Returns 256 * high + low.
 [[gnu::always_inline]] static inline int32x4_t join(int32x4_t high, int32x4_t low) {
   return vaddq_s32(vshlq_n_s32(high, 8), low);
 }
 
-// Products as the compiler cannot help but see them: it would move sums about.
+// Adds products in assembly, because the compiler would move sums between registers.
 [[gnu::always_inline]] static inline void add_products(int32x4_t& sum, int8x16_t x, int8x16_t y) {
   asm("sdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(x), "w"(y));
 }
-// The same with word `kWord` of y.
+// Does the same with word `kWord` of y.
 template <int kWord>
 [[gnu::always_inline]] static inline void add_products(int32x4_t& sum, int8x16_t x, int8x16_t y) {
   asm volatile("sdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(sum) : "w"(x), "w"(y), "i"(kWord));
@@ -66,8 +66,8 @@ struct RoundedQuery {
   float scale[kMostGroups], sum[kMostGroups];
 };
 
-// One query as operands: per group 64 high bytes, then 64 low ones, in the order in which keys are
-// unpacked, and zero where a group is shorter.
+// Converts one query to operands: per group 64 high bytes, then 64 low ones, in the order in which
+// keys are unpacked, and zero where a group is shorter.
 template <bool kInt4>
 static inline RoundedQuery round_query(const KvPageLayout& layout, const float* q, int8_t* out) {
   RoundedQuery rounded;
@@ -84,7 +84,7 @@ static inline RoundedQuery round_query(const KvPageLayout& layout, const float* 
       check = vfmaq_n_f32(check, value, 0);
     }
     const float largest = vmaxnmvq_f32(top);
-    // NaN where an element is not finite: no score is a number then.
+    // This is NaN if an element is not finite, and then so is every score.
     rounded.scale[g] = largest / kLargest16 + vaddvq_f32(check);
     rounded.sum[g] = vaddvq_f32(sum);
     const float inverse = largest > 1e-30F ? kLargest16 / largest : 0;
@@ -97,7 +97,7 @@ static inline RoundedQuery round_query(const KvPageLayout& layout, const float* 
   return rounded;
 }
 
-// Words of 16 bytes of four rows: out[i] has word i of each.
+// Transposes 16 bytes of each of four rows: out[i] has word i of each.
 [[gnu::always_inline]] static inline void turn(const uint8_t* rows, int64_t stride,
                                                uint8x16_t* out) {
   uint32x4_t x[4];
@@ -113,10 +113,10 @@ static inline RoundedQuery round_query(const KvPageLayout& layout, const float* 
   out[3] = vreinterpretq_u8_u64(vzip2q_u64(b, d));
 }
 
-// Adds one group of four keys, which stay in registers, to the scores of all queries: scores +=
-// dot * scale * query's scale + min * query's sum. Lanes are keys, so a query's operand is a word
-// of four bytes, which the instruction picks out of a vector by itself.
-// kEven: there is no last query without another. One that has to take care of it spills.
+// Adds one group of four keys, which stay in registers, to the scores of all queries: scores += dot
+// * scale * query's scale + min * query's sum. Lanes are keys, so a query's operand is a word of
+// four bytes, which the instruction picks out of a vector by itself. kEven means that the number of
+// queries is even: the version that has to handle a last single query spills registers.
 template <bool kInt4, bool kEven>
 [[gnu::noinline]] static void score_four(const uint8_t* rows, int64_t stride, const int8_t* q,
                                          int64_t q_stride, const RoundedQuery* rounded, int64_t g,
@@ -217,19 +217,19 @@ static inline void score_page(const KvPageLayout& layout, const uint8_t* page, c
 
 struct ValueScratch {
   float* scales;    // [groups][256], from the cut's first page on
-  float* mins;      // as scales
+  float* mins;      // like scales
   float* products;  // [256]
   int8_t* weights;  // [kMostQueries][pages][high, low][halves of the page][2][8 tokens]
 };
 
-// What a query's integers stand for: an element is unit * sum of products + offset.
+// The meaning of a query's integers: an element is unit * sum of products + offset.
 struct WeightUnit {
   float unit, offset;
 };
 
-// Probabilities times the scales of V, as 16-bit integers. Scales of keys that were never stored
-// may be NaN; their probability is 0. Values lie as [byte][8 tokens][next byte][8 tokens]: weights
-// are there twice.
+// Converts probabilities times the scales of V to 16-bit integers. Scales of keys that were never
+// stored may be NaN; their probability is 0. Values are stored as [byte][8 tokens][next byte][8
+// tokens], so weights are written twice.
 template <bool kInt4>
 [[gnu::noinline]] static WeightUnit weigh(const float* p, const float* scales, const float* mins,
                                           int64_t pages, float* products, int8_t* out) {
@@ -246,7 +246,8 @@ template <bool kInt4>
     }
   }
   const float largest = vmaxvq_f32(vmaxq_f32(top[0], top[1]));
-  // Below this its inverse overflows, and it is nothing beside the largest probability's 1.
+  // Below this limit the inverse would overflow, and it is negligible beside the largest
+  // probability, which is 1.
   const float factor = largest > 1e-30F ? kLargest16 / largest : 0;
   for (int64_t page = 0; page < pages; ++page, products += kPageTokens, out += kPageWeights) {
     const Bytes bytes = to_bytes(products, factor);
@@ -259,8 +260,8 @@ template <bool kInt4>
   return {largest / kLargest16, vaddvq_f32(sum)};
 }
 
-// Elements of Q queries from the codes at byte `at` of each page: four of int8, or two bytes of
-// int4, whose low and high halves are elements `half` apart.
+// Adds up elements of Q queries from the codes at byte `at` of each page: four of int8, or two
+// bytes of int4, whose low and high halves are elements `half` apart.
 template <bool kInt4, int Q>
 [[gnu::noinline]] static void add_strip(const uint8_t* const* pages, int64_t count, int64_t at,
                                         const int8_t* weights, const WeightUnit* units,
@@ -277,7 +278,7 @@ template <bool kInt4, int Q>
 #pragma GCC unroll 1
   for (int64_t page = 0; page < count; ++page, weights += kPageWeights) {
     const uint8_t* from = pages[page] + at;
-    __builtin_prefetch(from + 64);  // of the next strip
+    __builtin_prefetch(from + 64);  // for the next strip
     int8x16_t x[2][2];              // [which elements][half of the page]
 #pragma GCC unroll 2
     for (int t = 0; t < 2; ++t) {
@@ -318,7 +319,7 @@ template <bool kInt4, int Q>
   }
 }
 
-// Scales and minima of V of a kv head's keys.
+// Loads the scales and minima of V of a KV head's keys.
 template <bool kInt4>
 static inline void load_value_scales(const KvPageLayout& layout, const uint8_t* const* pages,
                                      int64_t count, const ValueScratch& s) {
@@ -331,7 +332,8 @@ static inline void load_value_scales(const KvPageLayout& layout, const uint8_t* 
   }
 }
 
-// Values of a kv head for `queries` queries, whose probabilities begin at the cut's first page.
+// Adds the values of a KV head for `queries` queries, whose probabilities begin at the cut's first
+// page.
 template <bool kInt4>
 static inline void add_head(const AttentionArgs& a, const uint8_t* const* pages, int64_t count,
                             int64_t queries, const float* p, const ValueScratch& s, float* out,
@@ -361,7 +363,8 @@ static inline void add_head(const AttentionArgs& a, const uint8_t* const* pages,
   }
 }
 
-// Of the queries of a kv head. Not inlined: its constants would not find registers.
+// Computes the softmax of the queries of a KV head. It is not inlined because its constants would
+// not find registers.
 [[gnu::noinline]] static void softmax_all(const AttentionArgs& a, const AttentionTile& tile,
                                           const Cut& cut, float* scores, float* maxima,
                                           float* sums) {

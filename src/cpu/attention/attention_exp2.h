@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// 2^r for |r| <= 1/2 as a polynomial whose relative error is below 3e-7: ln(2)^k / k!, the highest
-// power first.
+// Factors of a polynomial for 2^r, |r| <= 1/2, whose relative error is below 3e-7: ln(2)^k / k!,
+// the highest power first.
 #pragma once
 
 namespace spillway {

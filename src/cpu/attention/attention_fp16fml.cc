@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over F16 pages with products of halves added to floats; compiled for it, so nothing
-// else here. Converting to F32 first would run at one vector per cycle, below the memory's speed.
+// Attention over F16 pages with products of halves added to floats. The file is compiled for it, so
+// it contains nothing else. Converting to F32 first would run at one vector per cycle, below the
+// memory's speed.
 #include "cpu/attention/attention_arm_inl.h"
 #include "cpu/attention/attention_kernels.h"
 
@@ -9,8 +10,8 @@ namespace {
 
 constexpr float kProbabilityScale = 32768;  // keeps small probabilities in the range of halves
 
-// The query as halves, times a power of two: exact but for the rounding. Returns the inverse of
-// that power.
+// Converts the query to halves after multiplying it by a power of two, which is exact except for
+// the rounding. Returns the inverse of that power.
 static inline float round_query(const float* q, int64_t head_dim, int64_t columns, float16_t* out) {
   float factor;
   const float inverse = half_range(q, head_dim, &factor);
@@ -28,8 +29,8 @@ static inline float round_query(const float* q, int64_t head_dim, int64_t column
   return vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d));
 }
 
-// Scores of Q queries for the R rows of octets `first` and (if R is 16) `second`; Q * R = 16 sums
-// at a time.
+// Computes scores of Q queries for the R rows of octets `first` and (if R is 16) `second`, with Q *
+// R = 16 sums in registers.
 template <int Q, int R>
 static inline void score_rows(const BlockRows& rows, int64_t first, int64_t second,
                               const float16_t* q, int64_t columns, float* scores) {
@@ -62,9 +63,9 @@ static inline void score_rows(const BlockRows& rows, int64_t first, int64_t seco
   }
 }
 
-// The same for heads of their own (group 1), where the keys are read once: whole lines of one row
-// per page at a time, which is what the processor's prefetching understands. R = 4 / Q rows, of
-// pages `page` on; four sums for each.
+// Does the same if each query head has its own KV head (group 1), where keys are read once: whole
+// lines of one row per page at a time, which the processor's prefetching recognizes. It takes R = 4
+// / Q rows, of pages `page` on, and four sums for each.
 template <int Q>
 static inline void score_lines(const BlockRows& rows, int64_t page, int64_t token,
                                const float16_t* q, int64_t columns, float* scores) {
@@ -114,8 +115,8 @@ static inline void score_lines(const BlockRows& rows, int64_t page, int64_t toke
   }
 }
 
-// out[i] += sum over the 8 rows of an octet of p[i] * row, for Q queries and V vectors of 8
-// columns.
+// Adds to out[i] the sum over the 8 rows of an octet of p[i] * row, for Q queries and V vectors of
+// 8 columns.
 template <int Q, int V>
 static inline void add_rows(const BlockRows& rows, int64_t first, int64_t end, const float16_t* p,
                             int64_t column, float* out, int64_t out_stride) {
@@ -162,8 +163,9 @@ static inline void add_rows(const BlockRows& rows, int64_t first, int64_t end, c
 template <int Q, int V>
 static inline void add_block(const BlockRows& rows, const float16_t* p, int64_t columns, float* out,
                              int64_t out_stride) {
-  // One query waits for memory: it takes all columns of an octet before the next, as they lie. Many
-  // wait for sums: they keep theirs in registers over the block. Either adds in the same order.
+  // One query is limited by memory: it takes all columns of an octet before the next, as they are
+  // stored. Many are limited by sums: they keep theirs in registers over the block. Both add in the
+  // same order.
   constexpr int64_t kStep = Q == 1 ? 1 : kOctets;
   for (int64_t octet = 0; octet < kOctets; octet += kStep) {
     int64_t c = 0;
@@ -176,9 +178,9 @@ static inline void add_block(const BlockRows& rows, const float16_t* p, int64_t 
   }
 }
 
-// Brings a block's pages into the nearest cache, line by line in four streams. Kernels that go over
+// Loads a block's pages into the nearest cache, line by line in four streams. Kernels that go over
 // a block several times, a part of each row at a time, would miss in an order that the processor
-// does not foresee. Plain loads: prefetch instructions changed nothing on Neoverse V1.
+// does not predict. These are plain loads; prefetch instructions changed nothing on Neoverse V1.
 static inline void load_lines(const AttentionArgs& a, const BlockPages& pages) {
   for (int64_t at = 0; at < a.layout.bytes; at += 64) {
     for (int64_t i = 0; i < kBlockPages; ++i) {

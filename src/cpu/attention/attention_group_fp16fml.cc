@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of the many query heads of a kv head over F16 pages, in the arithmetic of halves;
-// compiled for it, so nothing else here.
+// Attention of the many query heads of a KV head over F16 pages, in the arithmetic of halves. The
+// file is compiled for it, so it contains nothing else.
 //
-// Such tiles wait for arithmetic, not for memory; the queries of a kv head are taken four (a quad)
-// at a time. Softmax raises e to the scores, and with them their errors: products for scores are
-// added to floats. Values are averaged, and so are their errors: halves are multiplied eight at a
-// time, twice as fast, and their sums of 16 products, which have 11 bits, go to floats. Converting
-// keys or values for matrix instructions takes longer than these save.
+// Such tiles are limited by arithmetic, not by memory; the queries of a KV head are taken four (a
+// quad) at a time. Softmax raises e to the scores, and with them their errors: so products for
+// scores are added to floats. Values are averaged, and so are their errors: halves are multiplied
+// eight at a time, twice as fast, and their sums of 16 products, which have 11 bits, are added to
+// floats. Converting keys or values for matrix instructions takes longer than these save.
 //
-// Overflow of halves leaves something that is not finite in the results; then, and where keys or
-// values are such themselves, the cut is done again by the kernel that adds to floats.
+// An overflow of halves leaves non-finite numbers in the results. Then, and if keys or values are
+// not finite themselves, the cut is done again by the kernel that adds to floats.
 #include "cpu/attention/attention_group_inl.h"
 #include "cpu/attention/attention_kernels.h"
 
@@ -43,8 +43,8 @@ static inline Quads make_quads(const AttentionTile& tile, int64_t queries_per_he
   return all;
 }
 
-// The quad's queries as halves, each times a power of two; its scale takes that back. Missing ones
-// are zero.
+// Converts the quad's queries to halves, each times a power of two, which its scale takes back.
+// Missing queries are zero.
 static inline void load_queries(const AttentionArgs& a, const AttentionTile& tile, int64_t columns,
                                 Quad& quad) {
   memset(quad.q, 0, static_cast<size_t>(kQuad * columns) * sizeof(float16_t));
@@ -62,10 +62,10 @@ static inline void load_queries(const AttentionArgs& a, const AttentionTile& til
 
 // ---- Scores ----
 
-// Scores [8 keys][4] of a quad for 8 rows: products of an element of a key with that of all queries
-// are added to floats, and nothing is summed across lanes. Even and odd elements have sums of their
-// own. All loads of keys come first: products that wait for the load before them keep others
-// waiting too.
+// Computes scores [8 keys][4] of a quad for 8 rows: products of an element of a key with that of
+// all queries are added to floats, and nothing is summed across lanes. Even and odd elements have
+// sums of their own. All loads of keys come first: products that wait for the load before them keep
+// others waiting too.
 [[gnu::noinline]] static void score_octet(const uint8_t* rows, int64_t stride, const float16_t* q,
                                           int64_t columns, float* scores) {
   float32x4_t even[kOctet], odd[kOctet];
@@ -106,8 +106,8 @@ static inline void load_queries(const AttentionArgs& a, const AttentionTile& til
   return v;
 }
 
-// sum += x * y[kLane]. With intrinsics g++ 12 spreads lanes over registers of their own and moves
-// sums about, at half the speed.
+// Adds x * y[kLane] to sum. With intrinsics g++ 12 spreads lanes over registers of their own and
+// moves sums between them, at half the speed.
 template <int kLane>
 [[gnu::always_inline]] static inline void add_scaled(float16x8_t& sum, float16x8_t x,
                                                      float16x8_t y) {
@@ -167,7 +167,7 @@ static inline bool all_finite(const float* x, int64_t n) {
   return vaddvq_f32(check) == 0;
 }
 
-// False where halves do not do.
+// Returns false if the range of halves does not suffice.
 static bool try_attend(const AttentionArgs& a, const AttentionTile& tile, const CutRange& range,
                        const AttentionPartial& result, float* scratch) {
   const int64_t per_head = tile.rows * a.group, queries = tile.heads * per_head;

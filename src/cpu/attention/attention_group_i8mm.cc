@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of the many query heads of a kv head over int8 and int4 pages with 8-bit matrix
-// multiplication; compiled for it, so nothing else here.
+// Attention of the many query heads of a KV head over int8 and int4 pages with 8-bit matrix
+// multiplication. The file is compiled for it, so it contains nothing else.
 //
-// As attention_i8mm.cc, codes stay 8-bit operands, and queries and weights (probabilities times the
-// scales of V) become 16-bit integers of two signed bytes. There the two rows of an operand are the
-// high and low bytes of one query. Here they are two queries, and high and low bytes are operands
-// of their own: all four sums of an instruction lie as softmax and results want them, and four
-// queries (a quad) share each load.
+// Like in attention_i8mm.cc, codes stay 8-bit operands, and queries and weights (probabilities
+// times the scales of V) become 16-bit integers of two signed bytes. There the two rows of an
+// operand are the high and low bytes of one query. Here they are two queries, and high and low
+// bytes are separate operands: all four sums of an instruction are in the order that softmax and
+// results need, and four queries (a quad) share each load.
 //
 // Weights have one unit for the whole cut, from the largest scale of V: no maximum is searched for,
 // and sums stay integers until the cut's end. The largest weight has 15 bits.
@@ -19,7 +19,7 @@ namespace {
 
 constexpr float kLargest16 = 32512;  // 127 * 256: high bytes stay in -127 to 127
 constexpr int64_t kMaxGroups = 4;
-constexpr int64_t kOperands = 4;  // of a quad: high and low bytes of two queries, of the other two
+constexpr int64_t kOperands = 4;  // high and low bytes of a quad's two pairs of queries
 constexpr int64_t kOctetBytes = kOperands * 16;  // of 8 columns or tokens
 
 struct Sizes {
@@ -65,14 +65,16 @@ static inline int64_t group_size(const KvPageLayout& layout, int64_t group) {
   return smaller(layout.head_dim - group * kKvGroup, kKvGroup);
 }
 
-// 8 values to bytes: `out` is those of query j (0 or 1) in the operand of high bytes.
+// Converts 8 values to bytes: `out` is where those of query j (0 or 1) go in the operand of high
+// bytes.
 [[gnu::always_inline]] static inline void put_bytes(int16x8_t value, int8_t* out) {
   vst1_s8(out, vrshrn_n_s16(value, 8));
-  // What is left, modulo 256: -128 to 127.
+  // The rest, modulo 256, is -128 to 127.
   vst1_s8(out + 16, vmovn_s16(value));
 }
 
-// Elements [at, at + 8) of x [size] times `factor`, 0 from `size` on; sizes are multiples of 4.
+// Converts elements [at, at + 8) of x [size] times `factor`, with 0 from `size` on; sizes are
+// multiples of 4.
 static inline void put_elements(const float* x, int64_t at, int64_t size, float factor,
                                 int8_t* out) {
   const int32x4_t zero = vdupq_n_s32(0);
@@ -82,8 +84,9 @@ static inline void put_elements(const float* x, int64_t at, int64_t size, float 
   put_bytes(vmovn_high_s32(vmovn_s32(low), high), out);
 }
 
-// The quad's queries as operands, for int4 those of the low elements of all columns before those of
-// the high; the scale of each group, and for int4 its sum. Missing ones are zero.
+// Converts the quad's queries to operands, for int4 those of the low elements of all columns before
+// those of the high, and sets the scale of each group and, for int4, its sum. Missing queries are
+// zero.
 template <bool kInt4>
 static inline void round_queries(const AttentionArgs& a, const AttentionTile& tile, const Sizes& n,
                                  Quad& quad) {
@@ -119,7 +122,7 @@ static inline void round_queries(const AttentionArgs& a, const AttentionTile& ti
   }
 }
 
-// Products as the compiler cannot help but see them: it would move sums about.
+// Adds products in assembly, because the compiler would move sums between registers.
 [[gnu::always_inline]] static inline void add_product(int32x4_t& sum, uint8x16_t x, int8x16_t y) {
   asm("smmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(x), "w"(y));
 }
@@ -127,13 +130,13 @@ static inline void round_queries(const AttentionArgs& a, const AttentionTile& ti
   asm("usmmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(x), "w"(y));
 }
 
-// 256 * high + low.
+// Returns 256 * high + low.
 [[gnu::always_inline]] static inline float32x4_t join(int32x4_t high, int32x4_t low) {
   return vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high, 8), low));
 }
 
-// Adds columns [first, end), which are one group, to the scores [8][4] of a quad for 8 rows:
-// scores += dot * q_scale * scale + q_sum * min.
+// Adds columns [first, end), which are one group, to the scores [8][4] of a quad for 8 rows: scores
+// += dot * q_scale * scale + q_sum * min.
 template <bool kInt4>
 [[gnu::noinline]] static void score_octet(const uint8_t* rows, int64_t stride, const int8_t* q,
                                           int64_t first, int64_t end, int64_t columns,
@@ -217,8 +220,8 @@ template <bool kInt4>
   put_rows.template operator()<3>();
 }
 
-// Scales (or mins) of V of a kv head's keys of the cut, [groups][256], 0 for keys that no query
-// sees; those were perhaps never stored.
+// Loads the scales (or minima) of V of a KV head's keys of the cut, [groups][256], with 0 for keys
+// that no query attends to, which may never have been stored.
 static inline void load_value_scales(const AttentionArgs& a, const AttentionTile& tile,
                                      const CutRange& range, const CutPages& pages, int64_t head,
                                      int64_t offset, float16_t* out) {
@@ -235,7 +238,8 @@ static inline void load_value_scales(const AttentionArgs& a, const AttentionTile
   }
 }
 
-// scales [from, to) relative to the largest, times what makes 64 the largest weight; returns that.
+// Makes scales [from, to) relative to the largest, times the factor that makes 64 the largest
+// weight; returns the largest.
 static inline float relative_scales(float16_t* scales, int64_t from, int64_t to) {
   float16x8_t top = vdupq_n_f16(0);
   for (int64_t i = from; i < to; i += 8) top = vmaxq_f16(top, vld1q_f16(scales + i));
@@ -251,7 +255,7 @@ static inline float relative_scales(float16_t* scales, int64_t from, int64_t to)
   return largest;
 }
 
-// Probabilities times scales as operands; for int4 adds up probabilities times mins.
+// Converts probabilities times scales to operands; for int4 adds up probabilities times minima.
 template <bool kInt4>
 static inline void weigh(const Quad& quad, int64_t from, int64_t to, const float16_t* scales,
                          const float16_t* mins, int8_t* w, float* offset) {
@@ -272,8 +276,8 @@ static inline void weigh(const Quad& quad, int64_t from, int64_t to, const float
   }
 }
 
-// Adds pages to the sums of a quad for 8 columns of int8 or 4 bytes of int4, whose bytes as they
-// are and high halves are summed; the low halves are the difference.
+// Adds pages to the sums of a quad for 8 columns of int8 or 4 bytes of int4. For int4, whole bytes
+// and high halves are summed; the low halves are the difference.
 template <bool kInt4>
 [[gnu::noinline]] static void add_strip(const uint8_t* const* pages, int64_t count, int64_t at,
                                         const int8_t* w, bool first, int32_t* sums) {
@@ -321,7 +325,7 @@ template <bool kInt4>
   }
 }
 
-// Four columns of both queries `pair` of a quad to rows of the result: unit * sum + offset.
+// Writes four columns of both queries `pair` of a quad to rows of the result: unit * sum + offset.
 [[gnu::always_inline]] static inline void store_columns(float32x4_t x, float32x4_t y, float unit,
                                                         const float* offset, int64_t count,
                                                         float* out, int64_t out_stride) {
@@ -330,7 +334,7 @@ template <bool kInt4>
   vst1q_f32(out + out_stride, vfmaq_n_f32(vdupq_n_f32(offset[1]), vuzp2q_f32(x, y), unit));
 }
 
-// The sums of one strip at column `c` of a group with `size` elements; out: of the group.
+// Writes the sums of one strip at column `c` of a group with `size` elements; `out` is the group's.
 template <bool kInt4>
 static inline void store_strip(const Quad& quad, const int32_t* sums, float unit,
                                const float* offset, int64_t c, int64_t size, float* out,
@@ -358,7 +362,7 @@ static inline void store_strip(const Quad& quad, const int32_t* sums, float unit
   }
 }
 
-// Weights of all quads of a kv head; units: [groups].
+// Computes the weights of all quads of a KV head; units: [groups].
 template <bool kInt4>
 static void weigh_head(const AttentionArgs& a, const AttentionTile& tile, const CutRange& range,
                        const CutPages& pages, int64_t head, Quad* quads, int64_t count,
@@ -377,7 +381,7 @@ static void weigh_head(const AttentionArgs& a, const AttentionTile& tile, const 
   }
 }
 
-// False where a score is not finite.
+// Returns false if a score is not finite.
 template <bool kInt4>
 static bool try_attend(const AttentionArgs& a, const AttentionTile& tile, const CutRange& range,
                        const AttentionPartial& result, float* scratch) {

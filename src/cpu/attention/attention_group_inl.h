@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ARM kernels for many queries of a kv head share: quads of queries and their softmax.
+// Helpers shared by the ARM kernels for many queries of a KV head: quads of queries and their
+// softmax.
 //
-// Only static functions: each object that includes this is compiled for instructions of its own.
+// The file has static functions only, because each object that includes it is compiled for other
+// instructions.
 #pragma once
 
 #include "cpu/attention/attention_arm_inl.h"
@@ -9,7 +11,7 @@
 namespace spillway {
 namespace {
 
-constexpr int64_t kFewestQueries = 3;  // of a kv head, below which lanes would be idle
+constexpr int64_t kFewestQueries = 3;  // of a KV head; with fewer, lanes would be idle
 constexpr int64_t kQuad = 4;
 constexpr int kProbabilityBits = 6;  // probabilities are 64 times larger: small ones stay normal
 
@@ -20,13 +22,13 @@ struct QuadQueries {
 static inline int64_t quads_of(int64_t queries_per_head) {
   return (queries_per_head + kQuad - 1) / kQuad;
 }
-// Quad n of a tile.
+// Returns quad n of a tile.
 static inline QuadQueries quad_queries(int64_t n, int64_t queries_per_head) {
   const int64_t per_head = quads_of(queries_per_head), first = n % per_head * kQuad;
   return {n / per_head * queries_per_head + first, smaller(queries_per_head - first, kQuad)};
 }
 
-// What each query sees of the cut, and what all do.
+// The keys of the cut that each query attends to, and those that all do.
 struct SeenKeys {
   int32_t begin[kQuad], end[kQuad];
   int64_t all_begin, all_end;
@@ -50,8 +52,8 @@ static inline SeenKeys seen_keys(const AttentionArgs& a, const AttentionTile& ti
   return seen;
 }
 
-// Scores become scale * score, kNoScore where a query does not see the key. Returns the maxima;
-// finite: whether all are.
+// Multiplies scores by `scale` and sets them to kNoScore where a key is masked for a query. Returns
+// the maxima, and in `finite` whether all scores are.
 static inline float32x4_t scale_scores(const SeenKeys& seen, int64_t from, int64_t to,
                                        const float* scale, float* scores, bool* finite) {
   const float32x4_t factor = vld1q_f32(scale), none = vdupq_n_f32(kNoScore);
@@ -89,14 +91,15 @@ static inline float32x4_t scale_scores(const SeenKeys& seen, int64_t from, int64
   return vmaxq_f32(vmaxq_f32(top[0], top[1]), vmaxq_f32(top[2], top[3]));
 }
 
-// 64 * 2^(x - base) for 2 * n keys of a quad, 0 below 2^-22. Step by step for all, as the processor
-// cannot look ahead far enough to do them side by side.
+// Computes 64 * 2^(x - base) for 2 * n keys of a quad, 0 below 2^-22. Each step is done for all
+// before the next, as the processor cannot look far enough ahead to overlap them.
 template <int n>
 [[gnu::always_inline]] static inline void exp2_keys(const float* scores, float32x4_t base,
                                                     float16x8_t* p) {
   // Adding to this rounds to an integer, left in the low bits.
   const float16x8_t shift = vdupq_n_f16(1536), low = vdupq_n_f16(-40);
-  // Error below 1.1e-4 for |r| <= 1/2, and 2^0 is 1; rounded to halves, and times 64.
+  // The error is below 1.1e-4 for |r| <= 1/2, and 2^0 is 1; the factors are rounded to halves, and
+  // times 64.
   static_assert(kProbabilityBits == 6);
   const float16x8_t c0 = vdupq_n_f16(64), c1 = vdupq_n_f16(static_cast<float16_t>(44.375F)),
                     c2 = vdupq_n_f16(15.5F), c3 = vdupq_n_f16(static_cast<float16_t>(3.51953125F));
@@ -120,7 +123,7 @@ template <int n>
   for (int i = 0; i < n; ++i) p[i] = vfmaq_f16(c1, p[i], x[i]);
 #pragma GCC unroll 8
   for (int i = 0; i < n; ++i) p[i] = vfmaq_f16(c0, p[i], x[i]);
-    // The integer is taken from the exponent; below zero that stops at nothing.
+    // The integer is subtracted from the exponent; the subtraction saturates at zero.
 #pragma GCC unroll 8
   for (int i = 0; i < n; ++i) {
     p[i] = vreinterpretq_f16_u16(
@@ -128,8 +131,8 @@ template <int n>
   }
 }
 
-// Scores [256][4] of a quad become probabilities, times 64: put(key, p) takes those of 8 keys,
-// [8][4]. False if a score is not finite.
+// Converts scores [256][4] of a quad to probabilities, times 64: put(key, p) takes those of 8 keys,
+// [8][4]. Returns false if a score is not finite.
 template <class Put>
 static inline bool softmax(const AttentionArgs& a, const AttentionTile& tile, const CutRange& range,
                            const QuadQueries& quad, const float* scale, float* scores,
@@ -140,7 +143,7 @@ static inline bool softmax(const AttentionArgs& a, const AttentionTile& tile, co
   const float32x4_t maximum =
       scale_scores(seen_keys(a, tile, range, quad), from, to, scale, scores, &finite);
   if (!finite) return false;
-  // A query that sees nothing: its probabilities are to vanish.
+  // The probabilities of a query that attends to nothing must become 0.
   const uint32x4_t none = vceqq_f32(maximum, vdupq_n_f32(kNoScore));
   const float32x4_t base = vbslq_f32(none, vdupq_n_f32(0), maximum);
   const float16x8_t unit = vdupq_n_f16(1.0F / (1 << kProbabilityBits));

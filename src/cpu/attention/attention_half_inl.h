@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over F16 and BF16 pages, for any set of vectors `V`: elements become floats as they are
-// read, for up to V::kMostQueries queries at a time.
+// read, for up to V::kMostQueries queries together.
 //
-// Instructions that compete for the two vector ports, per line of 64 bytes and Q queries: with
-// AVX-512 2 conversions (BF16: and 2 shifts), 2 Q products and about Q for sums across lanes and
-// softmax; with AVX2 twice that. A core that gets 6.5 GB/s at 2.7 GHz has a line every 27 cycles:
-// room for 54.
+// The instructions that compete for the two vector ports are, per line of 64 bytes and Q queries:
+// with AVX-512 2 conversions (for BF16 also 2 shifts), 2 Q products and about Q for sums across
+// lanes and softmax; with AVX2 twice that. A core that gets 6.5 GB/s at 2.7 GHz has a line every 27
+// cycles: room for 54.
 //
-// Only static functions: each object that includes this is compiled for instructions of its own.
+// The file has static functions only, because each object that includes it is compiled for other
+// instructions.
 #pragma once
 
 #include "cpu/attention/attention_cut_inl.h"
@@ -16,7 +17,7 @@
 namespace spillway {
 namespace {
 
-// V::kLanes elements.
+// Loads V::kLanes elements.
 template <class V, KvType kType>
 [[gnu::always_inline]] static inline typename V::Floats load_elements(const uint8_t* p) {
   static_assert(is_half(kType));
@@ -28,7 +29,7 @@ struct HalfRows {
   const uint8_t* at;
   int64_t stride;
 };
-// In place, or copied to `padded` [16, columns] with zeros behind them.
+// Returns the rows in place, or copied to `padded` [16, columns] with zeros behind them.
 static inline HalfRows half_rows(const AttentionArgs& a, const uint8_t* page, int64_t columns,
                                  uint8_t* padded) {
   const int64_t bytes = a.layout.row_bytes;
@@ -40,10 +41,10 @@ static inline HalfRows half_rows(const AttentionArgs& a, const uint8_t* page, in
   return {padded, 2 * columns};
 }
 
-// The largest power of two that is at most n.
+// Returns the largest power of two that is at most n (and at most 16).
 constexpr int power_below(int n) { return n >= 16 ? 16 : n >= 8 ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : 1; }
 
-// Sums of products of Q queries with R rows, lanes apart, to sums [Q][16][V::kLanes].
+// Stores sums of products of Q queries with R rows, lanes separate, to sums [Q][16][V::kLanes].
 template <class V, KvType kType, int Q, int R>
 [[gnu::always_inline]] static inline void multiply_rows(const HalfRows& rows, const float* q,
                                                         int64_t columns, float* sums) {
@@ -72,7 +73,7 @@ template <class V, KvType kType, int Q, int R>
   }
 }
 
-// Scores of Q queries for the 16 keys of a page.
+// Computes the scores of Q queries for the 16 keys of a page.
 template <class V, KvType kType, int Q>
 [[gnu::noinline]] static void score_half_page(HalfRows rows, const float* q, int64_t columns,
                                               float* sums, float* scores) {
@@ -91,7 +92,7 @@ template <class V, KvType kType, int Q>
   }
 }
 
-// Of all queries of a kv head.
+// Computes the scores of all queries of a KV head.
 template <class V, KvType kType>
 static inline void score_half_keys(const HalfRows& rows, const float* q, int64_t queries,
                                    int64_t columns, float* sums, float* scores) {
@@ -104,7 +105,8 @@ static inline void score_half_keys(const HalfRows& rows, const float* q, int64_t
   }
 }
 
-// out[i] += sum over rows [begin, end) of p[i] * row, for Q queries and S vectors of columns.
+// Adds to out[i] the sum over rows [begin, end) of p[i] * row, for Q queries and S vectors of
+// columns.
 template <class V, KvType kType, int Q, int S>
 [[gnu::always_inline]] static inline void add_strip(const HalfRows& rows, int64_t begin,
                                                     int64_t end, const float* p, int64_t column,
@@ -148,15 +150,15 @@ template <class V, KvType kType, int Q>
   }
 }
 
-// The part of a page whose first key is `first` that query i of a kv head sees.
+// Returns the keys of a page, whose first key is `first`, that query i of a KV head attends to.
 static inline Keys seen_of_page(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
                                 int64_t first, int64_t i) {
   const Keys seen = seen_by(a, tile, cut.base, i);
   return {larger(seen.begin - first, 0), smaller(seen.end - first, kPageTokens)};
 }
 
-// Adds a page's values to the outputs of a kv head's queries. Each adds its keys in ascending order
-// and none that it does not see: what is no number there must not reach it.
+// Adds a page's values to the outputs of a KV head's queries. Each adds its visible keys only, in
+// ascending order: NaN in a masked key must not reach it.
 template <class V, KvType kType>
 static inline void add_values(const AttentionArgs& a, const AttentionTile& tile, const Cut& cut,
                               const HalfRows& rows, int64_t first, int64_t columns, const float* p,

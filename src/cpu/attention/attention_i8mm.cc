@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over int8 and int4 pages with 8-bit matrix multiplication; compiled for it, so nothing
-// else here.
+// Attention over int8 and int4 pages with 8-bit matrix multiplication. The file is compiled for it,
+// so it contains nothing else.
 //
 // Codes stay 8-bit operands. Queries, and probabilities times the scales of V, become 16-bit
 // integers of two signed bytes, high and low: the matrix instruction multiplies two rows of codes
@@ -20,7 +20,7 @@ struct Sizes {
   int64_t groups;
 };
 
-// The scratch memory, cut up. Sizes are counted in split_scratch_floats().
+// The parts of the scratch memory. Their sizes are counted in split_scratch_floats().
 struct Scratch {
   float* scores;    // [queries, 256], later probabilities
   float* scales;    // [groups, 64]
@@ -40,24 +40,25 @@ static inline Scratch cut_scratch(float* memory, const Sizes& n, int64_t padded_
   return s;
 }
 
-// Of the magnitudes of n values, a multiple of 4.
+// Returns the largest magnitude of n values, a multiple of 4.
 static inline float largest_of(const float* x, int64_t n) {
   float32x4_t top = vdupq_n_f32(0);
   for (int64_t i = 0; i < n; i += 4) top = vmaxq_f32(top, vabsq_f32(vld1q_f32(x + i)));
   return vmaxvq_f32(top);
 }
 
-// 8 values as 16-bit integers: high bytes, then low bytes.
+// Writes 8 values as 16-bit integers: high bytes, then low bytes.
 [[gnu::always_inline]] static inline void put_pair(float32x4_t x0, float32x4_t x1, int8_t* out) {
   const int16x8_t value =
       vcombine_s16(vmovn_s32(vcvtnq_s32_f32(x0)), vmovn_s32(vcvtnq_s32_f32(x1)));
   const int8x8_t high = vrshrn_n_s16(value, 8);
-  // What is left, modulo 256: -128 to 127.
+  // The rest, modulo 256, is -128 to 127.
   const int8x8_t low = vmovn_s16(value);
   vst1q_s8(out, vcombine_s8(high, low));
 }
 
-// Elements [at, at + 8) of x [size] times `factor`, 0 from `size` on; sizes are multiples of 4.
+// Converts elements [at, at + 8) of x [size] times `factor`, with 0 from `size` on; sizes are
+// multiples of 4.
 static inline void put_elements(const float* x, int64_t at, int64_t size, float factor,
                                 int8_t* out) {
   const float32x4_t zero = vdupq_n_f32(0);
@@ -65,8 +66,8 @@ static inline void put_elements(const float* x, int64_t at, int64_t size, float 
            at + 4 < size ? vmulq_n_f32(vld1q_f32(x + at + 4), factor) : zero, out);
 }
 
-// The query's operands, for int4 those of the low elements of all columns before those of the high;
-// the scale of each group, and for int4 its sum.
+// Computes the query's operands, for int4 those of the low elements of all columns before those of
+// the high; the scale of each group, and for int4 its sum.
 template <bool kInt4>
 static inline void round_query(const float* q, const KvPageLayout& layout, const Sizes& n,
                                int8_t* out, float* scales, float* sums) {
@@ -90,7 +91,7 @@ static inline void round_query(const float* q, const KvPageLayout& layout, const
   }
 }
 
-// Scales (or mins) of a block's 64 keys.
+// Loads the scales (or minima) of a block's 64 keys.
 static inline void load_scales(const BlockPages& pages, int64_t offset, float* out) {
   for (int64_t i = 0; i < kBlockPages; ++i) {
     const auto* halves = reinterpret_cast<const __fp16*>(pages.page[i] + offset);
@@ -100,7 +101,7 @@ static inline void load_scales(const BlockPages& pages, int64_t offset, float* o
   }
 }
 
-// {high, low} pairs of four sums: 256 * high + low.
+// Joins {high, low} pairs of four sums: 256 * high + low.
 [[gnu::always_inline]] static inline float32x4_t join(int32x4_t a, int32x4_t b) {
   const int32x4_t high = vuzp1q_s32(a, b), low = vuzp2q_s32(a, b);
   return vcvtq_f32_s32(vaddq_s32(vshlq_n_s32(high, 8), low));
@@ -113,9 +114,9 @@ static inline void load_scales(const BlockPages& pages, int64_t offset, float* o
   return vreinterpretq_s8_s64(vzip2q_s64(vreinterpretq_s64_s8(a), vreinterpretq_s64_s8(b)));
 }
 
-// Adds columns [first, end), which are one group, to the scores of Q queries for an octet:
-// scores += (dot * query_scale) * scales + query_sum * mins. Not inlined: what surrounds it would
-// compete for the registers.
+// Adds columns [first, end), which are one group, to the scores of Q queries for an octet: scores
+// += (dot * query_scale) * scales + query_sum * mins. It is not inlined because the code around it
+// would compete for the registers.
 template <bool kInt4, int Q>
 [[gnu::noinline]] static void score_octet(const BlockRows& rows, int64_t octet, const int8_t* q,
                                           int64_t q_stride, int64_t first, int64_t end,
@@ -180,8 +181,8 @@ template <bool kInt4, int Q>
 }
 
 // Adds 64 tokens to the outputs of Q queries in P pairs of columns from column `c` of a group on,
-// which is at byte `at` of the pages. For int4 the bytes as they are and their high halves are
-// summed; the low halves are the difference.
+// which is at byte `at` of the pages. For int4, whole bytes and their high halves are summed; the
+// low halves are the difference.
 template <bool kInt4, int Q, int P>
 [[gnu::noinline]] static void add_pairs(const BlockPages& pages, int64_t at, const int8_t* p,
                                         int64_t p_stride, const float* units, int64_t groups,
@@ -254,8 +255,8 @@ static inline int64_t group_size(const KvPageLayout& layout, int64_t group) {
   return smaller(layout.head_dim - group * kKvGroup, kKvGroup);
 }
 
-// All columns of one block for Q queries. out: of the first of them. Columns are taken 8 or 16 at a
-// time, then 4.
+// Adds all columns of one block for Q queries; `out` is that of the first. Columns are taken 8 or
+// 16 at a time, then 4.
 template <bool kInt4, int Q>
 static inline void add_block(const AttentionArgs& a, const BlockPages& pages, const Sizes& n,
                              const int8_t* p, const float* units, float* out) {
@@ -273,9 +274,9 @@ static inline void add_block(const AttentionArgs& a, const BlockPages& pages, co
   }
 }
 
-// 64 probabilities of one query times the scales of V, as 16-bit integers, and their unit; for int4
-// adds up probabilities times mins. Scales of keys that were never stored may be NaN; their
-// probability is 0.
+// Converts 64 probabilities of one query times the scales of V to 16-bit integers, and sets their
+// unit; for int4 adds up probabilities times minima. Scales of keys that were never stored may be
+// NaN; their probability is 0.
 template <bool kInt4>
 static inline void weigh(const float* p, const float* scales, const float* mins, int8_t* out,
                          float* unit, float* offset) {
@@ -290,7 +291,8 @@ static inline void weigh(const float* p, const float* scales, const float* mins,
     if (kInt4) sum = vaddq_f32(sum, vbslq_f32(none, zero, vmulq_f32(x, vld1q_f32(mins + 4 * j))));
   }
   const float largest = vmaxvq_f32(top);
-  // Below this its inverse overflows, and it is nothing beside the largest probability's 1.
+  // Below this limit the inverse would overflow, and it is negligible beside the largest
+  // probability, which is 1.
   const float inverse = largest > 1e-30F ? kLargest16 / largest : 0;
   *unit = largest * (1 / kLargest16);
   if (kInt4) *offset += vaddvq_f32(sum);

@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway {
 namespace HWY_NAMESPACE {
 
-// What row r of a tile sees of the cut at `base`: [begin, end), relative to `base`.
+// The keys of the cut at `base` that row r of a tile attends to: [begin, end), relative to `base`.
 struct Seen {
   int64_t begin, end;
 };
@@ -25,7 +25,7 @@ HWY_INLINE Seen seen_by(const AttentionArgs& a, const AttentionTile& tile, int64
 }
 
 // Adds one page's values, keys [page_begin, page_end) of the cut, to the outputs of all queries.
-// Each query adds its keys in ascending order and none that it does not see.
+// Each query adds its visible keys only, in ascending order.
 template <class Rows>
 HWY_INLINE void add_page(const AttentionArgs& a, const AttentionTile& tile, int64_t base,
                          int64_t page_begin, int64_t page_end, const typename Rows::Element* values,
@@ -46,7 +46,8 @@ HWY_INLINE void add_page(const AttentionArgs& a, const AttentionTile& tile, int6
   };
   for (int64_t i = 0; i < queries; i += 4) {
     const int64_t count = HWY_MIN(int64_t{4}, queries - i);
-    // All of them see [begin, end); what else one of them sees comes before or after.
+    // All of these queries attend to [begin, end); further keys of single ones come before or
+    // after.
     const Seen first = seen_by(a, tile, base, i / a.group);
     const Seen last = seen_by(a, tile, base, (i + count - 1) / a.group);
     const int64_t begin = HWY_MAX(last.begin, page_begin), end = HWY_MIN(first.end, page_end);
@@ -71,8 +72,8 @@ HWY_INLINE void add_page(const AttentionArgs& a, const AttentionTile& tile, int6
   }
 }
 
-// Pages lie far apart, where the hardware does not look ahead; x86 processors are helped by being
-// told, ARM's are not.
+// Prefetches a page: pages are far apart, where hardware prefetching does not help. Only x86
+// processors gain from this; ARM's do not.
 HWY_INLINE void prefetch_page(const AttentionArgs& a, const AttentionTile& tile,
                               const uint8_t* plane, int64_t n, int64_t end_page) {
 #if HWY_ARCH_X86
@@ -84,8 +85,8 @@ HWY_INLINE void prefetch_page(const AttentionArgs& a, const AttentionTile& tile,
 #endif
 }
 
-// The queries of `tile`, which has one kv head, over keys [split * 256, split * 256 + 256) into
-// `result`. `scratch` as split_scratch_floats() says.
+// Attends the queries of `tile`, which has one KV head, to keys [split * 256, split * 256 + 256)
+// and writes to `result`. `scratch` has split_scratch_floats().
 void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t split,
                   const AttentionPartial& result, float* scratch) {
   const int64_t queries = tile.rows * a.group, dim = a.padded_dim;
@@ -100,7 +101,7 @@ void attend_split(const AttentionArgs& a, const AttentionTile& tile, int64_t spl
   const int64_t first = HWY_MAX(tile.first_key(a.window), base);
   const int64_t end = HWY_MIN(tile.end_key(), base + kSplitKeys);
   const int64_t first_page = first / kPageTokens, end_page = (end + kPageTokens - 1) / kPageTokens;
-  // Few queries read halves once, from where they lie; many share a converted page.
+  // Few queries read halves once, in place; many share a converted page.
   const bool direct = is_half(a.layout.type) && a.head_dim == dim && queries <= 4;
   const auto halves = [&](const uint8_t* plane, int64_t block) HWY_ATTR {
     return reinterpret_cast<const uint16_t*>(a.page(plane, block, tile.kv_head));
@@ -168,7 +169,7 @@ void merge_partials(const AttentionPartial& total, const AttentionPartial& next,
   }
 }
 
-// out = partial / sum for the tile's rows.
+// Sets out = partial / sum for the tile's rows.
 void finish_tile(const AttentionArgs& a, const AttentionTile& tile,
                  const AttentionPartial& partial) {
   const int64_t per_head = tile.rows * a.group;
@@ -182,8 +183,8 @@ void finish_tile(const AttentionArgs& a, const AttentionTile& tile,
   }
 }
 
-// Where the sums of query i of a tile are in a.sums: its outputs; maximum and sum lie behind those
-// of all heads.
+// Returns where the outputs of query i of a tile are in a.sums; its maximum and sum are behind
+// those of all heads.
 HWY_INLINE float* sums_of(const AttentionArgs& a, const AttentionTile& tile, int64_t i,
                           float** maximum, float** sum) {
   const int64_t per_head = tile.rows * a.group, heads = a.kv_heads * a.group;
@@ -194,7 +195,7 @@ HWY_INLINE float* sums_of(const AttentionArgs& a, const AttentionTile& tile, int
   return row + head * a.head_dim;
 }
 
-// What the tile's rows have seen before.
+// Loads the softmax state of the tile's rows.
 void load_sums(const AttentionArgs& a, const AttentionTile& tile, const AttentionPartial& partial) {
   for (int64_t i = 0; i < tile.heads * tile.rows * a.group; ++i) {
     float *maximum, *sum;
@@ -207,7 +208,7 @@ void load_sums(const AttentionArgs& a, const AttentionTile& tile, const Attentio
   }
 }
 
-// What they have seen now.
+// Stores the softmax state of the tile's rows.
 void store_sums(const AttentionArgs& a, const AttentionTile& tile,
                 const AttentionPartial& partial) {
   for (int64_t i = 0; i < tile.heads * tile.rows * a.group; ++i) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every kernel for cuts of the keys that this processor has, whether it is the one chosen or not.
+// Tests every kernel for cuts of the keys that this processor has, whether it is the chosen one or
+// not.
 #include "cpu/attention/attention_kernels.h"
 
 #include <gtest/gtest.h>
@@ -25,8 +26,7 @@ struct KernelCase {
   int window = 0;
 };
 
-// A sequence in pages that lie backwards, of which the last may be stored in part; the rest is
-// poison.
+// A sequence in pages in reverse order, of which the last may be partly stored; the rest is poison.
 class PagedStep {
  public:
   PagedStep(CpuDevice& device, const KernelCase& c)
@@ -48,7 +48,7 @@ class PagedStep {
   std::vector<float>& keys() { return keys_; }
   std::vector<float>& values() { return values_; }
 
-  // Rows [first, first + rows) of the step.
+  // Computes rows [first, first + rows) of the step.
   std::vector<float> run(const cpu::CutKernel& kernel, int32_t first, int32_t rows) {
     const SequenceSpan all{0, case_.start + case_.rows, 0, table_};
     const SequenceSpan span{0, rows, case_.start + first, table_};
@@ -88,7 +88,7 @@ class PagedStep {
   ThreadPool pool_{1};
 };
 
-// What processors of other kinds have is skipped, and says so.
+// Kernels that only other processors have are skipped, with a message.
 class CutKernelTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -100,7 +100,7 @@ class CutKernelTest : public testing::TestWithParam<const char*> {
     GTEST_SKIP() << "this processor has no kernels called " << GetParam();
   }
 
-  // That of the name for a type: one or none.
+  // Returns the kernel of the name for a type: one or none.
   static std::vector<cpu::CutKernel> kernels(KvType type, bool deterministic) {
     std::vector<cpu::CutKernel> found;
     for (const cpu::CutKernel& kernel : cpu::cut_kernels(type, deterministic)) {
@@ -120,7 +120,8 @@ testing::Message describe(const KernelCase& c) {
 
 TEST_P(CutKernelTest, AgreesWithThePortableOne) {
   const std::string_view name = GetParam();
-  // Sums in another order; 16-bit queries and probabilities; those and sums of halves.
+  // The limits are for sums in another order, for 16-bit queries and probabilities, and for those
+  // and sums of halves.
   const double bar = name.starts_with("portable")                ? 1e-9
                      : name.starts_with("avx") || name == "neon" ? 2e-7
                                                                  : 1e-5;
@@ -183,7 +184,7 @@ TEST_P(CutKernelTest, KeepsWhatIsNotANumber) {
             const KernelCase c{type, 4, 2, dim, 40, 1};
             SCOPED_TRACE(describe(c) << ", " << static_cast<int>(where) << ", " << bad);
             PagedStep step(device_, c);
-            // Of the first head, or of its kv head at token 20.
+            // The bad number is in the first head, or in its KV head at token 20.
             const auto at = static_cast<size_t>(where == Where::kQuery ? 1 : 20 * 2 * dim + 1);
             (where == Where::kQuery ? step.q()
              : where == Where::kKey ? step.keys()

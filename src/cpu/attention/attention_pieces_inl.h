@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of attention are made of: pages as floats, scores, softmax, weighted sums.
+// The building blocks of the attention kernels: pages as floats, scores, softmax, weighted sums.
 #if defined(SPILLWAY_CPU_ATTENTION_PIECES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPILLWAY_CPU_ATTENTION_PIECES_INL_H_
 #undef SPILLWAY_CPU_ATTENTION_PIECES_INL_H_
@@ -17,7 +17,7 @@ namespace HWY_NAMESPACE {
 
 inline constexpr float kNoKey = -3.0e38F;  // below any score
 
-// n quantized elements of one group as floats.
+// Converts n quantized elements of one group to floats.
 HWY_INLINE void group_floats(KvType type, const uint8_t* HWY_RESTRICT codes, float scale, float min,
                              int64_t n, float* HWY_RESTRICT out) {
   const FloatTag df;
@@ -49,7 +49,7 @@ HWY_INLINE void group_floats(KvType type, const uint8_t* HWY_RESTRICT codes, flo
   }
 }
 
-// Values' codes [bytes / 2][2][2][8] as [16][bytes].
+// Transposes values' codes [bytes / 2][2][2][8] to [16][bytes].
 HWY_INLINE void code_rows(const uint8_t* HWY_RESTRICT codes, int64_t bytes,
                           uint8_t* HWY_RESTRICT out) {
   const hn::FixedTag<uint8_t, 16> d;
@@ -79,7 +79,7 @@ HWY_INLINE void code_rows(const uint8_t* HWY_RESTRICT codes, int64_t bytes,
   }
 }
 
-// n elements of F16 or BF16 as floats.
+// Converts n elements of F16 or BF16 to floats.
 HWY_INLINE void half_floats(KvType type, const uint8_t* HWY_RESTRICT from, int64_t n,
                             float* HWY_RESTRICT out) {
   const FloatTag df;
@@ -93,7 +93,7 @@ HWY_INLINE void half_floats(KvType type, const uint8_t* HWY_RESTRICT from, int64
   for (; i < n; ++i) out[i] = half_at(from + 2 * i);
 }
 
-// f<Rows>() for pages of F16 or BF16.
+// Calls f<Rows>() for pages of F16 or BF16.
 template <class F>
 HWY_INLINE void with_half_rows(KvType type, const F& f) {
   if (type == KvType::kBf16) {
@@ -103,8 +103,8 @@ HWY_INLINE void with_half_rows(KvType type, const F& f) {
   }
 }
 
-// A page's [16, head_dim] as floats with rows padded_dim apart: in place where possible, else in
-// `buffer`, whose padding columns are zero. Only the first `tokens` rows are converted.
+// Returns a page's [16, head_dim] as floats with rows padded_dim apart: in place if possible, else
+// in `buffer`, whose padding columns are zero. Only the first `tokens` rows are converted.
 HWY_INLINE const float* page_floats(const AttentionArgs& a, KvPart part, const uint8_t* page,
                                     int64_t tokens, float* HWY_RESTRICT buffer) {
   const FloatTag df;
@@ -127,7 +127,7 @@ HWY_INLINE const float* page_floats(const AttentionArgs& a, KvPart part, const u
     }
     const bool int4 = layout.type == KvType::kInt4;
     for (int64_t g = 0; g < layout.groups; ++g) {
-      // The scales of all tokens lie together.
+      // The scales of all tokens are stored together.
       HWY_ALIGN float scales[kPageTokens], mins[kPageTokens] = {};
       for (int64_t j = 0; j < kPageTokens; j += kLanes) {
         const int64_t at = 2 * (g * kPageTokens + j);
@@ -159,7 +159,7 @@ struct StoreScores {
   }
 };
 
-// V vectors of one query's output. Named members, not arrays: arrays would live in memory.
+// V vectors of one query's output. They are named members because an array would live in memory.
 template <int V>
 struct OutputStrip {
   FloatVec c0, c1, c2, c3;
@@ -185,8 +185,8 @@ struct OutputStrip {
   }
 };
 
-// out[i] += sum over keys j in [0, keys) of p[i][j] * v[j], for Q queries and V (1, 2 or 4) vectors
-// of the head.
+// Adds to out[i] the sum over keys j in [0, keys) of p[i][j] * v[j], for Q queries and V (1, 2 or
+// 4) vectors of the head.
 template <int Q, int V, class Rows>
 HWY_INLINE void add_values_part(const float* HWY_RESTRICT p,
                                 const typename Rows::Element* HWY_RESTRICT v, int64_t keys,
@@ -221,8 +221,8 @@ HWY_NOINLINE void add_values(const float* p, const typename Rows::Element* v, in
   for (; c < dim; c += kLanes) add_values_part<Q, 1, Rows>(p, v + c, keys, dim, out + c);
 }
 
-// Scores [begin, end) of one query become e^(scale * score - maximum). Lane i % kLanes adds up
-// element i whatever `begin`.
+// Replaces scores [begin, end) of one query by e^(scale * score - maximum). Lane i % kLanes adds up
+// element i, whatever `begin` is.
 HWY_INLINE void softmax_part(float* HWY_RESTRICT scores, int64_t begin, int64_t end, float scale,
                              float* maximum, float* sum) {
   const FloatTag df;
@@ -253,7 +253,8 @@ HWY_INLINE void softmax_part(float* HWY_RESTRICT scores, int64_t begin, int64_t 
   *sum = hn::GetLane(sum4(total, zero, zero, zero));
 }
 
-// Scores of all queries for the 16 keys of one page. scores: of query 0, at the page's first key.
+// Computes the scores of all queries for the 16 keys of one page. scores: of query 0, at the page's
+// first key.
 template <class Rows>
 HWY_INLINE void score_page(const float* q, int64_t queries, int64_t dim,
                            const typename Rows::Element* keys, float* scores) {
@@ -266,7 +267,7 @@ HWY_INLINE void score_page(const float* q, int64_t queries, int64_t dim,
   }
 }
 
-// The tile's queries, [queries, padded_dim], padded with zeros.
+// Loads the tile's queries, [queries, padded_dim], padded with zeros.
 HWY_INLINE void load_queries(const AttentionArgs& a, const AttentionTile& tile, float* q) {
   const int64_t dim = a.padded_dim;
   for (int64_t i = 0; i < tile.rows * a.group; ++i) {

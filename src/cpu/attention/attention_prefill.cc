@@ -8,8 +8,8 @@
 namespace spillway::cpu {
 namespace {
 
-// Converting keys and values costs about as much as this many queries do. Smaller tiles only where
-// workers would have none; larger ones while every worker has several, so that the last ones even
+// Converting keys and values costs about as much as this many queries do. Tiles are smaller only if
+// workers would have none, and larger while every worker has several, so that the last ones even
 // out.
 constexpr int64_t kConvertQueries = 32;
 constexpr int64_t kEnoughQueries = 4 * kConvertQueries;
@@ -21,7 +21,7 @@ int64_t all_queries(const AttentionArgs& a, std::span<const SequenceSpan> spans)
   return rows * a.group * a.kv_heads;
 }
 
-// (query, key) pairs, as if each row saw as many keys as the one in the middle.
+// Returns (query, key) pairs, as if each row attended to as many keys as the middle one.
 int64_t cost_of(const AttentionArgs& a, const AttentionTile& tile) {
   const int64_t middle = tile.position + tile.rows / 2 + 1;
   const int64_t keys = a.window > 0 ? std::min(middle, a.window) : middle;
@@ -38,7 +38,7 @@ std::vector<AttentionTile> make_tiles(const AttentionArgs& a, std::span<const Se
   const int64_t tile_rows = std::max<int64_t>(1, queries / a.group);
   std::vector<AttentionTile> tiles;
   for (const SequenceSpan& span : spans) {
-    // Tiles of equal numbers of rows, as near as that goes.
+    // Tiles have equal numbers of rows, as nearly as possible.
     const int64_t count = (span.rows + tile_rows - 1) / tile_rows;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = span.rows * i / count, end = span.rows * (i + 1) / count;
@@ -71,8 +71,9 @@ void attend_prefill(ThreadPool& pool, Workspace& workspace, const AttentionArgs&
                     AttendRows attend, std::span<const SequenceSpan> spans) {
   const std::vector<AttentionTile> tiles = make_tiles(a, spans, pool.threads());
   workspace.reserve_workers(prefill_scratch_floats(a.padded_dim));
-  // Each worker's share begins with its largest tiles, and small ones are left for whoever is done
-  // first: later rows of a sequence cost more, so equal numbers of tiles are not equal work.
+  // Each worker's share begins with its largest tiles, and small ones are left for the worker that
+  // is done first: later rows of a sequence cost more, so equal numbers of tiles are not equal
+  // work.
   std::vector<size_t> by_cost(tiles.size());
   std::iota(by_cost.begin(), by_cost.end(), size_t{0});
   std::stable_sort(by_cost.begin(), by_cost.end(),

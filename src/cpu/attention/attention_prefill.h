@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of many rows at a time: how prefill is cut into work for a kernel of whole tiles.
+// Attention of many rows together: how prefill is divided into work for a kernel of whole tiles.
 #pragma once
 
 #include <span>
@@ -12,17 +12,17 @@
 
 namespace spillway::cpu {
 
-inline constexpr int32_t kPrefillRows = 8;  // at least
+inline constexpr int32_t kPrefillRows = 8;  // at least this many
 
-// Whether the span has enough rows. Others are left to the kernels of cuts: keys and values would
-// be converted for too few queries.
+// Returns whether the span has enough rows. Others are left to the kernels of cuts, because keys
+// and values would be converted for too few queries.
 bool is_prefill(const AttentionArgs& a, const SequenceSpan& span);
 
-// Whether tiles of these rows keep enough of the workers busy. They do not share the keys of a
-// tile, as the kernels of cuts do.
+// Returns whether tiles of these rows keep enough of the workers busy. Workers do not share the
+// keys of a tile here, as they do in the kernels of cuts.
 bool prefill_pays(const AttentionArgs& a, std::span<const SequenceSpan> spans, int threads);
 
-// `spans` into a.out. Which worker does which tile depends on the shapes alone.
+// Attends `spans` and writes to a.out. Which worker does which tile depends on the shapes alone.
 void attend_prefill(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a,
                     AttendRows attend, std::span<const SequenceSpan> spans);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores to probabilities, with any set of vectors `V`.
+// Converts scores to probabilities, with any set of vectors `V`.
 //
-// Only static functions: each object that includes this is compiled for instructions of its own.
+// The file has static functions only, because each object that includes it is compiled for other
+// instructions.
 #pragma once
 
 #include "cpu/attention/attention_cut_inl.h"
@@ -10,8 +11,8 @@
 namespace spillway {
 namespace {
 
-// 2^x for x <= 0; 0 below -126 and for NaN. x = i + r with |r| <= 1/2, and a polynomial for 2^r
-// whose relative error is below 3e-7.
+// Returns 2^x for x <= 0; 0 below -126 and for NaN. x = i + r with |r| <= 1/2, and a polynomial for
+// 2^r whose relative error is below 3e-7.
 template <class V>
 [[gnu::always_inline]] static inline typename V::Floats exp2_of(typename V::Floats x) {
   // Adding 3 * 2^22 rounds to an integer and leaves it in the low bits.
@@ -25,8 +26,8 @@ template <class V>
   return V::scale_by_power(p, shifted, x, low);
 }
 
-// Scores [256] of a query, of which it sees `seen`, become e^(scale * score - maximum): all those
-// of the cut's pages, 0 where it does not see the key.
+// Replaces the scores [256] of a query, to which `seen` is visible, by e^(scale * score - maximum):
+// all those of the cut's pages, 0 where a key is masked.
 template <class V>
 static inline void softmax(const Cut& cut, const Keys& seen, float scale, float* scores,
                            float* maximum, float* sum) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rows have seen of their sequences so far: beginning, adding up, and the result.
+// Clears, merges and finishes softmax states.
 #pragma once
 
 #include "base/thread_pool.h"
@@ -7,7 +7,7 @@
 
 namespace spillway::cpu {
 
-// See AttentionParts.
+// These implement the functions of AttentionParts.
 void clear_sums(ThreadPool& pool, const AttentionSums& sums);
 void add_sums(ThreadPool& pool, const AttentionSums& seen, const AttentionSums& sums);
 void finish_sums(ThreadPool& pool, const AttentionSums& sums, const Activations& out);

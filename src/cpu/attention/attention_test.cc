@@ -69,14 +69,14 @@ TEST(AttentionTest, RefusesWhatItCannotDo) {
     device.ops().attention(view(q, rows), kv, {&span, 1}, {heads, 1.0F, 0}, view(out, rows));
   };
   EXPECT_NO_THROW(attend(4, 16, {0, 4, 0, table}));
-  EXPECT_THROW(attend(1, 64, {0, 1, 0, table}), Error);    // 64 heads share one kv head
+  EXPECT_THROW(attend(1, 64, {0, 1, 0, table}), Error);    // 64 heads share one KV head
   EXPECT_THROW(attend(4, 16, {0, 4, 0, outside}), Error);  // a block the cache does not have
   EXPECT_THROW(attend(4, 16, {0, 4, 14, table}), Error);   // past the table
   EXPECT_THROW(attend(4, 16, {1, 4, 0, table}), Error);    // past the rows
 }
 
-// What the processor's best kernels compute is what the portable one does; parity tests hold the
-// former to double precision.
+// The processor's best kernels compute the same as the portable one; parity tests compare the best
+// ones with double precision.
 TEST(AttentionTest, TheKernelChosenAgreesWithThePortableOne) {
   CpuDevice device({.threads = 2});
   ThreadPool pool(2);
@@ -153,8 +153,8 @@ TEST(AttentionTest, DeterministicRowsDoNotDependOnTheirNumber) {
   }
 }
 
-// Sums in halves overflow long before floats do. What then comes out is what the kernel that adds
-// to floats gives, as for keys and values that are infinite themselves.
+// Sums in halves overflow long before floats do. The result is then that of the kernel that adds to
+// floats, as for keys and values that are infinite themselves.
 TEST(AttentionTest, WhatHalvesCannotHoldIsAddedInFloats) {
   CpuDevice device({.threads = 1});
   ThreadPool pool(1);
@@ -166,7 +166,7 @@ TEST(AttentionTest, WhatHalvesCannotHoldIsAddedInFloats) {
     const char* what;
     bool key;
     float value;
-    bool same;  // as in deterministic mode, to the bit
+    bool same;  // the same as in deterministic mode, to the bit
   };
   for (const Change& change : {Change{"nothing", true, 0.5F, false},
                                {"a large key", true, 60000, false},

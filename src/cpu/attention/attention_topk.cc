@@ -12,7 +12,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/attention/attention_topk.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target.
+// These must be included after foreach_target.
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
@@ -22,8 +22,8 @@
 #define SPILLWAY_CPU_ATTENTION_TOPK_ONCE_
 namespace spillway {
 
-// What a worker has for the queries of one kv head of one row. Keys count from the page that holds
-// the first one seen.
+// A worker's scratch memory for the queries of one KV head of one row. Keys count from the page
+// that holds the first visible one.
 struct TopKScratch {
   float* queries;      // [group, padded_dim]
   float* cut;          // [group, kSplitKeys]
@@ -33,7 +33,7 @@ struct TopKScratch {
   float* weights;      // [stride]
   int32_t* chosen;     // [stride]
   int64_t stride;      // keys of the longest row, rounded up to whole pages and one more
-  int64_t first_page;  // of the row at hand
+  int64_t first_page;  // of the current row
 };
 
 }  // namespace spillway
@@ -43,7 +43,7 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway {
 namespace HWY_NAMESPACE {
 
-// scores[i][key] of query i for all keys of pages [s.first_page, end of the tile's keys).
+// Computes scores[i][key] of query i for all keys of pages [s.first_page, end of the tile's keys).
 static void score_keys(const AttentionArgs& a, const AttentionTile& tile, const TopKScratch& s) {
   const int64_t dim = a.padded_dim;
   constexpr int64_t kCutPages = kSplitKeys / kPageTokens;
@@ -72,7 +72,7 @@ static void score_keys(const AttentionArgs& a, const AttentionTile& tile, const 
   }
 }
 
-// One token's values [head_dim] as floats.
+// Converts one token's values [head_dim] to floats.
 static HWY_INLINE void value_floats(const AttentionArgs& a, const uint8_t* page, int64_t token,
                                     float* HWY_RESTRICT out) {
   const KvPageLayout& layout = a.layout;
@@ -97,7 +97,7 @@ static HWY_INLINE void value_floats(const AttentionArgs& a, const uint8_t* page,
   }
 }
 
-// Brings the plain values of a key closer; quantized ones lie all over their page.
+// Prefetches the values of a key if they are plain; quantized ones are spread over their page.
 static HWY_INLINE void fetch_values(const AttentionArgs& a, const AttentionTile& tile,
                                     int64_t key) {
   if (is_quantized(a.layout.type)) return;
@@ -106,7 +106,7 @@ static HWY_INLINE void fetch_values(const AttentionArgs& a, const AttentionTile&
   for (int64_t at = 0; at < a.layout.row_bytes; at += 64) hwy::Prefetch(row + at);
 }
 
-// Attention of query `i` to keys chosen[0, k), which have s.weights as scores.
+// Computes attention of query `i` to keys chosen[0, k), which have s.weights as scores.
 static void attend_chosen(const AttentionArgs& a, const AttentionTile& tile, const TopKScratch& s,
                           int64_t i, int64_t k) {
   const int64_t dim = a.padded_dim;
@@ -116,7 +116,7 @@ static void attend_chosen(const AttentionArgs& a, const AttentionTile& tile, con
   if (a.head_dim != dim) memset(s.rows, 0, static_cast<size_t>(kPageTokens * dim) * sizeof(float));
   for (int64_t begin = 0; begin < k; begin += kPageTokens) {
     const int64_t count = HWY_MIN(kPageTokens, k - begin);
-    // Entries lie anywhere: those of the next turn are on their way while this one is added up.
+    // Entries are anywhere, so those of the next round are prefetched while this one is added up.
     for (int64_t j = begin + count; j < HWY_MIN(begin + count + kPageTokens, k); ++j) {
       fetch_values(a, tile, s.first_page * kPageTokens + s.chosen[j]);
     }
@@ -149,7 +149,8 @@ int64_t first_page_of(const AttentionArgs& a, const AttentionTile& tile) {
   return tile.first_key(a.window) / kPageTokens;
 }
 
-// Whole cache lines of each, and the stride of rows of scores.
+// Returns the floats of scratch memory, each array in whole cache lines; `stride` is that of rows
+// of scores.
 size_t scratch_floats(const AttentionArgs& a, int64_t stride) {
   const int64_t dim = a.padded_dim;
   return static_cast<size_t>(a.group * (dim + kSplitKeys + stride) + (kPageTokens + 1) * dim +
@@ -167,7 +168,7 @@ TopKScratch scratch_at(float* memory, const AttentionArgs& a, int64_t stride, in
       stride, first_page};
 }
 
-// All query heads of one kv head of one row; how many entries of V they have read.
+// Computes all query heads of one KV head of one row; returns how many entries of V they have read.
 int64_t attend_kv_head(const AttentionArgs& a, const AttentionTile& tile, float share,
                        const TopKScratch& s) {
   HWY_DYNAMIC_DISPATCH(score_keys)(a, tile, s);
@@ -176,7 +177,7 @@ int64_t attend_kv_head(const AttentionArgs& a, const AttentionTile& tile, float 
   const int64_t k = attended_keys(share, keys);
   for (int64_t i = 0; i < a.group; ++i) {
     const float* scores = s.scores + i * s.stride + skipped;
-    // The weights come afterwards.
+    // s.weights is free until the weights are written below.
     select_top(scores, keys, k, s.chosen, reinterpret_cast<uint32_t*>(s.weights));
     for (int64_t j = 0; j < k; ++j) {
       s.weights[j] = scores[s.chosen[j]];

@@ -11,13 +11,13 @@
 
 namespace spillway::cpu {
 
-// Spans of one row into a.out; a.q is rotated where the keys are. Each query head scores all the
-// keys that it sees, and attends to `share` of them (device/sparse_attention.h): of V only their
-// entries are read. Returns how many. Codes of quantized values lie with those of their neighbours,
-// so the cache lines that an entry takes part in are those of its page.
+// Attends spans of one row and writes to a.out; a.q is rotated if the keys are. Each query head
+// scores all keys visible to it, and attends to `share` of them (device/sparse_attention.h): of V
+// only their entries are read. Returns how many. Codes of quantized values are stored with those of
+// their neighbours, so the cache lines that an entry takes part in are those of its page.
 //
 // Numerics: F32 throughout, in the order of positions, whatever the threads and the batch. Memory
-// is proportional to threads times keys times the query heads of a kv head.
+// is proportional to threads times keys times the query heads of a KV head.
 int64_t attend_top_k(ThreadPool& pool, Workspace& workspace, const AttentionArgs& a, float share,
                      std::span<const SequenceSpan> spans);
 

@@ -102,7 +102,7 @@ TEST(AttentionTopKTest, DoesNotTouchOtherValues) {
   const SequenceSpan span{0, 1, kContext - 1, pages.table, {}, /*generates=*/true};
   const AttentionParams params{kHeads, 0.2F, 0, 0.05F};
   device.ops().attention(view(q), pages.view(), {&span, 1}, params, view(first));
-  // Which values matter: those that change the result.
+  // The values that matter are those that change the result.
   int64_t used = 0;
   for (int64_t key = 0; key < kContext; ++key) {
     for (int64_t head = 0; head < kKvHeads; ++head) {

@@ -9,7 +9,8 @@
 namespace spillway::cpu {
 namespace {
 
-// Unsigned numbers in the order of the floats, without branches: loops of it are vectorized.
+// Maps a float to an unsigned number of the same order, without branches, so that loops of it are
+// vectorized.
 uint32_t ordered(float score) {
   const auto bits = std::bit_cast<uint32_t>(score + 0.0F);  // -0 becomes 0
   const uint32_t flipped =
@@ -17,15 +18,15 @@ uint32_t ordered(float score) {
   return (bits & 0x7fffffffU) > 0x7f800000U ? UINT32_MAX : flipped;
 }
 
-// The k-th largest, and how many equal to it belong to the k largest.
+// The k-th largest value, and how many equal to it belong to the k largest.
 struct Threshold {
   uint32_t value;
   int64_t equal;
 };
 
-// From the highest digit to the lowest: how often each value of the digit occurs among the numbers
-// that agree so far tells which value the k-th largest has there. Those that do not agree are
-// dropped: the first digit, of the exponent, leaves a few of a hundred.
+// Finds it from the highest digit to the lowest: how often each value of the digit occurs among the
+// numbers that agree so far tells which value the k-th largest has there. Numbers that do not agree
+// are dropped: the first digit, of the exponent, leaves a few of a hundred.
 Threshold find_threshold(uint32_t* values, int64_t n, int64_t k) {
   constexpr int kDigitBits = 11;
   constexpr int kMostDigits = 1 << kDigitBits;

@@ -23,7 +23,7 @@ std::vector<int32_t> selected(const std::vector<float>& scores, int64_t k) {
   return positions;
 }
 
-// By sorting all of them.
+// Computes the expected positions by sorting all scores.
 std::vector<int32_t> expected(const std::vector<float>& scores, int64_t k) {
   std::vector<int32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
@@ -39,7 +39,7 @@ TEST(SelectTopTest, EqualsASortWhateverTheScores) {
   std::mt19937 generator(5);
   std::normal_distribution<float> normal(0, 3);
   for (const int64_t n : {1, 2, 3, 16, 17, 100, 1000, 4099}) {
-    for (const float step : {0.0F, 0.5F, 4.0F}) {  // rounded to multiples: many are equal
+    for (const float step : {0.0F, 0.5F, 4.0F}) {  // rounded to multiples, so that many are equal
       std::vector<float> scores(static_cast<size_t>(n));
       for (float& score : scores) {
         score = normal(generator);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vectorised decoding of every stored type, bit-equal to dequantize_reference.
+// Vectorised decoders of every stored type, bit-equal to dequantize_reference.
 //
-// A decoder turns one block into vectors of kLanes consecutive floats and hands them, in the order
-// of the elements, to a sink: sink(k, values) with k the first element's index in the block. The
-// sink is what differs between uses: store, or multiply with activations and add up.
+// A decoder turns one block into vectors of kLanes consecutive floats and passes them, in the order
+// of the elements, to a sink: sink(k, values), where k is the first element's index in the block.
+// Uses differ in the sink: it stores the values, or multiplies them with activations and adds up.
 #if defined(SPILLWAY_CPU_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SPILLWAY_CPU_DECODE_INL_H_
 #undef SPILLWAY_CPU_DECODE_INL_H_
@@ -34,12 +34,12 @@ HWY_INLINE ByteVec high_nibbles(ByteVec v) { return hn::ShiftRight<4>(v); }
 HWY_INLINE SignedVec minus(ByteVec v, int8_t offset) {
   return hn::Sub(as_signed(v), hn::Set(SignedTag(), offset));
 }
-// `value` where v has any of `bits`, else 0.
+// Returns `value` in the bytes where v has any of `bits`, else 0.
 HWY_INLINE ByteVec where_bits(ByteVec v, ByteVec bits, uint8_t value) {
   return hn::And(hn::VecFromMask(ByteTag(), hn::TestBit(v, bits)), bytes(value));
 }
 
-// The 16 integers of q as floats: emit(index, values).
+// Converts the 16 integers of q to floats and calls emit(index, values).
 template <class Emit, class D = FloatTag>
 HWY_INLINE void widen16(SignedVec q, const Emit& emit) {
   const D df;
@@ -64,8 +64,8 @@ HWY_INLINE void widen16(SignedVec q, const Emit& emit) {
 
 HWY_INLINE FloatVec splat(float value) { return hn::Set(FloatTag(), value); }
 
-// From integers to values: scale * (q - offset), or scale * q + low, with q < 128. Multiply and add
-// are rounded one by one, as in the reference.
+// These turn integers into values: scale * (q - offset), or scale * q + low, with q < 128. Multiply
+// and add are rounded separately, as in the reference.
 template <class Sink>
 struct EmitScaled {
   Sink& sink;
@@ -83,15 +83,15 @@ struct EmitAffine {
   }
 };
 
-// A sink that does not care for the sign of a zero (kExactZeros false) gets a cheaper conversion
+// A sink for which the sign of a zero does not matter (kExactZeros false) gets a cheaper conversion
 // where vectors are short: a byte q becomes the float base + q by being put into its mantissa, and
-// one fused multiply-add takes the base out again. That is bit-equal, for finite scales and but for
+// one fused multiply-add takes the base out again. For finite scales that is bit-equal except for
 // the sign of zero, because scale * (base + offset) is exact: no scale has more than 19 significant
 // bits.
 template <class Sink>
 inline constexpr bool kThroughMantissa = !Sink::kExactZeros && kLanes == 4 && kFusedMultiplyAdd;
 
-// scale * t + shift (+ low) for four vectors t of base + q.
+// These compute scale * t + shift (+ low) for four vectors t of base + q.
 template <class Sink>
 struct EmitShifted {
   Sink& sink;
@@ -111,8 +111,8 @@ struct EmitShiftedAffine {
   }
 };
 
-// emit(index, base + q): base 128 with q < 128 in the third byte of the float, or base 32768 with q
-// < 256 in its second.
+// Calls emit(index, base + q): base 128 with q < 128 in the third byte of the float, or base 32768
+// with q < 256 in its second.
 template <int base, class Emit, class D = FloatTag>
 HWY_INLINE void widen16_mantissa(ByteVec q, const Emit& emit) {
   static_assert(base == 128 || base == 32768);
@@ -139,7 +139,7 @@ HWY_INLINE void widen16_mantissa(ByteVec q, const Emit& emit) {
   }
 }
 
-// scale * (q - offset), q < 128.
+// Emits scale * (q - offset), q < 128.
 template <int offset, class Sink>
 HWY_INLINE void emit_scaled(Sink& sink, int first, ByteVec q, FloatVec scale) {
   if constexpr (kThroughMantissa<Sink>) {
@@ -149,7 +149,7 @@ HWY_INLINE void emit_scaled(Sink& sink, int first, ByteVec q, FloatVec scale) {
     widen16(minus(q, offset), EmitScaled<Sink>{sink, first, scale});
   }
 }
-// scale * q, q signed; scale has at most 15 significant bits.
+// Emits scale * q, q signed; scale has at most 15 significant bits.
 template <class Sink>
 HWY_INLINE void emit_signed(Sink& sink, int first, ByteVec q, FloatVec scale) {
   if constexpr (kThroughMantissa<Sink>) {
@@ -159,7 +159,7 @@ HWY_INLINE void emit_signed(Sink& sink, int first, ByteVec q, FloatVec scale) {
     widen16(as_signed(q), EmitScaled<Sink>{sink, first, scale});
   }
 }
-// scale * q + low, q < 128.
+// Emits scale * q + low, q < 128.
 template <class Sink>
 HWY_INLINE void emit_affine(Sink& sink, int first, ByteVec q, FloatVec scale, FloatVec low) {
   if constexpr (kThroughMantissa<Sink>) {
@@ -170,7 +170,7 @@ HWY_INLINE void emit_affine(Sink& sink, int first, ByteVec q, FloatVec scale, Fl
   }
 }
 
-// Stores what it is given.
+// Stores the values it is given.
 struct StoreSink {
   static constexpr bool kExactZeros = true;
   float* out;
@@ -242,7 +242,8 @@ struct DecoderQ4_1 {
   }
 };
 
-// 16 where bit i of the 32 bits at `high` is set, for elements [first, first + 16).
+// Returns 16 in the bytes where bit i of the 32 bits at `high` is set, for elements [first, first +
+// 16).
 template <int first>
 HWY_INLINE ByteVec fifth_bits(const uint8_t* high) {
   alignas(16) static constexpr uint8_t kByteOf[16] = {0, 0, 0, 0, 0, 0, 0, 0,
@@ -250,7 +251,7 @@ HWY_INLINE ByteVec fifth_bits(const uint8_t* high) {
   alignas(16) static constexpr uint8_t kBitOf[16] = {1, 2, 4, 8, 16, 32, 64, 128,
                                                      1, 2, 4, 8, 16, 32, 64, 128};
   const ByteVec index = hn::Add(hn::Load(ByteTag(), kByteOf), bytes(first / 8));
-  // Reads 16 bytes where 4 are wanted: the nibbles follow within the block.
+  // This reads 16 bytes although 4 are needed: the nibbles follow within the block.
   const ByteVec spread = hn::TableLookupBytes(load16(high), index);
   return where_bits(spread, hn::Load(ByteTag(), kBitOf), 16);
 }

@@ -30,12 +30,12 @@ struct StoreScaled {
     hn::Store(hn::Mul(scale, q), FloatTag(), out + i);
   }
 };
-// out[i] = scale * q[i] for 16 small integers.
+// Computes out[i] = scale * q[i] for 16 small integers.
 HWY_INLINE void scale16(SignedVec q, float scale, float* out) {
   widen16(q, StoreScaled{out, splat(scale)});
 }
 
-// v >> shift & mask, byte by byte; `mask` fits into what is left of a byte.
+// Returns v >> shift & mask, byte by byte; `mask` fits into what is left of a byte.
 HWY_INLINE ByteVec field(ByteVec v, int shift, uint8_t mask) {
   const hn::Repartition<uint16_t, ByteTag> d16;
   return hn::And(hn::BitCast(ByteTag(), hn::ShiftRightSame(hn::BitCast(d16, v), shift)),
@@ -43,12 +43,13 @@ HWY_INLINE ByteVec field(ByteVec v, int shift, uint8_t mask) {
 }
 HWY_INLINE ByteVec bit(int i) { return bytes(static_cast<uint8_t>(1 << i)); }
 
-// A K decoder works in two steps, so that several rows can be decoded in turns (one row's sums
-// alone would wait for each other): scales() unpacks the sub-block scales into 32 floats, part<i>()
-// emits elements [32 i, 32 i + 32). Minima are stored negated: x - y is x + (-y), bit for bit.
+// A K decoder works in two steps, so that the decoding of several rows can be interleaved (the sums
+// of a single row would wait for each other): scales() unpacks the sub-block scales into 32 floats,
+// and part() emits elements [32 i, 32 i + 32). Minima are stored negated: x - y is x + (-y), bit
+// for bit.
 inline constexpr int kScaleFloats = 32;
 
-// All eight parts of one block, in order.
+// Decodes all eight parts of one block, in order.
 template <class Decoder, class Sink>
 HWY_INLINE void decode_parts(const uint8_t* p, Sink& sink) {
   alignas(64) float scales[kScaleFloats];
@@ -106,7 +107,8 @@ struct DecoderQ3_K {
   }
 };
 
-// Scales (8 floats, times d) and negated minima (8 floats, times dmin) of Q4_K and Q5_K.
+// Decodes the scales (8 floats, times d) and negated minima (8 floats, times dmin) of Q4_K and
+// Q5_K.
 HWY_INLINE void decode_k_scales(const uint8_t* p, float* out) {
   const uint32_t a = word_at(p + 4), b = word_at(p + 8), c = word_at(p + 12);
   const uint32_t six = 0x3f3f3f3fU, low = 0x0f0f0f0fU, two = 0x03030303U;
@@ -221,7 +223,7 @@ HWY_INLINE void with_decoder(DType type, const Fn& fn) {
   }
 }
 
-// The last elements of a row of a plain type, fewer than 16, padded with zeros to 16.
+// Decodes the last elements of a row of a plain type, fewer than 16, padded with zeros to 16.
 template <class Decoder>
 HWY_INLINE void decode_tail(const uint8_t* p, int64_t count, float* out16) {
   uint8_t padded[Decoder::kBytes] = {};
@@ -230,7 +232,7 @@ HWY_INLINE void decode_tail(const uint8_t* p, int64_t count, float* out16) {
   Decoder::decode(padded, sink);
 }
 
-// `count` elements into `out`, which is padded with zeros to a multiple of 16 elements.
+// Decodes `count` elements into `out`, which is padded with zeros to a multiple of 16 elements.
 template <class Decoder>
 HWY_INLINE void decode_padded(const uint8_t* p, int64_t count, float* out) {
   int64_t k = 0;

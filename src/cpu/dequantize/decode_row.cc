@@ -6,7 +6,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/dequantize/decode_row.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target.
+// These must be included after foreach_target.
 #include <hwy/highway.h>
 
 #include "cpu/dequantize/decode_k_inl.h"

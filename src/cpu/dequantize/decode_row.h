@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stored elements to floats with the host's vector instructions.
+// Decodes stored elements to floats with the host's vector instructions.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace spillway {
 // Bit-equal to dequantize_reference.
 void decode_row(DType type, const std::byte* stored, float* out, int64_t count);
 
-// As decode_row, but adds to out.
+// Like decode_row, but adds to out.
 void decode_row_add(DType type, const std::byte* stored, float* out, int64_t count);
 
 }  // namespace spillway

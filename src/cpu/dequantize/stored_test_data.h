@@ -12,8 +12,8 @@
 
 namespace spillway {
 
-// Random bytes for `count` elements; every 16-bit scale is finite: zero, negative zero, subnormal,
-// the largest, negative, or anything.
+// Returns random bytes for `count` elements. Every 16-bit scale is finite: zero, negative zero,
+// subnormal, the largest, negative, or anything.
 inline std::vector<std::byte> awkward_blocks(DType type, int64_t count, uint32_t seed) {
   std::mt19937 generator(seed + 1);
   const auto any = [&] { return static_cast<uint16_t>(generator()); };

@@ -14,7 +14,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/kv/kv_append.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target.
+// These must be included after foreach_target.
 #include <hwy/highway.h>
 
 #include "cpu/simd_inl.h"
@@ -23,8 +23,8 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway {
 namespace HWY_NAMESPACE {
 
-// The largest magnitude. Magnitudes order like their bits, and NaN above all: it stays, as it would
-// not in a maximum of floats.
+// Returns the largest magnitude. Magnitudes are ordered like their bits, with NaN above all, so
+// that NaN is kept; a maximum of floats would drop it.
 HWY_INLINE float largest_of(const float* HWY_RESTRICT x, int64_t n) {
   const FloatTag df;
   const hn::Rebind<int32_t, FloatTag> di;
@@ -41,7 +41,8 @@ HWY_INLINE float largest_of(const float* HWY_RESTRICT x, int64_t n) {
   return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(di, top)));
 }
 HWY_INLINE bool fits_half(float x) { return x < kKvHalfEnd && x > -kKvHalfEnd; }
-// Of numbers up to `largest` that are `held` by the type or not.
+// Returns how numbers of magnitudes up to `largest` are stored; `held` says whether the type can
+// hold them.
 HWY_INLINE KvStored stored(float largest, bool held) {
   if (!(largest <= std::numeric_limits<float>::max())) return KvStored::kNotFinite;
   return held ? KvStored::kWell : KvStored::kBeyondRange;
@@ -83,7 +84,7 @@ KvStored store_bf16(const float* x, uint16_t* out, int64_t count) {
   const hn::Rebind<uint16_t, FloatTag> d16;
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    // To the nearest, ties to even; what is not finite comes below.
+    // Rounds to the nearest, ties to even; non-finite numbers are handled below.
     const auto bits = hn::BitCast(d32, hn::LoadU(df, x + i));
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1));
     const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7fff)));
@@ -99,8 +100,8 @@ KvStored store_bf16(const float* x, uint16_t* out, int64_t count) {
   return how;
 }
 
-// The codes of one group: the nearest of (x - base) * inverse in [lowest, highest], as the
-// reference has them.
+// Computes the codes of one group as the reference does: the nearest of (x - base) * inverse in
+// [lowest, highest].
 HWY_INLINE void group_codes(const float* HWY_RESTRICT x, int64_t n, float base, float inverse,
                             float lowest, float highest, int32_t* HWY_RESTRICT codes) {
   const FloatTag df;
@@ -139,7 +140,7 @@ HWY_INLINE Range range_of(const float* x, int64_t n) {
   return range;
 }
 
-// x [head_dim] as token `token` of a quantized page; store_kv_reference() says what.
+// Stores x [head_dim] as token `token` of a quantized page, as store_kv_reference() does.
 KvStored store_quantized(const KvPageLayout& layout, KvPart part, const float* x, uint8_t* page,
                          int64_t token) {
   float rotated[256];
@@ -225,7 +226,7 @@ KvStored store_head(const KvPageLayout& layout, KvPart part, std::byte* page, in
                                                token);
 }
 
-// The first of them stays.
+// Reports a fault; only the first one is kept.
 void report(KvFault fault, std::atomic<uint32_t>& faults) {
   uint32_t none = 0;
   faults.compare_exchange_strong(none, fault.word(), std::memory_order_relaxed);
@@ -250,8 +251,8 @@ void kv_append(ThreadPool& pool, const Activations& k, const Activations& v, con
   SPW_ASSERT(k.rows == v.rows && k.cols == width && v.cols == width);
   check_spans(kv, spans, k.rows);
   const KvPageLayout layout(kv.type, kv.head_dim);
-  // Rows of all sequences together: of a batch that decodes each has one.
-  std::vector<std::pair<const SequenceSpan*, int64_t>> rows;  // span, row of it
+  // Rows of all sequences are stored together, since in a decode batch each sequence has only one.
+  std::vector<std::pair<const SequenceSpan*, int64_t>> rows;  // a span and the index of its row
   for (const SequenceSpan& span : spans) {
     for (int64_t page = span.start / kKvBlockTokens;
          page * kKvBlockTokens < int64_t{span.start} + span.rows; ++page) {
@@ -275,7 +276,7 @@ void kv_append(ThreadPool& pool, const Activations& k, const Activations& v, con
     }
   };
   const auto count = static_cast<int64_t>(rows.size());
-  // Codes take about ten times as long as copies.
+  // Computing codes takes about ten times as long as copying.
   const int64_t work = count * width * (is_quantized(kv.type) ? 16 : 2);
   parallel_if_large(pool, work, count, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {

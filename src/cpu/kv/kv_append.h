@@ -11,13 +11,13 @@
 
 namespace spillway::cpu {
 
-// k, v [rows, kv_heads * head_dim] of every span into its blocks, rounded or quantized as
-// store_kv_reference() does. faults: a KvFault's word, written where it is 0.
+// Writes k, v [rows, kv_heads * head_dim] of every span into its blocks, rounded or quantized as
+// store_kv_reference() does. `faults` is a KvFault's word, set by the first fault if it is 0.
 void kv_append(ThreadPool& pool, const Activations& k, const Activations& v, const KvLayerView& kv,
                std::span<const SequenceSpan> spans, std::atomic<uint32_t>& faults);
 
-// Throws kInternal unless every position a span reads or writes lies in a block of `kv`, and its
-// rows in [0, rows).
+// Throws kInternal unless every position that a span reads or writes is in a block of `kv`, and its
+// rows are in [0, rows).
 void check_spans(const KvLayerView& kv, std::span<const SequenceSpan> spans, int64_t rows);
 
 }  // namespace spillway::cpu

@@ -56,7 +56,7 @@ TEST(KvAppendTest, QuantizesAsTheReferenceDoes) {
       std::vector<float> k(static_cast<size_t>(16 * dim)), v(k.size());
       for (float& value : k) value = normal(generator);
       for (float& value : v) value = 3 + 0.01F * normal(generator);
-      std::fill(k.begin(), k.begin() + dim, 0.0F);  // no range
+      std::fill(k.begin(), k.begin() + dim, 0.0F);  // all elements are equal
       v[static_cast<size_t>(dim)] = 1e30F;          // more than a half float holds
       k[static_cast<size_t>(2 * dim)] = -INFINITY;
       k[static_cast<size_t>(3 * dim + 5)] = NAN;

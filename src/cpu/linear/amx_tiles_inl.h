@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What AMX kernels share: the shape of tiles, and asking for memory while tiles multiply. Included
-// by objects that are compiled for it: static functions only.
+// Helpers shared by the AMX kernels: the shape of tiles, and prefetching while tiles multiply.
+// Objects that are compiled for AMX include this file, so it has static functions only.
 #pragma once
 
 #include <immintrin.h>
@@ -12,11 +12,11 @@
 namespace spillway {
 namespace {
 
-constexpr int64_t kTileElements = 512;  // bfloat16
+constexpr int64_t kTileElements = 512;  // in bfloat16
 constexpr int64_t kTileRowBytes = 64;   // from one row of a packed tile to the next
-constexpr int64_t kSumFloats = 256;     // of one tile of sums
+constexpr int64_t kSumFloats = 256;     // floats of one tile of sums
 
-// All eight tiles are 16 rows of 64 bytes.
+// All eight tiles have 16 rows of 64 bytes.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -31,15 +31,14 @@ constexpr TileConfig kTileConfig;
   _tile_loadconfig(config);
 }
 
-// To be called between writing to memory and loading tiles from it, and between that and writing to
-// it again: g++ does not know that loads of tiles read memory.
+// Call this between writing to memory and loading tiles from it, and between loading and writing
+// again: g++ does not know that loads of tiles read memory.
 [[gnu::always_inline]] static inline void order_with_tiles(const void* memory) {
   asm volatile("" : : "r"(memory) : "memory");
 }
 
-// Asks for a step's share of cache lines of a region, as far as it goes. They go to the
-// second-level cache: rows are a power of two apart in most models, so that few of them fit the
-// first.
+// Prefetches a step's share of the cache lines of a region, as far as it goes, to the second-level
+// cache: rows are a power of two apart in most models, so that few of them fit in the first.
 [[gnu::always_inline]] static inline void ask_ahead(Bf16Ahead& ahead) {
   for (int64_t line = 0; line < ahead.lines && ahead.rows > 0; ++line) {
     _mm_prefetch(reinterpret_cast<const char*>(ahead.row + ahead.at), _MM_HINT_T1);

@@ -20,12 +20,12 @@ LinearPath path_of(const WeightView& w, int64_t tokens, bool deterministic) {
   return w.grouped_rows() > 0 ? LinearPath::kInt8Groups : LinearPath::kFloatRows;
 }
 
-// For shapes that nobody has measured here: what `spillway profile` found elsewhere. Packed types
-// on two Neoverse V1 cores: Q4_K from 49 to 80 tokens, Q4_0 66 to 113, Q8_0 from 83 or never; F16
-// 20 to
-// 25. Q4_0 on 16 cores with VNNI and AMX: 56 to 62.
+// Returns defaults for shapes that were not measured here, as `spillway profile` found them on
+// other machines. For packed types on two Neoverse V1 cores it found m2 from 49 to 80 tokens for
+// Q4_K, 66 to 113 for Q4_0, and from 83 or never for Q8_0; for F16 20 to 25. For Q4_0 on 16 cores
+// with VNNI and AMX it found 56 to 62.
 InflectionPoints default_points(const WeightView& w) {
-  // The kernels for few tokens on 16-bit rows compete; those for BF16 decode nothing.
+  // The kernels for few tokens on 16-bit rows compete with these; those for BF16 decode nothing.
   const CpuFeatures& cpu = cpu_features();
   if (has_half_product(w, 16)) {
     return {.m1 = 2, .m2 = w.dtype == DType::kBF16 || cpu.amx_bf16 ? 33 : 23};
@@ -34,7 +34,8 @@ InflectionPoints default_points(const WeightView& w) {
   return {.m1 = 2, .m2 = cpu.i8mm ? 72 : cpu.avx512_vnni ? 56 : 16};
 }
 
-// Of many tokens; packed rows behind the last whole group as the others.
+// Multiplies many tokens; rows behind the last whole packed group are multiplied like unpacked
+// ones.
 void multiply_panels(ThreadPool& pool, Workspace& workspace, const Projection& part,
                      const Activations& x, LinearMode mode) {
   const WeightView& w = part.w;
@@ -53,7 +54,7 @@ void multiply_panels(ThreadPool& pool, Workspace& workspace, const Projection& p
     decode_row(part.bias.dtype, part.bias.data, scratch + floats, w.rows);
     a.bias = scratch + floats;
   }
-  // Also of a slice that has nothing but those: as in the whole.
+  // A slice that has only such rows is computed as in the whole matrix.
   const int64_t done = w.layout == WeightLayout::kGroups16 ? w.grouped_rows() : w.rows;
   if (done > 0) linear_bf16(pool, workspace, scratch, w, done, x, a);
   if (done == w.rows) return;

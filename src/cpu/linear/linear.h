@@ -10,14 +10,14 @@
 
 namespace spillway::cpu {
 
-// out (+)= x * w^T + bias. w [n, k] of any type at any alignment, x [tokens, k], out [tokens, n];
-// bias [1, n] of a plain type, or empty.
+// Computes out (+)= x * w^T + bias. w [n, k] of any type at any alignment, x [tokens, k], out
+// [tokens, n]; bias [1, n] of a plain type, or empty.
 //
-// Few tokens: plain types are reduced in F32, packed ones as linear_int8.h says. Where the
-// processor has instructions for it, and never when `deterministic`: few tokens on F16 and BF16 as
-// linear_half.h says, many tokens as linear_bf16.h says.
+// For few tokens, plain types are reduced in F32 and packed ones as linear_int8.h says. If the
+// processor has instructions for it, and never when `deterministic`, few tokens on F16 and BF16 are
+// computed as linear_half.h says, and many tokens as linear_bf16.h says.
 //
-// The order of the F32 kernels, the same for every element whatever the tokens, the slice and the
+// The F32 kernels reduce every element in one order, whatever the tokens, the slice and the
 // threads: k is cut at multiples of 512 (a remainder of at most 256 joins the last cut); within a
 // cut, lane k % lanes accumulates by fused multiply-add in ascending k; lanes are added pairwise;
 // cuts are added in ascending order to (old out) + bias.
@@ -25,13 +25,14 @@ void linear(ThreadPool& pool, Workspace& workspace, const WeightView& w, const W
             const Activations& x, const Activations& out, LinearMode mode,
             bool deterministic = false, const TuningTable* tuning = nullptr);
 
-// linear() of several matrices with the same input, which is brought into each form once. Rows of
-// all of them are one job: nobody waits between one matrix and the next.
+// Computes linear() of several matrices with the same input, which is converted to each form once.
+// The rows of all matrices are one job, so that no thread waits between two matrices.
 void linears(ThreadPool& pool, Workspace& workspace, std::span<const Projection> parts,
              const Activations& x, bool deterministic = false, const TuningTable* tuning = nullptr);
 
-// The kind that linear() takes: what the table says, or where it says nothing a default, as far as
-// there are such kernels. Never GEMM when `deterministic`, as those round weights and activations.
+// Returns the kind of kernel that linear() takes: the one in the table or, if it has none, a
+// default, as far as such kernels exist. Never GEMM when `deterministic`, because GEMM rounds
+// weights and activations.
 LinearKernel choose_linear_kernel(const WeightView& w, int64_t tokens, bool deterministic,
                                   const TuningTable* tuning);
 

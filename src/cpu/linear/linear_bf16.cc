@@ -47,7 +47,7 @@ int64_t panel_depth(const Bf16Kernels& kernels, int64_t k) {
   return std::min(k, kernels.max_depth);
 }
 
-// Where sums wait, of one worker.
+// Returns how many floats one worker needs to keep its sums in.
 int64_t sum_floats(const Bf16Kernels& kernels) {
   return kernels.panels * kernels.row_tile * kernels.sweep_tokens;
 }
@@ -78,7 +78,7 @@ class RowTiles {
   }
 
  private:
-  // A tile of rows as they are stored; the worker's rows end at `end`.
+  // Multiplies a tile of rows as they are stored; the worker's rows end at `end`.
   void multiply_direct(int64_t row, int64_t end, float* sums) const {
     const int64_t depth = std::min(kernels_.direct_depth, w_.cols);
     const Bf16RowLayout layout{
@@ -96,7 +96,8 @@ class RowTiles {
     }
   }
 
-  // Rows [first, last), at most kernels_.panels tiles of them; the worker's end at `end`.
+  // Multiplies rows [first, last), at most kernels_.panels tiles of them; the worker's rows end at
+  // `end`.
   void multiply_panels(int64_t first, int64_t last, int64_t end, float* scratch) const {
     auto* panels = reinterpret_cast<uint16_t*>(scratch);
     const int64_t depth = panel_depth(kernels_, w_.cols), panel = kernels_.row_tile * depth;
@@ -116,7 +117,7 @@ class RowTiles {
     }
   }
 
-  // The panels of rows [first, last) times tokens [begin, stop), k in [k, k + cut).
+  // Multiplies the panels of rows [first, last) with tokens [begin, stop), k in [k, k + cut).
   void multiply_depth(const uint16_t* panels, int64_t panel, int64_t first, int64_t last,
                       int64_t end, int64_t begin, int64_t stop, int64_t k, int64_t cut,
                       float* sums) const {
@@ -159,7 +160,7 @@ class RowTiles {
             .add = k > 0 || a_.accumulate};
   }
 
-  // Lets sums wait at `sums` until the last depth.
+  // Keeps sums at `sums` until the last depth.
   void keep_sums(Bf16Product& product, int64_t row, int64_t k, float* sums) const {
     product.sums = sums;
     product.first = k == 0;
@@ -168,8 +169,9 @@ class RowTiles {
     product.bias = a_.bias != nullptr ? a_.bias + row : nullptr;
   }
 
-  // What comes after rows [first, last): their next `depth` columns from k on, or after all of them
-  // as many rows from the first column on, as far as the worker's rows go; in `steps` steps.
+  // Returns which weights to prefetch in `steps` steps while rows [first, last) are multiplied:
+  // their next `depth` columns from k on or, after all of them, the first columns of as many next
+  // rows, as far as the worker's rows go.
   Bf16Ahead weights_ahead(int64_t first, int64_t last, int64_t k, int64_t depth, int64_t end,
                           int64_t steps) const {
     if (!kernels_.asks_ahead) return {};
@@ -179,7 +181,7 @@ class RowTiles {
       rows = std::min(rows, end - last);
       k = 0;
     }
-    // Packed rows lie side by side, in groups.
+    // Packed rows are stored side by side, in groups.
     const int64_t abreast = is_packed(w_) ? kGroupRows : 1;
     const int64_t columns = std::min(depth, w_.cols - k);
     return in_steps({.row = stored(row, k),
@@ -189,7 +191,8 @@ class RowTiles {
                     steps);
   }
 
-  // Tokens [first, last), at most a chunk of them, while `row_tiles` are multiplied with another.
+  // Returns the activations of tokens [first, last), at most a chunk of them, to prefetch while
+  // `row_tiles` are multiplied with another chunk.
   Bf16Ahead tokens_ahead(int64_t first, int64_t last, int64_t k, int64_t cut,
                          int64_t row_tiles) const {
     if (!kernels_.asks_ahead) return {};
@@ -206,7 +209,7 @@ class RowTiles {
     return ahead;
   }
 
-  // Where columns from k on of a row begin, or of its group.
+  // Returns where the columns of a row, or of its group, begin from k on.
   const uint8_t* stored(int64_t row, int64_t k) const {
     const int64_t abreast = is_packed(w_) ? kGroupRows : 1;
     return reinterpret_cast<const uint8_t*>(w_.data) + row * a_.row_bytes +
@@ -269,7 +272,7 @@ void linear_bf16(ThreadPool& pool, const Workspace& workspace, float* shared, co
                               packed + i * tile * w.cols);
         }
       });
-  // Few rows: their workers share the tokens, too.
+  // If there are few rows, their workers divide the tokens, too.
   const int64_t row_tiles = tiles_of(rows, kernels.row_tile), token_tiles = tiles_of(x.rows, tile);
   const int64_t parts = std::clamp<int64_t>(pool.threads() / row_tiles, 1, token_tiles);
   const int64_t part_tokens = tiles_of(token_tiles, parts) * tile;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bfloat16 matrix kernels with AMX; compiled for it, so nothing else here.
+// The bfloat16 matrix kernels with AMX. The file is compiled for AMX, so it contains nothing else.
 //
 // A tile register holds 16 rows of 64 bytes. One instruction adds to C [16 rows][16 tokens] the
 // product of A [16 rows][32 columns] and B [16 pairs of columns][16 tokens][2], in 16 cycles; a
-// tile is loaded in 8 from the first-level cache, in about 20 from the second. With 2 x 2 tiles of
-// C, each step of 32 columns loads four tiles and multiplies four times (64 cycles). All from the
-// second-level cache would take longer than that, so k is cut: the weights' cut stays in the
-// first-level cache while tokens pass, and the sums of some token tiles wait in memory.
+// tile is loaded in 8 cycles from the first-level cache, in about 20 from the second. With 2 x 2
+// tiles of C, each step of 32 columns loads four tiles and multiplies four times (64 cycles).
+// Loading all from the second-level cache would take longer than that, so k is cut: the weights'
+// cut stays in the first-level cache while tokens pass, and the sums of some token tiles are kept
+// in memory meanwhile.
 //
-// A is how BF16 rows lie in the file, so those need no panel; what the panel then gains is that its
-// rows do not compete for the same sets of the first-level cache.
+// A has the layout of BF16 rows in the file, so those need no panel; a panel is still faster for
+// many tokens because its rows do not compete for the same sets of the first-level cache.
 #include <immintrin.h>
 
 #include "cpu/linear/amx_tiles_inl.h"
@@ -20,13 +21,13 @@
 namespace spillway {
 namespace {
 
-constexpr int64_t kTile = 32;  // rows, and tokens, of 2 x 2 tiles
+constexpr int64_t kTile = 32;  // rows, and also tokens, of 2 x 2 tiles
 constexpr int64_t kTileSums = 4 * kSumFloats;
-constexpr int64_t kChunkTiles = 8;  // token tiles whose sums wait: 32 KiB
+constexpr int64_t kChunkTiles = 8;  // token tiles whose sums are kept: 32 KiB
 
-// 2 x 2 tiles, or less where rows or tokens end: `steps` steps of 32 columns are added to the sums
-// at `sums` ([2 of rows][2 of tokens][16][16]; from zero on if `fresh`). Tile registers: 0-3 C, 4-5
-// A, 6-7 B.
+// Adds `steps` steps of 32 columns to the sums at `sums` ([2 of rows][2 of tokens][16][16]; from
+// zero on if `fresh`), for 2 x 2 tiles, or fewer where rows or tokens end. Tile registers: 0-3 C,
+// 4-5 A, 6-7 B.
 template <bool kTwoRows, bool kTwoTokens>
 [[gnu::always_inline]] static inline void add_steps(const Bf16Product& p, const uint16_t* panel,
                                                     const uint16_t* x, int64_t steps, bool fresh,
@@ -78,7 +79,7 @@ template <bool kTwoRows, bool kTwoTokens>
   if constexpr (kTwoRows && kTwoTokens) _tile_stored(3, sums + 3 * kSumFloats, kTileRowBytes);
 }
 
-// The finished sums of tokens [token, token + count), which are [row][token], to out.
+// Writes the finished sums of tokens [token, token + count), which are [row][token], to out.
 void put_tile(const Bf16Product& p, int64_t token, int64_t count, const float* sums) {
   for (int64_t row = 0; row < p.rows; row += 16) {
     const __mmask16 valid = valid_rows(p, row);
@@ -112,7 +113,7 @@ void multiply_rows(const Bf16Product& p) {
   const int64_t cut_steps = p.cut_steps > 0 ? p.cut_steps : steps;
   const int64_t tiles = (p.tokens + kTile - 1) / kTile;
   const int64_t chunk_tiles = p.sums != nullptr ? tiles : kChunkTiles;
-  // Sums that need not wait share the place, which then stays in the first-level cache.
+  // Sums that are not kept share one place, which then stays in the first-level cache.
   const int64_t apart = p.sums != nullptr || cut_steps < steps ? kTileSums : 0;
   for (int64_t chunk = 0; chunk < tiles; chunk += chunk_tiles) {
     const int64_t last = chunk + chunk_tiles < tiles ? chunk + chunk_tiles : tiles;
@@ -180,8 +181,8 @@ Bf16Fill try_fill(DType type, bool packed) {
 
 }  // namespace
 
-// 128 rows of 1024 columns, as many of 64 tokens, and the next ones of both on their way: 0.8 MB of
-// the second-level cache, which two threads may share.
+// The sizes mean 128 rows of 1024 columns, as many of 64 tokens, and the next ones of both being
+// prefetched: 0.8 MB of the second-level cache, which two threads may share.
 constinit const Bf16Kernels kAmxBf16Kernels = {.row_tile = kTile,
                                                .token_tile = kTile,
                                                .max_depth = 1024,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bfloat16 matrix kernels with AVX-512's dot products of pairs, for processors without AMX;
-// compiled for them, so nothing else here.
+// The bfloat16 matrix kernels with AVX-512's dot products of pairs, for processors without AMX. The
+// file is compiled for them, so it contains nothing else.
 //
-// Sums are rows: 2 x 16 rows of two columns meet two columns of a token, broadcast. 24 registers of
-// sums, so that each load is used twelve times or twice.
+// The lanes of a sum are rows: 2 x 16 rows of two columns are multiplied with two columns of a
+// token, broadcast. There are 24 registers of sums, so that each load of weights is used twelve
+// times and each load of activations twice.
 #include <immintrin.h>
 
 #include "cpu/linear/linear_bf16_args.h"
@@ -28,7 +29,7 @@ constexpr int kRowTile = 32, kTokenTile = 12;
   return pairs;
 }
 
-// kTokens tokens (of those of a tile; the first `count` are written) from `token` on.
+// Multiplies kTokens tokens of a tile from `token` on, of which the first `count` are written.
 template <int kTokens>
 void multiply_tile(const Bf16Product& p, const uint16_t* x, int64_t token, int64_t count) {
   const uint16_t* w = p.panel;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bfloat16 kernels with ARM's matrix multiplication; compiled for it, so nothing else here.
+// The bfloat16 kernels with ARM's matrix multiplication. The file is compiled for it, so it
+// contains nothing else.
 //
 // An operand of the instruction is two rows (or tokens) of four elements. A panel is four strips of
-// eight rows, each [k / 4][4 row pairs][2][4]; a token tile is [k / 4][5 token pairs][2][4]. Per
-// step of four columns a strip and a tile give 20 products of nine loads, with the 20 sums in
-// registers.
+// eight rows, each [k / 4][4 row pairs][2][4]; a token tile is [k / 4][5 token pairs][2][4]. For
+// each step of four columns a strip and a tile give 20 products from nine loads, with the 20 sums
+// in registers.
 #include "cpu/linear/linear_bf16_args.h"
 #include "cpu/linear/linear_int8_types_k_inl.h"
 
@@ -14,11 +15,11 @@ namespace {
 constexpr int kStripPairs = 4, kTilePairs = 5;
 constexpr int64_t kStripRows = 2 * kStripPairs, kTileTokens = 2 * kTilePairs;
 constexpr int64_t kRowTile = 4 * kStripRows;
-// Measured: four panels of 128 KB that stream from the L2 cache beat smaller ones that stay in the
-// L1 cache, because sums go to memory and activations come from there less often.
+// Measurements show that four panels of 128 KB that stream from the L2 cache beat smaller ones that
+// stay in the L1 cache, because sums go to memory and activations come from there less often.
 constexpr int64_t kDepth = 2048, kPanels = 4;
 
-// Rounds to the nearest, ties away from zero; half the time of the conversion instruction below.
+// Rounds to the nearest, ties away from zero, in half the time of the conversion instruction below.
 [[gnu::always_inline]] static inline uint16x8_t round_pair(float32x4_t first, float32x4_t second) {
   return vrshrn_high_n_u32(vrshrn_n_u32(vreinterpretq_u32_f32(first), 16),
                            vreinterpretq_u32_f32(second), 16);
@@ -33,7 +34,7 @@ constexpr int64_t kDepth = 2048, kPanels = 4;
   return exists ? vld1q_f32(row) : vdupq_n_f32(0);
 }
 
-// Rows of floats to operands, `pairs` abreast; missing ones are zero.
+// Converts rows of floats to operands, `pairs` side by side; missing rows are zero.
 template <int kPairs>
 [[gnu::always_inline]] static inline void pack_pairs(const float* rows, int64_t stride,
                                                      int64_t count, int64_t depth, uint16_t* to) {
@@ -57,7 +58,7 @@ void pack_tokens(const float* x, int64_t stride, int64_t count, int64_t depth, u
   pack_pairs<kTilePairs>(x, stride, count, depth, tile);
 }
 
-// Where the operand of row pair `pair`, columns k to k + 3, lies in a panel.
+// Returns where the operand of row pair `pair`, columns k to k + 3, is in a panel.
 [[gnu::always_inline]] static inline uint16_t* operand_at(uint16_t* panel, int64_t depth,
                                                           int64_t pair, int64_t k) {
   return panel + pair / kStripPairs * kStripRows * depth +
@@ -97,7 +98,8 @@ void fill_rows(const uint8_t* w, int64_t row_bytes, int64_t count, int64_t depth
   }
 }
 
-// Two rows' values scale * code + offset, where codes are given as floats kBias + code.
+// The scales and offsets of two rows, whose values are scale * code + offset, with codes given as
+// floats kBias + code.
 struct RowPair {
   float32x4_t scale[2], offset[2];
 };
@@ -106,7 +108,7 @@ struct RowPair {
 constexpr uint16_t kUpperHalf = 0x4700;
 constexpr float kBias = 32768 + 128;
 
-// Eight columns of two rows, signed bytes as packed types give them.
+// Decodes eight columns of two rows from signed bytes as packed types give them.
 [[gnu::always_inline]] static inline void decode_eight(int8x16_t codes, const RowPair& rows,
                                                        uint16_t* to) {
   const uint8x16_t bytes = veorq_u8(vreinterpretq_u8_s8(codes), vdupq_n_u8(0x80));
@@ -126,7 +128,7 @@ constexpr float kBias = 32768 + 128;
   vst1q_u16(to + 8 * kStripPairs, round_pair(value[0][1], value[1][1]));
 }
 
-// The pair's rows of a quad's scales and minima.
+// Returns the pair's rows of a quad's scales and minima.
 template <int kPair>
 [[gnu::always_inline]] static inline RowPair row_pair(float32x4_t scale, float32x4_t offset) {
   return {{vdupq_laneq_f32(scale, 2 * kPair), vdupq_laneq_f32(scale, 2 * kPair + 1)},
@@ -137,7 +139,7 @@ template <class W, int kPair>
 [[gnu::always_inline]] static inline void fill_pair(const uint8_t* b, int s, int quad,
                                                     const float32x4_t* scale,
                                                     const float32x4_t* offset, uint16_t* to) {
-  // 8 elements of all pairs of a strip lie between two steps of four columns.
+  // Eight elements of all pairs of a strip lie between two steps of four columns.
   constexpr int64_t kEight = 2 * 8 * kStripPairs;
 #pragma GCC unroll 2
   for (int h = 0; h < 2; ++h) {
@@ -147,7 +149,7 @@ template <class W, int kPair>
   }
 }
 
-// Scales and minima of sub-block s, of rows 4 quad.. and each 16 columns.
+// The scales and minima of sub-block s, of rows 4 quad.. and each 16 columns.
 template <class W>
 struct SubScales {
   [[gnu::always_inline]] inline SubScales(const uint8_t* block, int sub) : b(block), s(sub) {}
@@ -161,7 +163,7 @@ struct SubScales {
   int s;
 };
 template <class W>
-requires requires { W::kExact; }  // K types
+requires requires { W::kExact; }  // for K types
 struct SubScales<W> {
   [[gnu::always_inline]] inline SubScales(const uint8_t* block, int sub) : b(block) {
     for (int half = 0; half < 2; ++half) {
@@ -247,13 +249,13 @@ Bf16Fill try_fill(DType type, bool packed) {
   }
 }
 
-// sum[p][j]: (row 0, token 0), (0, 1), (1, 0), (1, 1) of row pair p and token pair j.
+// sum[p][j] has (row 0, token 0), (0, 1), (1, 0), (1, 1) of row pair p and token pair j.
 struct StripSums {
   float32x4_t sum[kStripPairs][kTilePairs];
 };
 
-// A zero that the compiler does not know: otherwise it shares one register for all sums at first
-// and moves them about in the loop.
+// Returns a zero that the compiler does not know: otherwise it shares one register for all sums at
+// first and moves them about in the loop.
 [[gnu::always_inline]] static inline float32x4_t fresh_zero() {
   float32x4_t v;
   asm volatile("movi %0.4s, #0" : "=w"(v));
@@ -288,14 +290,14 @@ struct StripSums {
   }
 }
 
-// Rows 4q to 4q + 3 of the strip for one token.
+// Returns rows 4q to 4q + 3 of the strip for one token.
 [[gnu::always_inline]] static inline float32x4_t rows_of(const StripSums& s, int quad, int j,
                                                          int token) {
   const float32x4_t first = s.sum[2 * quad][j], second = s.sum[2 * quad + 1][j];
   return token == 0 ? vuzp1q_f32(first, second) : vuzp2q_f32(first, second);
 }
 
-// One strip with one token tile, added to or stored in out.
+// Multiplies one strip with one token tile and adds the result to out or stores it there.
 void strip_product(const Bf16Product& a, int64_t row, int64_t token) {
   StripSums s;
   multiply_strip(a.panel + row * a.depth, a.x + token / kTileTokens * a.x_tile_stride, a.depth, s);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every table of bfloat16 kernels that this processor can run, without the driver around it.
+// Tests every table of bfloat16 kernels that this processor can run, without linear_bf16.cc around
+// it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +35,7 @@ std::vector<Table> available_tables() {
   return tables;
 }
 
-// To the nearest bfloat16, ties to even.
+// Rounds to the nearest bfloat16, ties to even.
 float rounded(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   return std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000);
@@ -44,7 +45,7 @@ struct Shape {
   int64_t rows, tokens, depth;
 };
 
-// Values that bfloat16 must round, and a few ties; no two rows or columns alike.
+// Returns values that bfloat16 must round, and a few ties; no two rows or columns are alike.
 std::vector<float> values(int64_t count, uint32_t seed) {
   std::vector<float> x(static_cast<size_t>(count));
   for (size_t i = 0; i < x.size(); ++i) {
@@ -63,7 +64,7 @@ void expect_product(const Table& table, const Shape& shape, bool add, bool with_
   const int64_t stride = depth + 5, tiles = (tokens + kernels.token_tile - 1) / kernels.token_tile;
   const std::vector<float> w = values(rows * stride, 1), x = values(tokens * stride, 2);
   const std::vector<float> bias = values(rows, 3), old = values(tokens * rows, 4);
-  constexpr uint16_t kGarbage = 0x7fc0;  // NaN: all that is read must have been written
+  constexpr uint16_t kGarbage = 0x7fc0;  // NaN, so that reading what was not written shows
   const int64_t tile_stride = kernels.token_tile * depth + 64;
   std::vector<uint16_t> panel(static_cast<size_t>(kernels.row_tile * depth), kGarbage);
   std::vector<uint16_t> packed(static_cast<size_t>(tiles * tile_stride), kGarbage);
@@ -125,7 +126,7 @@ void expect_product(const Table& table, const Shape& shape, bool add, bool with_
 TEST(LinearBf16KernelsTest, EveryTableComputesTheProduct) {
   if (available_tables().empty()) GTEST_SKIP() << "no bfloat16 kernels for this processor";
   for (const Table& table : available_tables()) {
-    // Odd rows and tokens, and depths around what kernels cut k by.
+    // The shapes have odd rows and tokens, and depths around the cuts of the kernels.
     for (const int64_t rows : {int64_t{1}, int64_t{15}, int64_t{16}, int64_t{17}, int64_t{32}}) {
       if (rows > table.kernels->row_tile) continue;
       for (const int64_t tokens : {1, 2, 15, 16, 17, 31, 32, 33, 70}) {
@@ -141,7 +142,7 @@ TEST(LinearBf16KernelsTest, EveryTableComputesTheProduct) {
   }
 }
 
-// A panel of packed groups is that of their decoded rows, but for a rounding in between.
+// A panel of packed groups equals that of their decoded rows, except for a rounding in between.
 TEST(LinearBf16KernelsTest, PacksGroupsLikeTheirRows) {
   bool any = false;
   for (const Table& table : available_tables()) {
@@ -152,7 +153,7 @@ TEST(LinearBf16KernelsTest, PacksGroupsLikeTheirRows) {
       if (fill == nullptr) continue;
       any = true;
       for (int64_t groups = 1; groups <= most; ++groups) {
-        constexpr int64_t kCols = 1024, kFirst = 256, kDepth = 512;  // inside rows
+        constexpr int64_t kCols = 1024, kFirst = 256, kDepth = 512;  // columns inside rows
         const int64_t rows = groups * kGroupRows, group_bytes = kGroupRows * row_bytes(type, kCols);
         std::vector<std::byte> stored(static_cast<size_t>(groups * group_bytes));
         fill_random(type, stored.data(), rows * kCols, 5, 0.5F);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How linear_bf16 drives whatever bfloat16 kernels this processor has: depths, sweeps, chunks of
+// Tests how linear_bf16 uses the bfloat16 kernels of this processor: depths, sweeps, chunks of
 // tokens, rows read as they are stored, and the share of each worker.
 #include "cpu/linear/linear_bf16.h"
 
@@ -30,7 +30,7 @@ Activations as_matrix(std::vector<float>& values, int64_t rows) {
   return {DType::kF32, rows, cols, cols, reinterpret_cast<std::byte*>(values.data())};
 }
 
-// A matrix at an odd byte, a batch, a bias and what was there before.
+// A matrix at an odd byte, a batch, a bias and the old contents of out.
 struct Problem {
   Problem(DType type, int64_t n_, int64_t k_, int64_t tokens_)
       : n(n_),
@@ -72,7 +72,7 @@ struct Problem {
           const double one = double{weights[static_cast<size_t>(i * k + c)]} *
                              double{x[static_cast<size_t>(t * k + c)]};
           sum += one;
-          power += one * one;  // of sums whose products have random signs: chance left out
+          power += one * one;  // of sums whose products have random signs: leaves out chance
         }
         const double there =
             double{bias[static_cast<size_t>(i)]} + double{old[static_cast<size_t>(t * n + i)]};
@@ -125,7 +125,7 @@ TEST_P(LinearBf16Test, SlicesAndThreadsDoNotChangeABit) {
   }
 }
 
-// Where sums wait in the kernels' own order, nothing of the blocking shows in them.
+// If sums are kept in the kernels' own order, blocking does not change the result.
 TEST_P(LinearBf16Test, BlockingDoesNotChangeABitOfKernelsThatKeepSums) {
   const Bf16Kernels best = *try_bf16_kernels();
   if (best.sweep_tokens == 0) GTEST_SKIP() << "sums of these kernels are added to the output";

@@ -7,7 +7,8 @@
 
 namespace spillway::cpu {
 
-// Rows [begin, end) of a product, in the order that linear.h promises. `panel` has kPanelFloats.
+// Computes rows [begin, end) of a product, in the order that linear.h promises. `panel` has
+// kPanelFloats.
 void linear_f32(DType type, const LinearArgs& a, int64_t begin, int64_t end, float* panel);
 
 }  // namespace spillway::cpu

@@ -13,8 +13,8 @@
 namespace spillway::cpu {
 namespace {
 
-// What this processor has, each from its least number of tokens on better than those before; none
-// where it has none.
+// The tables that this processor has; each is better than those before from its least number of
+// tokens on. Empty if it has none.
 using Tables = std::vector<HalfKernels>;
 
 Tables find_tables([[maybe_unused]] DType type) {
@@ -42,7 +42,8 @@ const Tables& tables_for(DType type) {
   return type == DType::kF16 ? half : type == DType::kBF16 ? bfloat : none;
 }
 
-// The kernel for the next group of `tokens` that are left: the narrowest that takes them all.
+// Returns the kernel for the next group of `tokens` that are left: the narrowest that takes them
+// all.
 const HalfKernel& kernel_for(DType type, int64_t tokens) {
   const Tables& tables = tables_for(type);
   const HalfKernels* table = &tables.front();

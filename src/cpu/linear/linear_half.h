@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of few tokens with plain 16-bit weights, at the speed of memory where there are
-// instructions for it. Weights are read once, as they lie in the file.
+// Matrix products of few tokens with plain 16-bit weights, at the speed of memory if there are
+// instructions for it. Weights are read once, as they are stored in the file.
 //
-// What is rounded: on ARM, up to four tokens, activations to 11 bits (F16 weights; NMSE below 1e-7)
-// or 16 (BF16); with AVX-512, up to eight tokens, nothing (AMX, BF16: to 16 bits); more tokens as
-// in linear_bf16.h. Products are added up in F32, in an order that depends on k and the number of
-// tokens only.
+// Rounding: on ARM, up to four tokens have activations rounded to 11 bits (F16 weights; NMSE below
+// 1e-7) or 16 (BF16); with AVX-512, up to eight tokens have nothing rounded (AMX, BF16: to 16
+// bits); more tokens are rounded as in linear_bf16.h. Products are added up in F32, in an order
+// that depends on k and the number of tokens only.
 #pragma once
 
 #include <cstddef>
@@ -17,27 +17,28 @@
 
 namespace spillway::cpu {
 
-// Whether linear_half can multiply with this matrix here, and is the one to do it for so many.
+// Returns whether linear_half can multiply with this matrix here, and is the best choice for this
+// many tokens.
 bool has_half_product(const WeightView& w, int64_t tokens);
-// From this number of tokens on, for benchmarks that compare kernels; 0: what is best again. Not
-// thread-safe.
+// Uses linear_half from this number of tokens on, for benchmarks that compare kernels; 0 restores
+// the best choice. Not thread-safe.
 void use_half_kernels_from(int64_t tokens);
 
-// a.out (+)= x * w^T + a.bias for a group of tokens; a.x is not used.
+// Computes a.out (+)= x * w^T + a.bias for a group of tokens; a.x is not used.
 struct HalfGroup {
   const HalfKernel* kernel = nullptr;
-  int64_t first = 0;  // token
+  int64_t first = 0;  // first token
   HalfProduct product = {};
 };
-// The group that begins with token `first`.
+// Returns the group that begins with token `first`.
 HalfGroup half_group(const WeightView& w, const LinearArgs& a, int64_t first);
 
-// Scratch memory of a group's activations, for kernels of k columns.
+// Returns the floats of scratch memory for a group's activations, for kernels of k columns.
 size_t half_shared_floats(const HalfGroup& group);
-// Brings a group's tokens of x into the form that its kernel wants. `shared` has
+// Converts a group's tokens of x to the form that its kernel needs. `shared` has
 // half_shared_floats().
 void pack_half(ThreadPool& pool, const HalfGroup& group, const Activations& x, float* shared);
-// Lets a product read what is there.
+// Makes a product read its activations from `shared`.
 void set_half_input(HalfProduct& product, const float* shared);
 
 }  // namespace spillway::cpu

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Few tokens on BF16 and F16 rows with AMX; compiled for it, so nothing else here.
+// Multiplies few tokens with BF16 and F16 rows with AMX. The file is compiled for AMX, so it
+// contains nothing else.
 //
-// BF16 rows are operands as they lie in the file: A [16 rows][32 columns]. Tiles multiply several
-// times as fast as memory delivers weights, so there is time to be exact: up to eight tokens are
-// the sum of two bfloat16 each (to 2^-16), side by side in B. More tokens, and their F16 weights,
-// which go through a small panel, are rounded to one.
+// BF16 rows are operands as they are stored in the file: A [16 rows][32 columns]. Tiles multiply
+// several times as fast as memory delivers weights, so there is time to be exact: up to eight
+// tokens are the sum of two bfloat16 each (to 2^-16), side by side in B. More tokens are rounded to
+// one bfloat16, and so are F16 weights, which go through a small panel.
 //
 // Packed activations: [k / 32][tiles of 16 columns][16 pairs of k][16 columns][2].
 #include <immintrin.h>
@@ -19,13 +20,13 @@ namespace spillway {
 namespace {
 
 constexpr int64_t kRows = 32;          // of two tiles
-constexpr int64_t kPartTokens = 8;     // in two parts
-constexpr int64_t kSegmentSteps = 64;  // of 32 columns: what is asked for ahead
+constexpr int64_t kPartTokens = 8;     // tokens in two parts
+constexpr int64_t kSegmentSteps = 64;  // steps of 32 columns that are prefetched together
 constexpr int64_t kScratchTiles = 16;  // 16 KiB
 constexpr int64_t kLineBytes = 64;     // 32 columns of a row
 constexpr int64_t kStepElements = 2 * kTileElements;
 
-// What a line of 16-bit weights is.
+// These types convert a line of 16-bit weights.
 struct BfloatWeights {
   static constexpr bool kStoredTiles = true;
   [[gnu::always_inline]] static inline void put(const void* line, uint16_t* to) {
@@ -83,8 +84,8 @@ static void put_columns(const HalfProduct& a, int64_t row, int64_t count, int64_
   }
 }
 
-// Rows of a worker, 32 at a time. While a segment of k of them is multiplied, the next one is asked
-// for: whole rows of it, as memory likes it.
+// Multiplies the rows of a worker, 32 in one pass. While a segment of k of them is multiplied, the
+// next one is prefetched in whole rows, which suits memory best.
 template <class Weights, int kTokenTiles, bool kTwoParts>
 class FewTokens {
  public:
@@ -116,7 +117,7 @@ class FewTokens {
       const int64_t last = step + segment_ < steps_ ? step + segment_ : steps_;
       Bf16Ahead ahead = last < steps_ ? segment_at(row, last) : segment_at(row + kRows, 0);
       ahead.lines = kRows;
-      // Lines that a row's end cuts, and tiles that the rows' end does, come through the panel.
+      // Lines cut by a row's end, and tiles cut by the end of the rows, go through the panel.
       const int64_t whole = Weights::kStoredTiles && count == kRows ? a_.k / 32 : 0;
       const int64_t stored = last < whole ? last : whole;
       if (step < stored) {
@@ -147,7 +148,7 @@ class FewTokens {
     }
   }
 
-  // Through tiles [steps][2][16 rows][32], zeros where there is nothing.
+  // Goes through tiles [steps][2][16 rows][32], with zeros where there is nothing.
   void add_converted(int64_t row, int64_t count, int64_t step, int64_t last, Bf16Ahead& ahead) {
     constexpr int64_t kSteps = kScratchTiles / 2;
     alignas(64) uint16_t scratch[kScratchTiles * kTileElements];
@@ -204,7 +205,7 @@ static void pack_rounded(const float* x, int64_t stride, int64_t count, int64_t 
   pack_pair_tiles<kTokenTiles>(x, stride, count, k, packed);
 }
 
-// What is missing from bfloat16 to the floats; none where that is no number.
+// Returns the difference between floats and their bfloat16; 0 if it is NaN.
 [[gnu::always_inline]] static inline __m512 missing(__m512 x, __m256i bfloats) {
   const __m512i upper = _mm512_slli_epi32(_mm512_cvtepu16_epi32(bfloats), 16);
   const __m512 rest = _mm512_sub_ps(x, _mm512_castsi512_ps(upper));

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Up to eight tokens on F16 and BF16 rows with AVX-512; compiled for it, so nothing else here.
+// Multiplies up to eight tokens with F16 and BF16 rows with AVX-512. The file is compiled for it,
+// so it contains nothing else.
 //
 // Nothing is rounded, and sums are taken in the order that linear.h promises for sixteen lanes: the
-// same bits as the F32 kernels, whatever the tokens. What differs is how memory is read: four rows
-// at a time from four distant places, each asked for ahead of its use.
+// results have the same bits as those of the F32 kernels, whatever the tokens. Only the way of
+// reading memory differs: four rows from four distant places are read together, each prefetched
+// ahead of its use.
 //
 // Packed activations: [k / 32][tokens][32] floats.
 #include <immintrin.h>
@@ -17,7 +19,7 @@ namespace spillway {
 namespace {
 
 constexpr int kStreams = 4;
-// How far ahead of itself each stream of weights asks for memory.
+// Each stream of weights is prefetched this far ahead.
 constexpr int64_t kAheadBytes = 2048;
 constexpr int64_t kLineBytes = 64;  // 32 columns of a row
 
@@ -30,7 +32,7 @@ struct BfloatWeights {
   }
 };
 
-// {sum of a, sum of b, sum of c, sum of d}: sum4() of simd_inl.h.
+// Returns {sum of a, sum of b, sum of c, sum of d}, as sum4() of simd_inl.h.
 [[gnu::always_inline]] static inline __m128 sum4(__m512 a, __m512 b, __m512 c, __m512 d) {
   const __m512 ac = _mm512_add_ps(_mm512_unpacklo_ps(a, c), _mm512_unpackhi_ps(a, c));
   const __m512 bd = _mm512_add_ps(_mm512_unpacklo_ps(b, d), _mm512_unpackhi_ps(b, d));
@@ -39,7 +41,7 @@ struct BfloatWeights {
   return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
-// kRows rows times kTokens tokens: the sums of one cut of k.
+// The sums of kRows rows times kTokens tokens in one cut of k.
 template <class Weights, int kRows, int kTokens>
 struct Tile {
   __m512 sum[kRows * kTokens];
@@ -48,7 +50,7 @@ struct Tile {
 #pragma GCC unroll 32
     for (__m512& s : sum) s = _mm512_setzero_ps();
   }
-  // 16 columns.
+  // Adds 16 columns.
   [[gnu::always_inline]] inline void add(const __m256i w[kRows], const float* x) {
     __m512 v[kRows];
 #pragma GCC unroll 8
@@ -74,7 +76,7 @@ struct Tile {
     add(part[0], x);
     add(part[1], x + 16);
   }
-  // The `count` < 32 columns of a last line; nothing behind them is read.
+  // Adds the `count` < 32 columns of a last line; nothing behind them is read.
   [[gnu::always_inline]] inline void add_last(const uint8_t* const w[kRows], int64_t at,
                                               int64_t count, const float* x) {
     const uint32_t valid = (uint32_t{1} << count) - 1;
@@ -87,7 +89,7 @@ struct Tile {
     add(part[0], x);
     add(part[1], x + 16);
   }
-  // totals[row][token] += sums
+  // Adds the sums to totals[row][token].
   [[gnu::always_inline]] inline void finish(float* totals) const {
 #pragma GCC unroll 8
     for (int i = 0; i < kRows * kTokens; i += 4) {
@@ -97,10 +99,11 @@ struct Tile {
   }
 };
 
-// Rows `step` apart from `row` on, the first `count` of kStreams; the others are the last again.
+// Multiplies rows `step` apart from `row` on, the first `count` of kStreams; the others repeat the
+// last.
 template <class Weights, int kTokens>
 void multiply_rows(const HalfProduct& a, int64_t row, int64_t step, int64_t count) {
-  // As many rows at once as there are registers for.
+  // This many rows are multiplied in one pass, as many as there are registers for.
   constexpr int kRows = kStreams * kTokens > 16 ? 16 / kTokens : kStreams;
   alignas(64) float totals[kStreams][kTokens];
   const uint8_t* w[kStreams];
@@ -115,7 +118,7 @@ void multiply_rows(const HalfProduct& a, int64_t row, int64_t step, int64_t coun
   const auto* x = reinterpret_cast<const float*>(a.x);
   for (int64_t k = 0, next; k < a.k; k = next) {
     next = next_cut(k, a.k);
-    // Those of another tile's rows wait in the nearest cache, as does this part of x.
+    // The totals of another tile's rows wait in the nearest cache, as does this part of x.
 #pragma GCC unroll 4
     for (int first = 0; first < kStreams; first += kRows) {
       Tile<Weights, kRows, kTokens> tile;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Few tokens on BF16 and F16 rows with ARM's bfloat16 instructions; compiled for them, so nothing
-// else here.
+// Multiplies few tokens with BF16 and F16 rows with ARM's bfloat16 instructions. The file is
+// compiled for them, so it contains nothing else.
 //
-// One to four tokens on BF16 rows: a float is the sum of two bfloat16 to 2^-16, and two columns of
-// products cost as much as one conversion of the weights to F32 would. More tokens are rounded to
-// bfloat16, and so are F16 weights, in registers: what linear_bf16 does for many tokens, without
-// its panels.
+// For one to four tokens on BF16 rows, each float is the sum of two bfloat16 (to 2^-16); two
+// columns of products cost as much as one conversion of the weights to F32 would. More tokens are
+// rounded to bfloat16, and so are F16 weights, in registers: linear_bf16 does that for many tokens,
+// with panels.
 //
 // The matrix instruction multiplies two rows of four columns with two such columns of activations:
 // two tokens, or the two parts of one. Packed: [k / 4][pairs][2][4].
@@ -34,10 +34,10 @@ struct BfloatRows {
   }
 };
 
-// Halves times a number, added to zero, are floats: four times as fast as the conversion
-// instruction. The upper half of a float is it cut to bfloat16, which makes it smaller by 0.28% on
-// average: the number makes up for that. The squared error is 12% above that of rounding; what
-// bfloat16 holds stays as it is.
+// Multiplies halves by a number and adds them to zero, which gives floats four times as fast as the
+// conversion instruction. The upper half of a float is the float truncated to bfloat16, which makes
+// it smaller by 0.28% on average; the number makes up for that. The squared error is 12% above that
+// of rounding; numbers that bfloat16 can hold are exact.
 struct HalfRows {
   [[gnu::always_inline]] static inline Operand cut(float32x4_t first, float32x4_t second) {
     return vreinterpretq_bf16_u16(
@@ -59,7 +59,7 @@ template <class Rows, int P, bool kExact>
 struct PairGroup {
   static constexpr int kPairs = P, kTokens = kExact ? P : 2 * P, kWidth = 2 * P;
   static constexpr int kRows = 1, kRowPairs = kStreams / 2;
-  // More sums than the instruction's latency asks for, few enough for the registers.
+  // There are more sums than the instruction's latency needs, but few enough for the registers.
   static constexpr int kSums = P <= 4 ? 2 : 1;
   float32x4_t sum[kRowPairs][P][kSums];
 
@@ -108,7 +108,7 @@ struct PairGroup {
         first = vaddq_f32(first, sum[0][p][1]);
         second = vaddq_f32(second, sum[1][p][1]);
       }
-      // (row 0, column 0), (0, 1), (1, 0), (1, 1)
+      // The order is (row 0, column 0), (0, 1), (1, 0), (1, 1).
       if constexpr (kExact) {
         vst1q_f32(out[p], vpaddq_f32(first, second));
       } else {
@@ -119,8 +119,8 @@ struct PairGroup {
   }
 };
 
-// One token in two parts, BF16 rows: the dot product needs no operands of two rows. Packed:
-// [k / 8][2][8].
+// One token in two parts, on BF16 rows: the dot product needs no operands of two rows. Packed: [k /
+// 8][2][8].
 struct OneToken {
   static constexpr int kTokens = 1, kRows = 1, kWidth = 2;
   float32x4_t sum[kStreams][4];
@@ -153,7 +153,7 @@ struct OneToken {
   }
 };
 
-// Four columns as bfloat16, and what is missing to the float; none where that is no number.
+// Four columns as bfloat16, and their differences to the floats; 0 where these are NaN.
 struct Parts {
   bfloat16x4_t upper, lower;
 };
@@ -189,7 +189,7 @@ static void pack_one(const float* x, int64_t, int64_t, int64_t k, uint16_t* pack
   }
 }
 
-// Missing tokens are the last one again.
+// Missing tokens repeat the last one.
 template <class Group>
 static void pack_pairs(const float* x, int64_t stride, int64_t count, int64_t k, uint16_t* packed,
                        float* factors) {

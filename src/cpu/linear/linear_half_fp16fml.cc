@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Up to four tokens on F16 rows with products of halves added to floats; compiled for that, so
-// nothing else here. Converting weights to F32 first would run at one vector per cycle, half the
-// memory's speed.
+// Multiplies up to four tokens with F16 rows by products of halves added to floats. The file is
+// compiled for that, so it contains nothing else. Converting weights to F32 first would run at one
+// vector per cycle, half the memory's speed.
 //
-// Activations are rounded to halves, times a power of two that puts a token's largest at 2^14: full
-// precision (11 bits) down to 2^-28 of it. Packed: [k / 8][tokens][8].
+// Activations are rounded to halves after scaling by a power of two that puts a token's largest at
+// 2^14: they have full precision (11 bits) down to 2^-28 of it. Packed: [k / 8][tokens][8].
 #include "cpu/linear/linear_half_inl.h"
 
 namespace spillway {
 namespace {
 
-// T tokens, R rows of each stream.
+// A group of T tokens and R rows of each stream.
 template <int T, int R>
 struct HalfGroup {
   static constexpr int kTokens = T, kRows = R, kWidth = T;
   static constexpr int kAll = kStreams * kRows;
-  // Sums (of alternate vectors) for each row and token: enough for the latency of the additions,
-  // few enough for the registers.
+  // The number of sums (of alternate vectors) for each row and token: enough for the latency of the
+  // additions, few enough for the registers.
   static constexpr int kSums = T * kRows == 1 ? 4 : T * kRows <= 3 ? 2 : 1;
   float32x4_t sum[kAll][T][kSums];
 
@@ -31,7 +31,7 @@ struct HalfGroup {
     }
   }
 
-  // Vector v of row i.
+  // Adds vector v of row i.
   [[gnu::always_inline]] inline void add_vector(const uint8_t* w, const uint16_t* x, int i, int v) {
     const float16x8_t weights = vreinterpretq_f16_u8(load16(w + 16 * v));
 #pragma GCC unroll 4
@@ -48,7 +48,7 @@ struct HalfGroup {
     for (int v = 0; v < 4; ++v) add_vector(w, x, s, v);
   }
   [[gnu::always_inline]] inline void add(const uint8_t* const* w, const uint16_t* x) {
-    if constexpr (T == 1) {  // line by line, for the memory's sake
+    if constexpr (T == 1) {  // line by line, which suits memory best
 #pragma GCC unroll 8
       for (int i = 0; i < kAll; ++i) add_line(i, w[i], x);
     } else {
@@ -105,12 +105,14 @@ static float power_of_two(int32_t exponent) {
   return value;
 }
 
-// One token to halves, 8 of every 8 * stride elements. Returns what undoes the scaling.
+// Converts one token to halves, 8 of every 8 * stride elements. Returns the factor that undoes the
+// scaling.
 static float round_token(const float* x, int64_t k, int stride, uint16_t* out) {
   const float largest = largest_of(x, k);
   uint32_t bits;
   memcpy(&bits, &largest, 4);
-  // 2^(14 - exponent), within what a float holds. Infinities and NaN stay what they are.
+  // The factor is 2^(14 - exponent), within the range of a float. Infinities and NaN stay as they
+  // are.
   const int32_t exponent = static_cast<int32_t>(bits >> 23 & 255) - 127;
   const int32_t shift = exponent < -100 ? 114 : 14 - (exponent > 127 ? 127 : exponent);
   const float factor = power_of_two(shift);
@@ -145,7 +147,7 @@ static void multiply(const HalfProduct& a, int64_t begin, int64_t end) {
   if (T <= 2 && fits_quarters<Single>(a.k)) {
     multiply_quarters<Single>(a, begin, end);
   } else {
-    // Two rows of a stream share the loads of activations, one alone reads memory a little faster.
+    // Two rows of a stream share the loads of activations; one alone reads memory a little faster.
     multiply_rows<HalfGroup<T, T == 2 ? 2 : 1>>(a, begin, end);
   }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the kernels for few tokens go through a worker's rows. Static functions only: objects for
-// different instruction sets include it.
+// Iterates over a worker's rows for the kernels for few tokens. Objects for different instruction
+// sets include this file, so it has static functions only.
 //
-// Memory is read fastest (Neoverse V1: 34 of 34 GB/s per core, against 26 for eight rows in a row)
-// as four streams far apart, each without a gap, a whole cache line of each in turn: so one row
-// from each quarter of the rows. Quarters are a power of two apart in most models, where their
-// lines would compete for the same cache sets; no stream is therefore at the same place of its
-// quarter as another.
+// Memory is read fastest (Neoverse V1: 34 of 34 GB/s per core, against 26 for eight successive
+// rows) as four distant streams, each without a gap, taking a whole cache line of each in rotation:
+// so one row comes from each quarter of the rows. Quarters are a power of two apart in most models,
+// where their lines would compete for the same cache sets; so each stream is at a different place
+// of its quarter.
 #pragma once
 
 #include <arm_neon.h>
@@ -21,7 +21,7 @@ constexpr int kStreams = 4;
 
 [[gnu::always_inline]] static inline uint8x16_t load16(const uint8_t* p) { return vld1q_u8(p); }
 
-// The rows of one step: kRows of each stream. Those past the last are the last again, and not
+// The rows of one step: kRows of each stream. Rows past the last repeat the last, and are not
 // stored.
 template <int kRows>
 struct StepRows {
@@ -51,7 +51,7 @@ template <int kRows>
   *out = old + sum * a.factors[t];
 }
 
-// sums[t][i]: of token t and row i.
+// Stores sums[t][i], those of token t and row i.
 template <int kRows>
 static inline void store_sums(const HalfProduct& a, const StepRows<kRows>& rows,
                               const float (*sums)[kStreams * kRows]) {
@@ -61,18 +61,18 @@ static inline void store_sums(const HalfProduct& a, const StepRows<kRows>& rows,
   }
 }
 
-// Group: tokens that share the weights in registers. It has
-//   kTokens           that finish() gives sums of,
-//   kRows             of each stream,
+// Group is a group of tokens that share the weights in registers. It has
+//   kTokens           the tokens for which finish() gives sums,
+//   kRows             the rows of each stream,
 //   kWidth            16-bit elements of activations per column,
-//   start()           makes all sums zero,
+//   start()           sets all sums to zero,
 //   add(w, x)         adds 32 columns of kStreams * kRows rows at w[],
 //   finish(sums)      gives [kTokens][kStreams * kRows].
 template <class Group>
 static void multiply_rows(const HalfProduct& a, int64_t begin, int64_t end) {
   constexpr int kRows = Group::kRows, kAll = kStreams * kRows;
   const int64_t steps = (end - begin + kAll - 1) / kAll;
-  const auto rest = static_cast<size_t>(2 * (a.k % kHalfStep));  // bytes
+  const auto rest = static_cast<size_t>(2 * (a.k % kHalfStep));  // in bytes
   for (int64_t step = 0; step < steps; ++step) {
     const StepRows<kRows> rows = rows_at<kRows>(step, steps, begin, end);
     const uint8_t* w[kAll];
@@ -87,7 +87,7 @@ static void multiply_rows(const HalfProduct& a, int64_t begin, int64_t end) {
       for (int j = 0; j < kAll; ++j) w[j] += 2 * kHalfStep;
       x += Group::kWidth * kHalfStep;
     }
-    if (rest > 0) {  // nothing behind a row's end is read: it may be the file's
+    if (rest > 0) {  // nothing behind a row's end is read: it may be the end of the file
       uint8_t lines[kAll][2 * kHalfStep] = {};
 #pragma GCC unroll 8
       for (int i = 0; i < kAll; ++i) {
@@ -102,16 +102,16 @@ static void multiply_rows(const HalfProduct& a, int64_t begin, int64_t end) {
   }
 }
 
-// The same with each stream a quarter of a row behind the one before, so that every part of the
-// activations is used again before weights push it out of the nearest cache. Sums are those of
-// quarters of a row, added in ascending order. Of Group it needs kTokens, kWidth, start() and
+// Like multiply_rows(), with each stream a quarter of a row behind the one before, so that every
+// part of the activations is used again before weights push it out of the nearest cache. Sums are
+// those of quarters of a row, added in ascending order. Group needs kTokens, kWidth, start() and
 //   add_line(s, w, x)       adds 32 columns of stream s,
-//   take(s, totals)         adds stream s's sums to totals[kTokens] and makes them zero.
+//   take(s, totals)         adds stream s's sums to totals[kTokens] and sets them to zero.
 constexpr int64_t kQuarters = 4;
 constexpr int64_t kQuartersBytes = 20 << 10;  // of packed activations, at most
 
-// Where that pays: activations that in part survive in a cache of 64 KB, and in part do not, cost
-// up to a sixth of the speed of memory. Larger ones stream through it like the weights.
+// Returns whether that pays. If only a part of the activations survives in a cache of 64 KB, that
+// costs up to a sixth of the speed of memory; larger ones stream through it like the weights.
 template <class Group>
 [[maybe_unused, gnu::always_inline]] static inline bool fits_quarters(int64_t k) {
   return k % (kQuarters * kHalfStep) == 0 && k * Group::kWidth * 2 <= kQuartersBytes;
@@ -129,7 +129,7 @@ template <class Group>
     const uint16_t* x[kStreams];
 #pragma GCC unroll 4
     for (int s = 0; s < kStreams; ++s) {
-      // Before its first and after its last quarter a stream computes something that is dropped.
+      // Before its first and after its last quarter a stream computes something that is discarded.
       const int64_t now = phase < s ? 0 : phase - s >= phases ? phases - 1 : phase - s;
       const int64_t row = begin + s * steps + now / kQuarters;
       w[s] =

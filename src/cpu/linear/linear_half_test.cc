@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Few tokens on F16 and BF16 rows, as the device runs them here (other processors take another path
-// and must pass as well).
+// Tests few tokens on F16 and BF16 rows, as the device runs them here (other processors use other
+// kernels and must pass as well).
 #include "cpu/linear/linear_half.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// A matrix at an odd byte, right before memory that must not matter.
+// A matrix at an odd byte, right before memory that must not influence the result.
 struct StoredRows {
   StoredRows(DType type_, int64_t n_, int64_t k_, uint32_t seed)
       : type(type_), n(n_), k(k_), bytes(static_cast<size_t>(2 * n * k) + 129, std::byte{0xff}) {
@@ -64,8 +64,8 @@ std::vector<float> product(const StoredRows& w, std::vector<float> x, int thread
   return out;
 }
 
-// Squared error over the power that the sums would have if products had random signs: a token's
-// NMSE but for chance, which can make a few sums small.
+// Returns the squared error over the power that the sums would have if products had random signs: a
+// token's NMSE without the influence of chance, which can make a few sums small.
 double worst_nmse(const StoredRows& w, const std::vector<float>& x, const std::vector<float>& out) {
   const auto weights = w.values();
   const auto tokens = static_cast<int64_t>(x.size()) / w.k;
@@ -130,7 +130,7 @@ TEST_P(LinearHalfTest, AnOutlierDoesNotCostTheOthersTheirPrecision) {
       auto rest = x;
       for (int64_t t = 0; t < tokens; ++t) {
         const auto at = static_cast<size_t>(t * w.k + 17 + t);
-        // A power of two is exact in every type, so that what differs is the others' share.
+        // A power of two is exact in every type, so that only the others' share differs.
         x[at] = std::exp2(std::round(std::log2(outlier)));
         rest[at] = 0;
       }
@@ -167,7 +167,8 @@ TEST_P(LinearHalfTest, AnyMagnitudeOfActivationsWorks) {
 TEST_P(LinearHalfTest, ExtremeWeightsKeepTheirValue) {
   const bool half = GetParam() == DType::kF16;
   StoredRows w(GetParam(), 8, 64, 11);
-  // The largest, the smallest normal, a subnormal of F16; 1, 2^-100 of BF16. The others are zero.
+  // These are the largest, the smallest normal and a subnormal of F16, and 1 and 2^-100 of BF16.
+  // The others are zero.
   const std::vector<uint16_t> bits = half ? std::vector<uint16_t>{0x7bff, 0x0400, 0x0001, 0x8203}
                                           : std::vector<uint16_t>{0x7f00, 0x3f80, 0x0d80, 0x8d81};
   for (int64_t i = 0; i < w.n; ++i) {
@@ -248,7 +249,7 @@ TEST_P(LinearHalfTest, SlicesAndThreadsDoNotChangeABit) {
   }
 }
 
-// A row and a token in the order that linear.h promises, with sixteen lanes.
+// Multiplies a row and a token in the order that linear.h promises, with sixteen lanes.
 float in_order(const float* w, const float* x, int64_t size) {
   float total = 0;
   for (int64_t k = 0, next; k < size; k = next) {
@@ -274,7 +275,7 @@ TEST_P(LinearHalfTest, WithAvx512UpToEightTokensAreInTheOrderOfF32) {
     const StoredRows w(GetParam(), 39, depth, 19);
     const auto weights = w.values();
     for (int64_t tokens = 1; tokens <= 8; ++tokens) {
-      // Several of BF16 may be left to other instructions.
+      // Several tokens on BF16 may be computed with other instructions.
       if (GetParam() == DType::kBF16 && cpu_features().amx_bf16 && tokens > 1) break;
       const auto x = normal_values(tokens * depth, 20);
       const auto out = product(w, x);

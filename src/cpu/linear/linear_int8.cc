@@ -31,15 +31,15 @@ const Int8Kernels* try_table(Int8Set set) {
   }
 }
 
-// ARM's two's complement numbers stay at the top of their bytes; `mixed`: instructions multiply
-// unsigned by signed bytes, then nibbles and unsigned numbers do as well.
+// Two's complement numbers stay at the top of their bytes on ARM. `mixed` means that instructions
+// multiply unsigned by signed bytes, which allows nibbles and unsigned numbers as well.
 //
-// Multipliers, of K types: a sum of 256 columns is at most 256 * 127 (codes) * the multipliers *
-// the largest scale * the largest q * lift. Where that leaves less than 32 multipliers in 32 bits,
-// terms are rounded to multiples of 2^14 or more (linear_int8_super_inl.h), and there are 127 of
-// them: multipliers times 2^8 fit 16 bits. Factors are then below 2^14 * 2^15 and a sum of 32
-// columns below 2^5 * 2^8 * 2^7: a term is less than 2^(20 + 29 - 31), and 16 of them do not
-// overflow.
+// For the multipliers of K types: a sum of 256 columns is at most 256 * 127 (codes) * the
+// multipliers * the largest scale * the largest q * lift. If that leaves fewer than 32 multipliers
+// in 32 bits, terms are rounded to multiples of 2^14 or more (linear_int8_super_inl.h), and there
+// are 127 multipliers: multipliers times 2^8 fit 16 bits. Factors are then below 2^14 * 2^15 and a
+// sum of 32 columns below 2^5 * 2^8 * 2^7: a term is less than 2^(20 + 29 - 31), and 16 of them do
+// not overflow.
 Int8Form arm_form(DType type, bool mixed) {
   const auto exact = [](int multipliers) { return Int8Form{.multipliers = multipliers}; };
   const auto rounded = [](float lift, int scale_lift) {
@@ -79,7 +79,7 @@ Int8Form arm_form(DType type, bool mixed) {
   }
 }
 
-// x86 multiplies unsigned weights: q + 2^(bits - 1).
+// Returns 2^(bits - 1): x86 multiplies unsigned weights, so kernels see q + 2^(bits - 1).
 int offset_on_x86(DType type) {
   switch (type) {
     case DType::kQ3_K:
@@ -217,7 +217,7 @@ Int8Product int8_product(const WeightView& w, const LinearArgs& a) {
 
 void quantize_int8(ThreadPool& pool, const Activations& x, const Int8Form& form, float* shared) {
   const QuantizedPairs to = pairs_in(shared, x.rows, x.cols);
-  // Rounding costs some instructions an element, one of many multiplications.
+  // Rounding costs some instructions per element, and each element is multiplied many times.
   parallel_if_large(
       pool, x.rows > 1 ? x.rows * x.cols : 0, (x.rows + 1) / 2, 1,
       [&](int64_t begin, int64_t end, int) { quantize_pairs(x, form, begin, end, to); });

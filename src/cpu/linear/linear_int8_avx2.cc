@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The integer kernels with AVX2, and once more with AVX-VNNI; compiled for each, so nothing else
-// here.
+// The integer kernels with AVX2, and once more with AVX-VNNI. The file is compiled for each, so it
+// contains nothing else.
 //
-// Built as those of linear_int8_avx512.cc and with the same results; half as many rows at once, and
-// without AVX-VNNI four columns take two or three instructions.
+// They are built like those of linear_int8_avx512.cc and give the same results; they have half as
+// many rows in a vector, and without AVX-VNNI four columns take two or three instructions.
 #include <immintrin.h>
 
 #include <cstring>
@@ -14,7 +14,7 @@
 namespace spillway {
 namespace {
 
-// How far ahead of itself each stream of weights asks for memory.
+// Each stream of weights is prefetched this far ahead.
 constexpr int64_t kAheadBytes = 2048;
 
 [[gnu::always_inline]] static inline __m256i broadcast_word(const void* p) {
@@ -33,7 +33,7 @@ constexpr int64_t kAheadBytes = 2048;
   return _mm256_castsi256_ps(load256(p));
 }
 
-// A type unpacked once for many tokens: for each half of the rows, columns and scales.
+// A panel of a type, unpacked once for many tokens: for each half of the rows, columns and scales.
 template <class W>
 struct Panel {
   static constexpr bool kMinima = W::kMinima, kHalves = W::kHalves, kOffset = W::kOffset;
@@ -77,7 +77,7 @@ struct Panel {
   }
 };
 
-// Asks for sub-block s of a block, or for what lies `ahead` bytes behind it.
+// Prefetches sub-block s of a block, or the data `ahead` bytes behind it.
 template <class W, _mm_hint kHint>
 [[gnu::always_inline]] static inline void prefetch_block(const uint8_t* block, int s,
                                                          int64_t ahead) {
@@ -86,7 +86,7 @@ template <class W, _mm_hint kHint>
   for (int at = 0; at < kShare; at += 64) _mm_prefetch(block + s * kShare + at + ahead, kHint);
 }
 
-// The activations of tokens from an even one on, 32 columns at a time.
+// The activations of tokens from an even one on, 32 columns in one step.
 struct Tokens {
   const int8_t* q;
   const float *d, *m;
@@ -111,7 +111,7 @@ struct Tokens {
   }
 };
 
-// The integer sum of columns [4 first, 4 last) with token t, from `start` on.
+// Returns the integer sum of columns [4 first, 4 last) with token t, from `start` on.
 template <class Source>
 [[gnu::always_inline]] static inline __m256i sum_columns(const Columns& columns, const Tokens& x,
                                                          int t, int first, int last,
@@ -150,7 +150,7 @@ template <class Source, int kTokens>
       return Source::kOffset ? x.start(t, half) : _mm256_setzero_si256();
     };
     __m256 total;
-    if constexpr (Source::kHalves) {  // whole numbers below 2^24: exact
+    if constexpr (Source::kHalves) {  // integers below 2^24 are exact
       const __m256i low = sum_columns<Source>(columns, x, t, 0, 4, start(0));
       const __m256i high = sum_columns<Source>(columns, x, t, 4, 8, start(1));
       total = _mm256_mul_ps(_mm256_cvtepi32_ps(high), w.sixteen[1]);
@@ -168,10 +168,10 @@ template <class Source, int kTokens>
   }
 }
 
-// kStreams groups (the data of the first at `w`, the next `w_step` bytes on; the rows of the first
-// at `row`) times kTokens tokens, k in [begin, end); `w` begins at `begin`. Reading from distant
-// places at once keeps more of the memory busy than one long stream. Halves of the rows from
-// `first_half` on.
+// Multiplies kStreams groups (the data of the first at `w`, the next `w_step` bytes on; the rows of
+// the first at `row`) with kTokens tokens, k in [begin, end); `w` begins at `begin`. Reading from
+// several distant places keeps more of the memory busy than one long stream. The halves of the rows
+// from `first_half` on are computed.
 template <class Source, int kTokens, int kStreams, int kRowHalves>
 void multiply(const Int8Args& a, const uint8_t* w, int64_t w_step, int64_t row, int64_t row_step,
               int first_half, int64_t token, int64_t begin, int64_t end) {
@@ -210,7 +210,8 @@ void multiply(const Int8Args& a, const uint8_t* w, int64_t w_step, int64_t row, 
         }
         add_columns<Source, kTokens>(Source::columns(block, s, half),
                                      Source::scales(block, s, half), x, sum[i]);
-        // One after the other: g++ would unpack all first and run out of registers.
+        // The barrier keeps the halves in order: g++ would unpack all first and run out of
+        // registers.
         asm volatile("" ::: "memory");
       }
     }
@@ -225,7 +226,7 @@ void multiply(const Int8Args& a, const uint8_t* w, int64_t w_step, int64_t row, 
   }
 }
 
-// Few tokens: the weights pass through the registers once.
+// With few tokens the weights pass through the registers once.
 template <class W, int kTokens, int kStreams>
 void few_tokens(const Int8Args& a, int64_t first, int64_t last) {
   const int64_t step = (last - first) / kStreams;
@@ -235,7 +236,7 @@ void few_tokens(const Int8Args& a, int64_t first, int64_t last) {
                                       group * 16, step * 16, 0, 0, 0, a.k);
   }
   group += step * (kStreams - 1);
-  if constexpr (kStreams > 2) {  // neighbours are better than one at a time
+  if constexpr (kStreams > 2) {  // pairs of neighbours are better than single groups
     for (; group + 2 <= last; group += 2) {
       multiply<W, kTokens, 2, 2>(a, a.w + group * a.group_bytes, a.group_bytes, group * 16, 16, 0,
                                  0, 0, a.k);
@@ -263,7 +264,7 @@ void many_tokens(const Int8Args& a, int64_t first, int64_t last, uint8_t* panel)
         uint8_t* to = panel;
         for (int64_t at = k; at < end; at += 32 * W::kSubs, w += W::kBytes) {
           for (int s = 0; s < W::kSubs; ++s, to += Source::kBytes) {
-            // The next panel, which arrives while this one is multiplied.
+            // The next panel arrives while this one is multiplied.
             prefetch_block<W, _MM_HINT_T1>(w, s, kInt8PanelDepth / 32 * W::kBytes / W::kSubs);
             Source::fill(w, s, to);
           }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The integer kernels with AVX-512 VNNI; compiled for it, so nothing else here.
+// The integer kernels with AVX-512 VNNI. The file is compiled for it, so it contains nothing else.
 //
 // Sums are reduced in the order that linear_int8_inl.h describes, so that a result does not depend
 // on the batch. Integer sums are exact, so they may be taken in any order.
@@ -13,7 +13,7 @@
 namespace spillway {
 namespace {
 
-// How far ahead of itself each stream of weights asks for memory.
+// Each stream of weights is prefetched this far ahead.
 constexpr int64_t kAheadBytes = 2048;
 
 [[gnu::always_inline]] static inline __m512i broadcast_word(const void* p) {
@@ -22,8 +22,9 @@ constexpr int64_t kAheadBytes = 2048;
   return _mm512_set1_epi32(word);
 }
 
-// Adds the products of four columns of 16 rows (unsigned) and of a token (signed, broadcast). g++
-// 12 does not know that the instruction can broadcast by itself, and has no registers for more.
+// Adds the products of four columns of 16 rows (unsigned) and of a token (signed, broadcast). It is
+// assembly because g++ 12 does not know that the instruction can broadcast by itself, and has no
+// registers for more.
 [[gnu::always_inline]] static inline __m512i add_products(__m512i sum, __m512i w, const int8_t* x) {
   const auto& word = *reinterpret_cast<const int8_t(*)[4]>(x);
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(word));
@@ -34,7 +35,7 @@ constexpr int64_t kAheadBytes = 2048;
   return columns;
 }
 
-// A type unpacked once for many tokens: columns, then scales.
+// A panel of a type, unpacked once for many tokens: columns, then scales.
 template <class W>
 struct Panel {
   static constexpr bool kMinima = W::kMinima, kHalves = W::kHalves;
@@ -74,7 +75,7 @@ struct Panel {
   }
 };
 
-// Asks for sub-block s of a block, or for what lies `ahead` bytes behind it.
+// Prefetches sub-block s of a block, or the data `ahead` bytes behind it.
 template <class W, _mm_hint kHint>
 [[gnu::always_inline]] static inline void prefetch_block(const uint8_t* block, int s,
                                                          int64_t ahead) {
@@ -83,7 +84,7 @@ template <class W, _mm_hint kHint>
   for (int at = 0; at < kShare; at += 64) _mm_prefetch(block + s * kShare + at + ahead, kHint);
 }
 
-// The activations of tokens from an even one on, 32 columns at a time.
+// The activations of tokens from an even one on, 32 columns in one step.
 struct Tokens {
   const int8_t* q;
   const float *d, *m;
@@ -134,7 +135,7 @@ template <class Source, int kTokens>
 #pragma GCC unroll 8
   for (int t = 0; t < kTokens; ++t) {
     __m512 total = _mm512_cvtepi32_ps(part[0][t]);
-    if constexpr (Source::kHalves) {  // whole numbers below 2^24: exact
+    if constexpr (Source::kHalves) {  // integers below 2^24 are exact
       total = _mm512_mul_ps(total, w.half[1]);
       total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(part[1][t]), w.half[0], total);
     }
@@ -148,9 +149,9 @@ template <class Source, int kTokens>
   }
 }
 
-// kStreams groups (the data of the first at `w`, the next `w_step` bytes on; the rows of the first
-// at `row`) times kTokens tokens, k in [begin, end); `w` begins at `begin`. Reading from distant
-// places at once keeps more of the memory busy than one long stream.
+// Multiplies kStreams groups (the data of the first at `w`, the next `w_step` bytes on; the rows of
+// the first at `row`) with kTokens tokens, k in [begin, end); `w` begins at `begin`. Reading from
+// several distant places keeps more of the memory busy than one long stream.
 template <class Source, int kTokens, int kStreams>
 void multiply(const Int8Args& a, const uint8_t* w, int64_t w_step, int64_t row, int64_t row_step,
               int64_t token, int64_t begin, int64_t end) {
@@ -183,7 +184,8 @@ void multiply(const Int8Args& a, const uint8_t* w, int64_t w_step, int64_t row, 
         }
         add_columns<Source, kTokens>(columns_of(Source::bits(block, s)), Source::scales(block, s),
                                      x, sum[i]);
-        // One stream after the other: g++ would unpack all first and run out of registers.
+        // The barrier keeps the streams in order: g++ would unpack all first and run out of
+        // registers.
         asm volatile("" ::: "memory");
       }
     }
@@ -198,7 +200,7 @@ void multiply(const Int8Args& a, const uint8_t* w, int64_t w_step, int64_t row, 
   }
 }
 
-// Few tokens: the weights pass through the registers once.
+// With few tokens the weights pass through the registers once.
 template <class W, int kTokens, int kStreams>
 void few_tokens(const Int8Args& a, int64_t first, int64_t last) {
   const int64_t step = (last - first) / kStreams;
@@ -208,7 +210,7 @@ void few_tokens(const Int8Args& a, int64_t first, int64_t last) {
                                    step * 16, 0, 0, a.k);
   }
   group += step * (kStreams - 1);
-  if constexpr (kStreams > 2) {  // neighbours are better than one at a time
+  if constexpr (kStreams > 2) {  // pairs of neighbours are better than single groups
     for (; group + 2 <= last; group += 2) {
       multiply<W, kTokens, 2>(a, a.w + group * a.group_bytes, a.group_bytes, group * 16, 16, 0, 0,
                               a.k);
@@ -219,7 +221,7 @@ void few_tokens(const Int8Args& a, int64_t first, int64_t last) {
   }
 }
 
-// As many as there are registers for.
+// The number of tokens that there are registers for.
 template <class W>
 constexpr int kTileTokens = W::kHalves ? 6 : 8;
 constexpr int64_t kSweepBytes = int64_t{1} << 20;  // activations that stay in the L2 cache
@@ -239,7 +241,7 @@ void many_tokens(const Int8Args& a, int64_t first, int64_t last, uint8_t* panel)
         uint8_t* to = panel;
         for (int64_t at = k; at < end; at += 32 * W::kSubs, w += W::kBytes) {
           for (int s = 0; s < W::kSubs; ++s, to += Source::kBytes) {
-            // The next panel, which arrives while this one is multiplied.
+            // The next panel arrives while this one is multiplied.
             prefetch_block<W, _MM_HINT_T1>(w, s, kInt8PanelDepth / 32 * W::kBytes / W::kSubs);
             Source::fill(w, s, to);
           }

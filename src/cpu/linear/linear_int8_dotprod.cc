@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The integer kernels with 8-bit dot products; compiled for them, so nothing else here.
+// The integer kernels with 8-bit dot products. The file is compiled for them, so it contains
+// nothing else.
 #include "cpu/linear/linear_int8_table_inl.h"
 
 namespace spillway {
@@ -8,7 +9,8 @@ namespace {
 struct Dotprod {
   static constexpr bool kMixedSigns = false;  // it has signed bytes only
 
-  // Two rows times a token that is there twice, four columns to a lane; rows() adds the lanes.
+  // Multiplies two rows with a token that is there twice, four columns to a lane; rows() adds the
+  // lanes.
   template <bool>
   [[gnu::always_inline]] static inline int32x4_t dot(int32x4_t acc, int8x16_t w, int8x16_t x) {
     return vdotq_s32(acc, w, x);
@@ -17,7 +19,8 @@ struct Dotprod {
     return vpaddq_s32(first, second);
   }
 
-  // Two rows times two tokens, each token by itself until sums() orders them (row, token).
+  // The product of two rows and two tokens, each token by itself until sums() orders them (row,
+  // token).
   struct Tile {
     int32x4_t token[2];
   };

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The integer kernels with 8-bit matrix multiplication; compiled for it, so nothing else here.
+// The integer kernels with 8-bit matrix multiplication. The file is compiled for it, so it contains
+// nothing else.
 #include "cpu/linear/linear_int8_table_inl.h"
 
 namespace spillway {
 namespace {
 
-// One row pair's sixteen bytes of a skewed sub-block: columns 8h to 8h + 7 and 16 + 8h to 23 + 8h.
+// Multiplies one row pair's sixteen bytes of a skewed sub-block: columns 8h to 8h + 7 and 16 + 8h
+// to 23 + 8h.
 #define SPW_PIECE(pair, temp, h, low, high)               \
   "ldr %q[t" #temp "], [%[sub], #(" #pair " * 32 + " #h   \
   " * 16)]\n"                                             \
@@ -26,7 +28,8 @@ struct I8mm {
   static constexpr bool kMixedSigns = true;  // it can multiply unsigned by signed bytes
 
   // Adds the sums of sixteen rows of a skewed sub-block to r[pair], for a token that is there
-  // twice. Written out because g++ 12 copies and spills registers here: a quarter faster.
+  // twice. It is assembly, which is a quarter faster, because g++ 12 copies and spills registers
+  // here.
   [[gnu::always_inline]] static inline void skewed_dots(const uint8_t* sub, const int8x16_t* x,
                                                         int32x4_t* r) {
     int8x16_t t0, t1, t2, t3, u0, u1, u2, u3;
@@ -45,7 +48,7 @@ struct I8mm {
     return vmmlaq_s32(acc, w, x);
   }
 
-  // Two rows times a token that is there twice; rows() takes the sums of two such pairs.
+  // Multiplies two rows with a token that is there twice; rows() takes the sums of two such pairs.
   template <bool kUnsigned>
   [[gnu::always_inline]] static inline int32x4_t dot(int32x4_t acc, int8x16_t w, int8x16_t x) {
     return product<kUnsigned>(acc, w, x);
@@ -54,7 +57,7 @@ struct I8mm {
     return vuzp1q_s32(first, second);
   }
 
-  // Two rows times two tokens: (row 0, token 0), (0, 1), (1, 0), (1, 1).
+  // The product of two rows and two tokens: (row 0, token 0), (0, 1), (1, 0), (1, 1).
   using Tile = int32x4_t;
   using Columns = int8x16_t;
   [[gnu::always_inline]] static inline Columns columns(int8x16_t pair) { return pair; }

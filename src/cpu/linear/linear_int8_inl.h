@@ -5,7 +5,8 @@
 // Every element of the result has one F32 accumulator, whatever the batch: it starts as (old out) +
 // bias and takes, in ascending k, for each 32 columns
 //     fma(float(integer sum), scale(w) * scale(x), .)
-// and then, for types with minima, fma(minimum(w), m(x), .). K types: linear_int8_super_inl.h.
+// and then, for types with minima, fma(minimum(w), m(x), .). K types are in
+// linear_int8_super_inl.h.
 #pragma once
 
 #include "cpu/fresh_zero_neon_inl.h"
@@ -15,7 +16,7 @@
 namespace spillway {
 namespace {
 
-// Both rows of pair p, each twice.
+// Returns both rows of pair p, each twice.
 template <class V>
 [[gnu::always_inline]] static inline V pair_of(V quad, int p) {
   return p % 2 == 0 ? __builtin_shuffle(quad, uint32x4_t{0, 0, 1, 1})
@@ -30,7 +31,7 @@ concept Offset = requires {
 template <class Isa, class Source, int kPairs>
 struct TileSums;
 
-// A type as it lies in memory, giving scales in pairs.
+// Reads a type as it is stored, with scales in pairs.
 template <class W>
 struct Direct : W {
   template <class Isa, int kPairs>
@@ -43,7 +44,7 @@ struct Direct : W {
   }
 };
 
-// Sub-block s of a type as whole bytes, [8 pairs][4][16].
+// Unpacks sub-block s of a type to whole bytes, [8 pairs][4][16].
 template <class W>
 [[gnu::always_inline]] static inline void fill_quants(const uint8_t* from, int s, uint8_t* to) {
 #pragma GCC unroll 8
@@ -60,7 +61,7 @@ template <class W>
   return {vld1q_s8(at), vld1q_s8(at + 32)};
 }
 
-// A type unpacked once for many tokens: bytes, then vectors of the pairs.
+// A panel of a type, unpacked once for many tokens: bytes, then vectors of the pairs.
 template <class W>
 struct Panel {
   static constexpr bool kMinima = W::kMinima, kUnsigned = W::kUnsigned;
@@ -96,7 +97,7 @@ struct Panel {
   }
 };
 
-// What four rows of a token start from.
+// Returns the start values of four rows of a token.
 [[gnu::always_inline]] static inline float32x4_t start_rows(const Int8Args& a, const float* out,
                                                             int64_t row) {
   float32x4_t v = a.accumulate ? vld1q_f32(out + row) : vdupq_n_f32(0);
@@ -104,15 +105,15 @@ struct Panel {
   return v;
 }
 
-// What integer sums start from: (token 0, token 1) twice. A load each time: copying a register
-// costs what a product costs.
+// Loads the start values of integer sums: (token 0, token 1) twice. It loads each time because
+// copying a register costs as much as a product.
 [[gnu::always_inline]] static inline int32x4_t sums_start(const float* m) {
   int32x4_t start;
   asm volatile("ldr %q0, %1" : "=w"(start) : "m"(*reinterpret_cast<const float(*)[4]>(m)));
   return start;
 }
 
-// Integer sums of rows 4 quad.. of a sub-block, scaled and added to `sum`.
+// Scales the integer sums of rows 4 quad.. of a sub-block and adds them to `sum`.
 template <class W>
 [[gnu::always_inline]] static inline void add_rows(const uint8_t* w, int s, int quad,
                                                    int32x4_t rows, float32x4_t dx, float32x4_t mx,
@@ -121,8 +122,8 @@ template <class W>
   if constexpr (W::kMinima) sum = vfmaq_f32(sum, W::minimum(w, s, quad), mx);
 }
 
-// One token, groups at first, first + step, ...: reading from distant places at once keeps more
-// of the memory busy than one long stream.
+// Multiplies one token with the groups at first, first + step, ...: reading from several distant
+// places keeps more of the memory busy than one long stream.
 template <class Isa, class W, int kStreams>
 void one_token(const Int8Args& a, int64_t first, int64_t step) {
   float32x4_t sum[kStreams][4];
@@ -182,7 +183,8 @@ void one_token(const Int8Args& a, int64_t first, int64_t step) {
   }
 }
 
-// Eight rows (pairs first_pair..) of a group times kPairs token pairs, 32 columns at a time.
+// Multiplies eight rows (pairs first_pair..) of a group with kPairs token pairs, 32 columns in one
+// step.
 template <class Isa, class Source, int kPairs>
 struct TileSums {
   using Tile = typename Isa::Tile;
@@ -197,9 +199,9 @@ struct TileSums {
   int64_t pair_bytes, pair_floats;  // from one token pair to the next
   float32x4_t sum[4][kPairs];
 
-  // The integer products of block i, a quarter of the columns after the other; between them, the
-  // sums of block i - 1 take in `done`. Products wait for each other and sums for products: taken
-  // in turns both keep the pipelines busy, one after the other they do not.
+  // Computes the integer products of block i, one quarter of the columns after the other; between
+  // the quarters, the sums of block i - 1 take in `done`. Products wait for each other and sums for
+  // products: interleaved, both keep the pipelines busy; one after the other they do not.
   template <bool kFinish>
   [[gnu::always_inline]] inline void multiply(int64_t i, Products& now, const Products& done) {
     const uint8_t* block = w + i / Source::kSubs * Source::kBytes;
@@ -227,7 +229,7 @@ struct TileSums {
         }
       }
       if constexpr (kFinish) finish(i - 1, step, done);
-      asm volatile("" ::: "memory");  // keeps the compiler from undoing the turns
+      asm volatile("" ::: "memory");  // keeps the compiler from undoing the interleaving
     }
   }
 
@@ -267,7 +269,8 @@ struct TileSums {
   }
 };
 
-// The tile at `row` and `token`, k in [begin, end); `w` is the group's data from `begin` on.
+// Computes the tile at `row` and `token`, k in [begin, end); `w` is the group's data from `begin`
+// on.
 template <class Isa, class Source, int kPairs>
 [[gnu::always_inline]] static inline void tile(const Int8Args& a, const uint8_t* w, int64_t row,
                                                int first_pair, int64_t token, int64_t begin,
@@ -285,7 +288,7 @@ template <class Isa, class Source, int kPairs>
     sums.super = a.super + token / 2 * sums.pair_supers + begin / 256;
   }
   float* out[kPairs][2];
-  bool second[kPairs];  // the pair's second token is one of ours
+  bool second[kPairs];  // whether the pair's second token exists
   for (int j = 0; j < kPairs; ++j) {
     second[j] = token + 2 * j + 1 < a.tokens;
     out[j][0] = a.out + (token + 2 * j) * a.out_stride + row;
@@ -310,7 +313,7 @@ template <class Isa, class Source, int kPairs>
   }
 }
 
-// A group times tokens [first, last), k in [begin, end).
+// Multiplies a group with tokens [first, last), k in [begin, end).
 template <class Isa, class Source>
 void group_times(const Int8Args& a, const uint8_t* w, int64_t group, int64_t first, int64_t last,
                  int64_t begin, int64_t end) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The integer kernels of the K types: no float arithmetic inside a super-block.
+// The integer kernels of the K types, which have no float arithmetic inside a super-block.
 //
 // The sub-blocks of 256 columns share the scale d of the weights and the step D of the activations;
-// what they differ by are whole numbers, scale[s] (weights) and multiplier[s] (activations). So
-// 256 columns are added up in 32-bit integers,
+// they differ by integers, scale[s] (weights) and multiplier[s] (activations). So 256 columns are
+// added up in 32-bit integers,
 //     total = sum over s of (integer sum of s) * (scale[s] * multiplier[s])
 //     below = sum over s of minimum[s] * (sum of the activations of s, 16 bits)
 // and an element's one F32 accumulator takes, for each 256 columns in ascending k,
 //     fma(float(total), d * D, .) and then fma(float(below), -dmin * T, .)
-// in whatever batch. Where `total` could overflow (see int8_form) the lowest bits of every term are
-// rounded off, as sqrdmlah does by itself: far less than what rounding the activations costs.
+// in any batch. If `total` could overflow (see int8_form), the lowest bits of every term are
+// rounded off, as sqrdmlah does by itself: this loses far less than rounding the activations.
 #pragma once
 
 #include "cpu/linear/linear_int8_inl.h"
@@ -18,9 +18,9 @@
 namespace spillway {
 namespace {
 
-// Scales times W::kScaleLift, as far as bytes go, and times 2^7 when they are widened; exact ones
-// as they are. With multipliers times 2^8 (Int8Form::multiplier_unit) sqrdmlah then shifts by 16
-// less that lift (Int8Form::integer_unit).
+// Scales are multiplied by W::kScaleLift, as far as bytes allow, and by 2^7 when they are widened;
+// exact ones stay as they are. With multipliers times 2^8 (Int8Form::multiplier_unit) sqrdmlah then
+// shifts by 16 minus that lift (Int8Form::integer_unit).
 template <class W>
 inline constexpr int kScaleShift = W::kExact ? 0 : 7;
 
@@ -39,7 +39,7 @@ template <class W>
   return vqrdmlahq_s32(total, sums, factor);
 }
 
-// A super-block's integers into the F32 accumulators.
+// Adds a super-block's integers to the F32 accumulators.
 [[gnu::always_inline]] static inline void add_super(int32x4_t total, float32x4_t scale,
                                                     float32x4_t& sum) {
   sum = vfmaq_f32(sum, vcvtq_f32_s32(total), scale);
@@ -49,7 +49,8 @@ template <class W>
   sum = vfmsq_f32(sum, vcvtq_f32_s32(below), scale);
 }
 
-// Integer sums of sixteen rows of (half of) sub-block kSub times their scales and the multiplier.
+// Multiplies the integer sums of sixteen rows of (half of) sub-block kSub by their scales and the
+// multiplier.
 template <class W, int kSub>
 [[gnu::always_inline]] static inline void scale_rows(const int32x4_t sums[4], int8x16_t scales,
                                                      int16x8_t multipliers, int32x4_t total[4]) {
@@ -63,7 +64,7 @@ template <class W, int kSub>
   total[3] = add_scaled<W>(total[3], sums[3], vmull_high_laneq_s16(high, multipliers, kSub));
 }
 
-// Sub-blocks kSub and on of a super-block times one token.
+// Multiplies sub-blocks kSub and on of a super-block with one token.
 template <class Isa, class W, int kSub>
 [[gnu::always_inline]] static inline void add_subs(const uint8_t* w, const int8_t* q,
                                                    int16x8_t multipliers, int32x4_t total[4]) {
@@ -93,7 +94,7 @@ template <class Isa, class W, int kSub>
       }
       sums[0][quad] = Isa::rows(part[0][0], part[0][1]);
       sums[1][quad] = Isa::rows(part[1][0], part[1][1]);
-      asm volatile("" ::: "memory");  // g++ would unpack all first and run out of registers
+      asm volatile("" ::: "memory");  // otherwise g++ unpacks all first and runs out of registers
     }
     if constexpr (W::kHalves) {
       scale_rows<W, kSub>(sums[0], lifted_scales<W>(w, kSub, 0), multipliers, total);
@@ -103,7 +104,7 @@ template <class Isa, class W, int kSub>
   if constexpr (kSub + 1 < 8) add_subs<Isa, W, kSub + 1>(w, q + 64, multipliers, total);
 }
 
-// What minima kIndex and on take away from sixteen rows.
+// Adds up what minima kIndex and on take away from sixteen rows.
 template <class W, int kIndex>
 [[gnu::always_inline]] static inline void add_minima(const uint8_t* w, const int16_t* sums,
                                                      int32x4_t below[4]) {
@@ -118,7 +119,8 @@ template <class W, int kIndex>
   if constexpr (kIndex + 1 < 8 * kParts) add_minima<W, kIndex + 1>(w, sums, below);
 }
 
-// One token, kStreams groups at first, first + step, ..., a super-block of each in turn.
+// Multiplies one token with kStreams groups at first, first + step, ..., a super-block of each in
+// rotation.
 template <class Isa, class W, int kStreams>
 void one_token_super(const Int8Args& a, int64_t first, int64_t step) {
   float32x4_t sum[kStreams][4];
@@ -155,8 +157,8 @@ void one_token_super(const Int8Args& a, int64_t first, int64_t step) {
 template <class Isa, class Source, int kPairs>
 struct SuperTileSums;
 
-// A type unpacked once for many tokens: of each sub-block bytes, then scales and minima of row
-// pairs as 32-bit numbers; behind the eight of them d and dmin.
+// A panel of a type, unpacked once for many tokens: for each sub-block bytes, then scales and
+// minima of row pairs as 32-bit numbers; behind the eight of them d and dmin.
 template <class W>
 struct SuperPanel {
   static constexpr bool kMinima = W::kMinima, kUnsigned = W::kUnsigned, kExact = W::kExact;
@@ -181,7 +183,7 @@ struct SuperPanel {
     return vreinterpretq_f32_u8(vld1q_u8(b + 8 * kSubBytes + 128 + p * 16));
   }
 
-  // Sixteen numbers as 32-bit ones, each twice.
+  // Writes sixteen numbers as 32-bit ones, each twice.
   template <int kShift>
   [[gnu::always_inline]] static inline void fill_pairs(int8x16_t numbers, uint8_t* to) {
 #pragma GCC unroll 2
@@ -217,7 +219,8 @@ struct SuperPanel {
   }
 };
 
-// Eight rows (pairs first_pair..) of a group times kPairs token pairs, a super-block at a time.
+// Multiplies eight rows (pairs first_pair..) of a group with kPairs token pairs, a super-block in
+// one step.
 template <class Isa, class Source, int kPairs>
 struct SuperTileSums {
   using Tile = typename Isa::Tile;

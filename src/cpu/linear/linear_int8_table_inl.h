@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel of every packed type, with the instructions that `Isa` has.
+// Returns the kernel of every packed type, with the instructions that `Isa` has.
 #pragma once
 
 #include "cpu/linear/linear_int8_inl.h"

@@ -20,7 +20,7 @@
 namespace spillway {
 namespace {
 
-// The sets that this processor has and that have a kernel for the type.
+// Returns the sets that this processor has and that have a kernel for the type.
 std::vector<Int8Set> available_sets(DType type) {
   std::vector<Int8Set> sets;
   for (const Int8Set set : kAllInt8Sets) {
@@ -43,7 +43,7 @@ struct Quantized {
     quantize_pairs(view_of(x, tokens), form, 0, (tokens + 1) / 2,
                    {q.data(), d.data(), m.data(), super.data()});
   }
-  // What token `t` of `cols` columns has become.
+  // Returns the value that a column of token `t`, of `cols` columns, has become.
   double at(int64_t t, int64_t col, int64_t cols, const Int8Form& form) const {
     const int64_t block = t / 2 * (cols / 32) + col / 32;
     const auto code_at = [&](int64_t i) {
@@ -62,7 +62,7 @@ struct Quantized {
   std::vector<Int8Super> super;
 };
 
-// A packed matrix, and what it stands for.
+// A packed matrix, and its values.
 struct Packed {
   Packed(DType dtype, int64_t n, int64_t k, std::vector<std::byte> stored)
       : type(dtype),
@@ -90,7 +90,8 @@ struct Result {
   double nmse;             // against double precision over the rounded activations
 };
 
-// Groups [1, all) in one call and group 0 in another; out has a border that must stay as it is.
+// Multiplies groups [1, all) in one call and group 0 in another; out has a border that must stay
+// unchanged.
 Result multiply(Int8Set set, const Packed& w, std::vector<float>& x, int64_t tokens,
                 bool accumulate) {
   constexpr float kBorder = 1234.5F, kOld = 0.25F;
@@ -143,8 +144,8 @@ Result multiply(Int8Set set, const Packed& w, std::vector<float>& x, int64_t tok
   return result;
 }
 
-// Integer sums are exact. Forms with multipliers round them, or the sums that minima multiply:
-// still less than a tenth of what rounding the activations costs.
+// Integer sums are exact. Forms with multipliers round them, or the sums that minima multiply, by
+// less than a tenth of what rounding the activations costs.
 double nmse_bar(Int8Set set, DType type) {
   const Int8Form form = int8_form(set, type);
   if (form.multipliers == 0) return 1e-11;
@@ -156,7 +157,7 @@ class LinearInt8Test : public testing::TestWithParam<DType> {};
 TEST_P(LinearInt8Test, EverySetComputesTheProductAndTheSameBitsForAnyTokens) {
   if (!can_pack(GetParam())) GTEST_SKIP() << "has no packed layout";
   if (available_sets(GetParam()).empty()) GTEST_SKIP() << "no integer kernels for this processor";
-  // Several streams of groups and some left over; more than one panel deep.
+  // The shapes have several streams of groups and some left over, and are more than one panel deep.
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{160, 256}, {48, 1536}}) {
     const Packed w(GetParam(), rows, cols, random_bytes(GetParam(), rows * cols));
     std::map<Int8Set, std::vector<float>> of_fewer_tokens;
@@ -179,7 +180,7 @@ TEST_P(LinearInt8Test, EverySetComputesTheProductAndTheSameBitsForAnyTokens) {
   }
 }
 
-// Codes and activations whose sums are the largest there are: nothing may saturate.
+// These codes and activations have the largest possible sums: nothing may saturate.
 TEST_P(LinearInt8Test, StandsTheLargestSums) {
   if (!can_pack(GetParam())) GTEST_SKIP() << "has no packed layout";
   constexpr int64_t kRows = 16, kCols = 256;
@@ -232,12 +233,12 @@ TEST(QuantizeActivationsTest, StandsZeroTinyAndHugeValues) {
     for (int64_t i = 0; i < 32; ++i) {
       const double value = quantized.at(0, i, 32, Int8Form()), wanted = x[static_cast<size_t>(i)];
       ASSERT_TRUE(std::isfinite(value));
-      // Far below anything that matters, zero is as good.
+      // For values far below any that matters, zero is as good.
       EXPECT_NEAR(value, wanted, std::fabs(wanted) / 127 + 1e-30) << size;
     }
     EXPECT_TRUE(std::isfinite(quantized.m[0]));
   }
-  for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {  // never hidden
+  for (const float bad : {NAN, -NAN, INFINITY, -INFINITY}) {  // NaN and infinity are never hidden
     for (const size_t at : {0, 5, 31}) {
       std::vector<float> x(32, 1.0F);
       x[at] = bad;
@@ -248,7 +249,8 @@ TEST(QuantizeActivationsTest, StandsZeroTinyAndHugeValues) {
   }
 }
 
-// Forms with multipliers: an outlier costs its own 32 columns precision, hardly the other 224.
+// In forms with multipliers an outlier costs its own 32 columns precision, and the other 224 hardly
+// any.
 TEST(QuantizeActivationsTest, MultipliersKeepSmallValuesBesideLargeOnes) {
   for (const Int8Set set : available_sets(DType::kQ4_K)) {
     for (const DType type : {DType::kQ2_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
@@ -261,7 +263,7 @@ TEST(QuantizeActivationsTest, MultipliersKeepSmallValuesBesideLargeOnes) {
       for (int64_t t = 0; t < 3; ++t) {
         for (int64_t col = 0; col < 512; ++col) {
           const bool beside = t == 0 && col < 256, same = beside && col / 32 == 1;
-          // Half a step of 1 / 119, of the step that is there, of the outlier's.
+          // The bound is half a step of 1 / 119, of its own step or of the outlier's.
           const double most = same ? 20.0 / 237 : 1.0 / 237 + 20.0 / 237 / form.multipliers;
           EXPECT_NEAR(quantized.at(t, col, 512, form), x[static_cast<size_t>(t * 512 + col)], most);
         }
@@ -293,7 +295,7 @@ TEST(QuantizeActivationsTest, MultipliersStandZeroTinyHugeAndNoNumbers) {
   }
 }
 
-// What kernels start their integer sums from is exactly what an offset of the weights adds.
+// The start values of the kernels' integer sums are exactly what an offset of the weights adds.
 TEST(QuantizeActivationsTest, GivesTheSumsThatTakeBackAnOffset) {
   std::vector<float> x(3 * 64);
   for (size_t i = 0; i < x.size(); ++i) x[i] = std::cos(static_cast<float>(i * 7)) + 0.5F;

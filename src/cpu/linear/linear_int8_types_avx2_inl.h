@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// How each packed type (tensor/packed_layout.h) becomes operands of AVX2's byte products.
+// Converts each packed type (tensor/packed_layout.h) to operands of AVX2's byte products.
 //
-// As in linear_int8_types_avx512_inl.h, sums are rows, here eight: the first or the second half of
-// a group. Products are added up in 16 bits as long as they cannot overflow. For a source S and a
-// pointer to one of its blocks:
+// Like in linear_int8_types_avx512_inl.h, the lanes of a sum are rows, here eight: the first or the
+// second half of a group. Products are added up in 16 bits as long as they cannot overflow. For a
+// source S and a pointer to one of its blocks:
 //   kBytes, kSubs       bytes and sub-blocks of 32 columns
 //   kMinima, kHalves    whether values have a minimum, whether each 16 columns have a scale
 //   kOffset             whether columns() gives q plus an offset (Int8Form)
 //   kMerge              how many times four columns fit 16 bits; 0: columns() gives signed bytes
-//   columns(b, s, half) of sub-block s and a half of the rows, by four
-//   scales(b, s, half)
+//   columns(b, s, half) columns of sub-block s and a half of the rows, by four
+//   scales(b, s, half)  their scales
 #pragma once
 
 #include <immintrin.h>
@@ -24,9 +24,9 @@ struct Columns {
 };
 struct Scales {
   __m256 scale = {};
-  __m256 minimum = {};                       // where there are minima; of the first 16 columns...
-  __m256 second_minimum = {};                // ...and the others, where each 16 columns have scales
-  __m256 sixteen[2] = {__m256{}, __m256{}};  // where each 16 columns have scales: whole numbers
+  __m256 minimum = {};                       // if there are minima; of the first 16 columns...
+  __m256 second_minimum = {};                // ...and of the others, if each 16 columns have scales
+  __m256 sixteen[2] = {__m256{}, __m256{}};  // if each 16 columns have scales: integers
 };
 
 [[gnu::always_inline]] static inline __m256i load256(const uint8_t* p) {
@@ -41,7 +41,7 @@ struct Scales {
 [[gnu::always_inline]] static inline __m128i upper_if(__m128i bytes, int half) {
   return half == 0 ? bytes : _mm_unpackhi_epi64(bytes, bytes);
 }
-// A value for each of the two pieces in a vector.
+// Returns a vector with one value for each of its two pieces.
 [[gnu::always_inline]] static inline __m256i pieces(int a, int b) {
   return _mm256_set_epi32(b, b, b, b, a, a, a, a);
 }
@@ -51,8 +51,8 @@ struct Scales {
                                     : _mm256_shuffle_ps(x, y, 0x88));
 }
 
-// Vectors of four row pairs, each with two pieces of eight columns -> the columns 0-3, 4-7 of the
-// first and of the second pieces, of all eight rows.
+// Converts vectors of four row pairs, each with two pieces of eight columns, to columns 0-3, 4-7 of
+// the first and of the second pieces, of all eight rows.
 [[gnu::always_inline]] static inline void rows_abreast(const __m256i from[4], __m256i to[4]) {
   const __m256i first01 = shuffle_words(from[0], from[1], false);
   const __m256i first23 = shuffle_words(from[2], from[3], false);
@@ -64,7 +64,7 @@ struct Scales {
   to[3] = _mm256_permute2x128_si256(second01, second23, 0x31);
 }
 
-// The pieces of row pair p with kBits bits, kFlip making them unsigned.
+// Unpacks the pieces of row pair p with kBits bits; kFlip makes them unsigned.
 template <int kBits, int kFlip>
 [[gnu::always_inline]] static inline void pair_at(const uint8_t* sub, int p, __m256i& low,
                                                   __m256i& high) {
@@ -101,7 +101,7 @@ template <int kBits, int kFlip>
   return columns;
 }
 
-// Types of 32 columns.
+// The types with blocks of 32 columns.
 template <int kBits, int kFlip, bool kHasMinimum>
 struct PackedSimple {
   static constexpr int kHeader = kHasMinimum ? 64 : 32;
@@ -154,7 +154,7 @@ struct PackedQ8_0 {
   }
 };
 
-// Six-bit numbers of sub-block s, eight rows abreast.
+// Returns the six-bit numbers of sub-block s, of eight rows side by side.
 [[gnu::always_inline]] static inline __m256 six_at(const uint8_t* six, int s, int half) {
   const __m128i low = _mm_srl_epi16(load128(six + s % 4 * 16), _mm_cvtsi32_si128(s / 4 * 4));
   const __m128i top = _mm_srl_epi16(load128(six + 64 + s / 4 * 16), _mm_cvtsi32_si128(s % 4 * 2));
@@ -179,7 +179,8 @@ struct PackedK45 {
   }
 };
 
-// Fields of two bits of a row pair: of columns 0-15 at the bottom of each byte, of 16-31 above.
+// Returns the two-bit fields of a row pair: those of columns 0-15 at the bottom of each byte, those
+// of 16-31 above.
 [[gnu::always_inline]] static inline __m256i two_bits(const uint8_t* vector) {
   return _mm256_srlv_epi32(_mm256_broadcastsi128_si256(load128(vector)), pieces(0, 4));
 }
@@ -229,7 +230,7 @@ struct PackedQ3_K {
       const __m256i two = two_bits(sub + 16 * p);
       __m256i thirds = _mm256_broadcastsi128_si256(load128(sub + 128 + p / 2 * 16));
       if (p % 2 != 0) thirds = _mm256_srli_epi16(thirds, 4);
-      thirds = _mm256_sllv_epi32(thirds, pieces(2, 0));  // of the low columns in place
+      thirds = _mm256_sllv_epi32(thirds, pieces(2, 0));  // those of the low columns in place
       const __m256i low_top = _mm256_andnot_si256(thirds, top);
       const __m256i high_top = _mm256_andnot_si256(_mm256_srli_epi16(thirds, 1), top);
       low[i] = _mm256_or_si256(_mm256_and_si256(two, mask), low_top);
@@ -240,7 +241,7 @@ struct PackedQ3_K {
     rows_abreast(high, columns.by_four + 4);
     return columns;
   }
-  // Of 16 columns: 0 to 15 of a super-block.
+  // Returns the scale of 16 columns: number 0 to 15 in a super-block.
   [[gnu::always_inline]] static inline __m256 scale_at(const uint8_t* b, int i, int half) {
     return _mm256_sub_ps(six_at(b + 32 + i / 8 * 96, i % 8, half), _mm256_set1_ps(32));
   }

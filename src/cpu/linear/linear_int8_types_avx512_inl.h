@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// How each packed type (tensor/packed_layout.h) becomes operands of AVX-512's byte products.
+// Converts each packed type (tensor/packed_layout.h) to operands of AVX-512's byte products.
 //
-// The instruction adds four products of an unsigned and a signed byte to each of 16 sums. Sums are
-// rows: sixteen rows of four columns of the weights meet four columns of a token, broadcast. For a
-// source S and a pointer to one of its blocks:
+// The instruction adds four products of an unsigned and a signed byte to each of 16 sums. The lanes
+// of a sum are rows: sixteen rows of four columns of the weights are multiplied with four columns
+// of a token, broadcast. For a source S and a pointer to one of its blocks:
 //   kBytes, kSubs       bytes and sub-blocks of 32 columns
 //   kMinima, kHalves    whether values have a minimum, whether each 16 columns have a scale
 //   kOffset             what bits() has added to q (Int8Form)
 //   bits(b, s)          sub-block s, which columns_of() and put_rows() bring in order
-//   scales(b, s)        of the 16 rows
+//   scales(b, s)        the scales of the 16 rows
 #pragma once
 
 #include <immintrin.h>
@@ -21,20 +21,20 @@ namespace {
 struct Columns {
   __m512i by_four[8];  // [16 rows][4 columns], unsigned bytes
 };
-// Vectors of pieces (p, h) = (2i, 0), (2i, 1), (2i + 1, 0), (2i + 1, 1), as `sub` has them: columns
-// 0-15 and 16-31, one byte each.
+// Vectors of pieces (p, h) = (2i, 0), (2i, 1), (2i + 1, 0), (2i + 1, 1), in the order of `sub`:
+// columns 0-15 and 16-31, one byte each.
 struct Pieces {
   __m512i low[4], high[4];
 };
-// Vectors of pieces (p, 0), (p, 1), (p, 2), (p, 3), as `bytes` has them.
+// Vectors of pieces (p, 0), (p, 1), (p, 2), (p, 3), in the order of `bytes`.
 struct WholePieces {
   __m512i pair[8];
 };
 struct Scales {
   __m512 scale = {};
-  __m512 minimum = {};         // where there are minima; of the first 16 columns...
-  __m512 second_minimum = {};  // ...and the others, where halves have scales
-  __m512 half[2] = {{}, {}};   // where halves have scales: whole numbers
+  __m512 minimum = {};         // if there are minima; of the first 16 columns...
+  __m512 second_minimum = {};  // ...and of the others, if halves have scales
+  __m512 half[2] = {{}, {}};   // if halves have scales: integers
 };
 
 [[gnu::always_inline]] static inline __m512i load512(const uint8_t* p) {
@@ -52,13 +52,13 @@ struct Scales {
 [[gnu::always_inline]] static inline __m512 floats_of_signed(__m128i bytes) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 }
-// A value for each of the four pieces in a vector.
+// Returns a vector with one value for each of its four pieces.
 [[gnu::always_inline]] static inline __m512i pieces(int a, int b, int c, int d) {
   return _mm512_set_epi32(d, d, d, d, c, c, c, c, b, b, b, b, a, a, a, a);
 }
 
-// Vectors of a and b have rows in the order (0, 1, 2, 3) of four-byte words: two words (columns
-// 0-3, 4-7) each. The first, and the second words of a and b.
+// The vectors a and b have rows in the order (0, 1, 2, 3) of four-byte words: two words (columns
+// 0-3, 4-7) each. These return the first, and the second words of a and b.
 [[gnu::always_inline]] static inline __m512i first_words(__m512i a, __m512i b) {
   return _mm512_castps_si512(
       _mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0x88));
@@ -68,7 +68,7 @@ struct Scales {
       _mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0xdd));
 }
 
-// Pieces -> columns 0-3, 4-7, 8-11, 12-15 of all rows.
+// Converts pieces to columns 0-3, 4-7, 8-11, 12-15 of all rows.
 [[gnu::always_inline]] static inline void rows_abreast(const __m512i from[4], __m512i to[4]) {
   const __m512i h0 = _mm512_set_epi64(13, 9, 12, 8, 5, 1, 4, 0);
   const __m512i h1 = _mm512_set_epi64(15, 11, 14, 10, 7, 3, 6, 2);
@@ -81,7 +81,7 @@ struct Scales {
   to[3] = _mm512_permutex2var_epi64(second01, h1, second23);
 }
 
-// Two nibbles to two bytes; kFlip is what makes them unsigned.
+// Converts two nibbles to two bytes; kFlip makes them unsigned.
 template <int kFlip>
 [[gnu::always_inline]] static inline Pieces nibbles(const uint8_t* sub) {
   const __m512i mask = _mm512_set1_epi8(15), flip = _mm512_set1_epi8(kFlip);
@@ -90,20 +90,20 @@ template <int kFlip>
   for (int i = 0; i < 4; ++i) {
     const __m512i v = load512(sub + 64 * i);
     const __m512i shifted = _mm512_srli_epi16(v, 4);
-    // (v ^ flip) & mask
+    // This is (v ^ flip) & mask.
     all.low[i] = _mm512_ternarylogic_epi32(v, flip, mask, 0x28);
     all.high[i] = _mm512_ternarylogic_epi32(shifted, flip, mask, 0x28);
   }
   return all;
 }
 
-// Lower bits (of a nibble) with those above them, which rotations bring there from `tops`.
+// Joins lower bits (of a nibble) with the bits above them, which rotations bring there from `tops`.
 template <int kBits, int kFlip, int kLowBits = 4>
 [[gnu::always_inline]] static inline __m512i join(__m512i nibble, __m512i tops, __m512i rotation) {
   const __m512i low = _mm512_set1_epi8((1 << kLowBits) - 1);
   const __m512i mask = _mm512_set1_epi8((1 << kBits) - 1), flip = _mm512_set1_epi8(kFlip);
   const __m512i rotated = _mm512_rolv_epi32(tops, rotation);
-  // low ? nibble : rotated, then (it & mask) ^ flip
+  // This is low ? nibble : rotated, then (it & mask) ^ flip.
   const __m512i both = _mm512_ternarylogic_epi32(low, nibble, rotated, 0xca);
   return _mm512_ternarylogic_epi32(both, mask, flip, 0x6a);
 }
@@ -138,7 +138,7 @@ template <int kFlip>
   return all;
 }
 
-// Four vectors of 16-byte lanes -> the lanes 0 of all, the lanes 1, 2, 3.
+// Transposes four vectors of 16-byte lanes: gives the lanes 0 of all, then the lanes 1, 2 and 3.
 [[gnu::always_inline]] static inline void transpose_lanes(const __m512i from[4], __m512i to[4],
                                                           int step) {
   const __m512i a = _mm512_shuffle_i32x4(from[0], from[1], 0x44);  // lanes 0, 1
@@ -170,7 +170,7 @@ template <int kFlip>
   return columns;
 }
 
-// [16 rows][32 columns] of signed bytes: what bits() gave less `offset`.
+// Writes [16 rows][32 columns] of signed bytes: the result of bits() minus `offset`.
 [[gnu::always_inline]] static inline void put_rows(const Pieces& pieces, int offset, int8_t* to) {
   const __m512i first = _mm512_set_epi64(11, 9, 3, 1, 10, 8, 2, 0);
   const __m512i second = _mm512_set_epi64(15, 13, 7, 5, 14, 12, 6, 4);
@@ -272,7 +272,7 @@ struct PackedQ8_0 {
   }
 };
 
-// Six-bit numbers of sub-block s, sixteen rows abreast.
+// Returns the six-bit numbers of sub-block s, of sixteen rows side by side.
 [[gnu::always_inline]] static inline __m128i six_at(const uint8_t* six, int s) {
   const __m128i low = _mm_srl_epi16(load128(six + s % 4 * 16), _mm_cvtsi32_si128(s / 4 * 4));
   const __m128i top = _mm_srl_epi16(load128(six + 64 + s / 4 * 16), _mm_cvtsi32_si128(s % 4 * 2));
@@ -280,7 +280,7 @@ struct PackedQ8_0 {
                       _mm_and_si128(_mm_slli_epi16(top, 4), _mm_set1_epi8(0x30)));
 }
 
-// Those of sub-blocks s and s + 1, s even: their upper bits lie side by side.
+// Returns those of sub-blocks s and s + 1, s even: their upper bits lie side by side.
 [[gnu::always_inline]] static inline __m256i two_sixes_at(const uint8_t* six, int s) {
   const auto* nibbles = reinterpret_cast<const __m256i*>(six + s % 4 * 16);
   const __m256i low = _mm256_srl_epi16(_mm256_loadu_si256(nibbles), _mm_cvtsi32_si128(s / 4 * 4));
@@ -315,7 +315,7 @@ struct PackedK45 {
 using PackedQ4_K = PackedK45<256>;
 using PackedQ5_K = PackedK45<256 + 64>;
 
-// Fields of two bits: of columns 0-15 at the bottom of each byte, of 16-31 above them.
+// Returns two-bit fields: those of columns 0-15 at the bottom of each byte, those of 16-31 above.
 [[gnu::always_inline]] static inline __m512i two_bits(const uint8_t* two_vectors) {
   const __m512i pair =
       _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(two_vectors)));

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How each packed type (tensor/packed_layout.h) becomes operands of 8-bit instructions.
+// Converts each packed type (tensor/packed_layout.h) to operands of 8-bit instructions.
 //
 // For a source S and a pointer to one of its blocks:
 //   kBytes, kSubs       bytes and sub-blocks of 32 columns
-//   kLift, kUnsigned    what quants are multiplied by, whether they are unsigned bytes
+//   kLift, kUnsigned    the factor of quants, and whether they are unsigned bytes
 //   kMinima             whether values have a minimum
 //   sub(b, s)           where the nibbles of sub-block s are, if it has no more bits
 //   quants(b, s, p, h)  columns 8h.. and 16 + 8h.. of rows 2p, 2p + 1 of sub-block s
-//   scale, minimum(b, s, quad)  of rows 4 quad..
+//   scale, minimum(b, s, quad)  those of rows 4 quad..
 // Signed kinds give q times a power of two (Int8Form::lift), which the activations' scales take
 // back: it costs no instruction to leave a two's complement number at the top of its byte.
 #pragma once
@@ -27,7 +27,7 @@ struct Operands {
   return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(halves + 8 * quad)));
 }
 
-// Immediate shifts, by a number that is a constant once everything is inlined.
+// These are immediate shifts, by a number that is a constant once everything is inlined.
 [[gnu::always_inline]] static inline uint8x16_t shift_right_constant(uint8x16_t v, int bits) {
   switch (bits) {
     case 0:
@@ -62,23 +62,24 @@ struct Operands {
   }
 }
 
-// v << n as a product with 2^n. Shifts have half of the pipelines, products the other half, so that
-// a kernel of many shifts wants both. Written out because g++ would make it a shift.
+// Computes v << n as a product with 2^n. Shifts use half of the pipelines and products the other
+// half, so that a kernel with many shifts needs both. It is assembly because g++ would make it a
+// shift.
 [[gnu::always_inline]] static inline uint8x16_t times_power(uint8x16_t v, uint8_t power) {
   uint8x16_t product;
   asm("mul %0.16b, %1.16b, %2.16b" : "=w"(product) : "w"(v), "w"(vdupq_n_u8(power)));
   return product;
 }
 
-// A load of its own for an operand that an instruction overwrites: g++ would load once and copy,
-// which costs what a product costs.
+// Loads an operand that an instruction overwrites: g++ would load once and copy, which costs as
+// much as a product.
 [[gnu::always_inline]] static inline uint8x16_t fresh_load(const uint8_t* at) {
   uint8x16_t v;
   asm volatile("ldr %q0, %1" : "=w"(v) : "m"(*reinterpret_cast<const uint8_t(*)[16]>(at)));
   return v;
 }
 
-// Nibbles as they are, 0 to 15.
+// Returns nibbles as they are, 0 to 15.
 [[gnu::always_inline]] static inline Operands unsigned_nibbles(const uint8_t* sub, int p, int h) {
   const uint8x16_t v = vld1q_u8(sub + (p * 2 + h) * 16);
   return {vreinterpretq_s8_u8(vandq_u8(v, vdupq_n_u8(15))), vreinterpretq_s8_u8(vshrq_n_u8(v, 4))};
@@ -91,8 +92,8 @@ template <bool kSkewed>
   return {vreinterpretq_s8_u8(vshlq_n_u8(v, 4)), vreinterpretq_s8_u8(v)};
 }
 
-// Nibbles with the bits above them: low four bits of each byte from the pieces, the rest from
-// `high`, whose further bits are above these; the caller cuts them off.
+// Joins nibbles with the bits above them: the low four bits of each byte come from the pieces, the
+// rest from `high`, whose further bits are above these; the caller cuts them off.
 [[gnu::always_inline]] static inline void join_bits(const uint8_t* sub, int p, int h,
                                                     uint8x16_t high, int high_bits, uint8x16_t& low,
                                                     uint8x16_t& top) {
@@ -103,8 +104,8 @@ template <bool kSkewed>
 
 struct Fifth {
   static constexpr int kBytes = 256 + 64;
-  // At the top of the byte, zeros below. Shifts that insert save most of the masking.
-  // kBalanced: for kernels that have registers for the constants, see times_power().
+  // Puts values at the top of the byte, zeros below. Inserting shifts save most of the masking.
+  // kBalanced is for kernels that have registers for the constants, see times_power().
   template <bool kBalanced>
   [[gnu::always_inline]] static inline Operands top_values(const uint8_t* sub, int p, int h) {
     const uint8x16_t v = vld1q_u8(sub + (p * 2 + h) * 16);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the packed K types (tensor/packed_layout.h) become operands of 8-bit instructions.
+// Converts the packed K types (tensor/packed_layout.h) to operands of 8-bit instructions.
 //
-// Blocks are super-blocks of 256 columns, whose sub-blocks' scales and minima are whole numbers.
-// For a source S and a pointer to one of its blocks, beside what linear_int8_types_inl.h says:
+// Blocks are super-blocks of 256 columns, whose sub-blocks' scales and minima are integers. For a
+// source S and a pointer to one of its blocks, in addition to those of linear_int8_types_inl.h:
 //   kExact                  whether sums of 256 columns fit 32 bits (Int8Form::multipliers)
 //   kScaleLift              a power of two that scales can be multiplied by
 //   scales, minima(b, s, half)  the sub-block's, of sixteen rows
-//   d, dmin(b, quad)        what they are multiples of, of rows 4 quad..
+//   d, dmin(b, quad)        what these are multiplied by, for rows 4 quad..
 #pragma once
 
 #include "cpu/linear/linear_int8_types_inl.h"
@@ -14,7 +14,7 @@
 namespace spillway {
 namespace {
 
-// Six-bit numbers of sub-block s, sixteen rows abreast.
+// Returns the six-bit numbers of sub-block s, of sixteen rows side by side.
 [[gnu::always_inline]] static inline int8x16_t six_bits(const uint8_t* six, int s) {
   const uint8x16_t nibbles = vld1q_u8(six + s % 4 * 16);
   const uint8x16_t low = s < 4 ? vandq_u8(nibbles, vdupq_n_u8(15)) : vshrq_n_u8(nibbles, 4);
@@ -68,7 +68,7 @@ struct PackedQ6_K {
   static constexpr int kScaleLift = 1;
   static constexpr bool kMinima = false, kHalves = true, kUnsigned = false, kExact = false;
   static constexpr bool kSkewed = false;
-  // Two's complement at the top of the byte. Shifts that insert save most of the masking.
+  // Gives two's complement at the top of the byte. Inserting shifts save most of the masking.
   [[gnu::always_inline]] static inline Operands quants(const uint8_t* b, int s, int p, int h) {
     const uint8_t* sub = b + 32 + 256 + s * kSubBytes;
     const uint8x16_t v = vld1q_u8(sub + (p * 2 + h) * 16), tops = vld1q_u8(sub + 256 + p * 16);
@@ -98,7 +98,7 @@ struct PackedQ3_K {
     const uint8x16_t two = vld1q_u8(sub + p * 16);
     const uint8x16_t thirds = vld1q_u8(sub + 128 + p / 2 * 16);
     const int at = p % 2 * 4 + h * 2;
-    // The two bits go to 5 and 6, the third on top of them.
+    // The two bits go to bits 5 and 6, the third above them.
     const uint8x16_t top = vdupq_n_u8(0x80), mask = vdupq_n_u8(0xe0);
     const uint8x16_t low = vbslq_u8(top, times_power(thirds, 0x80 >> at),
                                     h == 0 ? vshlq_n_u8(two, 5) : vaddq_u8(two, two));

@@ -11,11 +11,11 @@
 namespace spillway::cpu {
 namespace {
 
-static_assert(kPanelRows == kGroupRows);  // a unit
+static_assert(kPanelRows == kGroupRows);  // both are the size of a unit
 
 int64_t padded_columns(int64_t cols) { return (cols + 15) / 16 * 16; }
 
-// x with rows padded by zeros to a multiple of 16 columns: what kernels may read to the end.
+// Copies x with rows padded by zeros to a multiple of 16 columns, which kernels may read.
 void pad_columns(const Activations& x, float* out) {
   const int64_t stride = padded_columns(x.cols);
   for (int64_t t = 0; t < x.rows; ++t) {
@@ -24,7 +24,7 @@ void pad_columns(const Activations& x, float* out) {
   }
 }
 
-// A file's F32 bias may lie at any byte, so it is converted (copied) too.
+// A file's F32 bias may lie at any byte, so an unaligned one is converted (copied) too.
 bool can_be_read(const WeightView& bias) {
   return bias.dtype == DType::kF32 && reinterpret_cast<uintptr_t>(bias.data) % 4 == 0;
 }
@@ -33,7 +33,7 @@ bool can_be_read(const WeightView& bias) {
 
 int64_t LinearJobs::Job::units() const { return (rows + kPanelRows - 1) / kPanelRows; }
 
-// As many multiplications in F32 would take as long.
+// Returns how many multiplications in F32 would take as long.
 int64_t LinearJobs::Job::work() const {
   switch (path) {
     case LinearPath::kHalfRows:
@@ -83,7 +83,7 @@ void LinearJobs::Job::run(int64_t first_unit, int64_t last_unit, float* scratch)
   }
 }
 
-// Whole cache lines.
+// Reserves whole cache lines.
 size_t LinearJobs::take(size_t floats) {
   const size_t at = floats_;
   floats_ += (floats + 15) / 16 * 16;

@@ -13,23 +13,23 @@
 
 namespace spillway::cpu {
 
-// How the rows of a matrix are multiplied, but for many tokens (linear_bf16.h).
+// Says how the rows of a matrix are multiplied, except with many tokens (linear_bf16.h).
 enum class LinearPath {
   kFloatRows,   // linear_f32.h: any type, any processor, the one order of `deterministic`
   kHalfRows,    // linear_half.h
-  kInt8Groups,  // linear_int8.h, packed rows; those behind the last whole group as kFloatRows
+  kInt8Groups,  // linear_int8.h: packed rows; those behind the last whole group as kFloatRows
 };
 
-// Collects products, then computes all of them: activations are brought once into each form that is
-// wanted, and workers go from the rows of one matrix to those of the next without waiting for each
+// Collects products, then computes all of them: activations are converted once to each form that is
+// needed, and workers go from the rows of one matrix to those of the next without waiting for each
 // other. Used by one thread, for one call of an op. Throws what int8_product() throws.
 class LinearJobs {
  public:
-  // What is given must outlive run().
+  // All arguments must outlive run().
   explicit LinearJobs(const Activations& x) : x_(x) {}
 
-  // part.out (+)= x * part.w^T + part.bias, for rows [first, all) of the matrix; of packed ones
-  // `first` is 0 or that of the first row behind the groups.
+  // Adds part.out (+)= x * part.w^T + part.bias, for rows [first, all) of the matrix; for packed
+  // ones `first` is 0 or the first row behind the groups.
   void add(const Projection& part, LinearPath path, LinearMode mode, int64_t first = 0);
   void run(ThreadPool& pool, Workspace& workspace);
 
@@ -42,7 +42,7 @@ class LinearJobs {
     LinearArgs a = {};      // of its rows
     Int8Product int8 = {};  // kInt8Groups
     HalfGroup half = {};    // kHalfRows
-    // Where in the scratch memory its activations are, and its bias where that is a copy.
+    // The places in scratch memory of its activations, and of its bias if that is a copy.
     size_t input_at = 0;
     std::optional<size_t> bias_at = {};
 

@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway {
 namespace HWY_NAMESPACE {
 
-// Multiplies what it is given with activations and adds it up. A zero's sign is lost in the sum.
+// Multiplies weights with activations and adds the products up. A zero's sign is lost in the sum.
 struct DotSink {
   static constexpr bool kExactZeros = false;
   const float* HWY_RESTRICT x;
@@ -26,12 +26,12 @@ struct DotSink {
   }
 };
 
-// Without it g++ starts the loads of all rows and parts at once and spills what it has no register
-// for.
+// Without this barrier g++ starts the loads of all rows and parts together and spills those it has
+// no register for.
 HWY_INLINE void finish_loads() { asm volatile("" ::: "memory"); }
 
-// Rows of plain types are often a page or two long, where x86's own prefetching starts afresh on
-// each page. ARM (Neoverse V1) reads half as fast with such requests as without.
+// Rows of plain types are often a page or two long, and x86's own prefetching starts afresh on each
+// page. ARM (Neoverse V1) reads half as fast with prefetch instructions as without.
 inline constexpr bool kPrefetchRows = HWY_ARCH_X86;
 
 // Four rows being read, with the sums of the current cut.
@@ -59,7 +59,7 @@ struct RowQuad {
     p3 += Decoder::kBytes;
     s0.x = s1.x = s2.x = s3.x = s0.x + Decoder::kElements;
   }
-  // Fewer than 16 elements at a row's end; x is readable to the 16th.
+  // Adds fewer than 16 elements at a row's end; x is readable up to the 16th.
   template <class Decoder>
   HWY_INLINE void add_tail(int64_t count) {
     add_tail_row<Decoder>(p0, count, s0);
@@ -68,7 +68,7 @@ struct RowQuad {
     add_tail_row<Decoder>(p3, count, s3);
   }
   HWY_INLINE QuadVec sum() const { return sum4(s0.sum, s1.sum, s2.sum, s3.sum); }
-  // Asks for what lies `bytes` further on, as far as the second-level cache.
+  // Prefetches what is `bytes` further on to the second-level cache.
   HWY_INLINE void prefetch(int64_t bytes) const {
     __builtin_prefetch(p0 + bytes, 0, 2);
     __builtin_prefetch(p1 + bytes, 0, 2);
@@ -76,7 +76,7 @@ struct RowQuad {
     __builtin_prefetch(p3 + bytes, 0, 2);
   }
 
-  // A block of 256 elements, the rows in turns of 32.
+  // Adds a block of 256 elements, interleaving the rows every 32 elements.
   template <class Decoder>
   HWY_INLINE void add_parts() {
     alignas(64) float scales[4 * kScaleFloats];
@@ -104,7 +104,7 @@ struct RowQuad {
   }
 };
 
-// What rows [row, row + count) of one token start from, in lanes [0, count).
+// Returns the start values of rows [row, row + count) of one token, in lanes [0, count).
 HWY_INLINE QuadVec start_value(const LinearArgs& a, const float* out, int64_t row, int64_t count) {
   HWY_ALIGN float lanes[4] = {0, 0, 0, 0};
   for (int64_t i = 0; i < count; ++i) {
@@ -124,7 +124,7 @@ HWY_INLINE void store_rows(QuadVec values, float* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = lanes[i];
 }
 
-// Rows row, row + step, ... of the matrix, none past `last`.
+// Returns rows row to row + 3 of the matrix, none past `last`.
 HWY_INLINE RowQuad quad_at(const LinearArgs& a, int64_t row, int64_t last) {
   const FloatVec zero = hn::Zero(FloatTag());
   const DotSink sink{a.x, zero};
@@ -138,8 +138,9 @@ HWY_INLINE RowQuad quad_at(const LinearArgs& a, int64_t row, int64_t last) {
           sink};
 }
 
-// One token, rows [begin, end). Plain types decode in an instruction, so that eight rows at a time
-// are needed to hide the latency of the sums; quantized types keep the registers busy with four.
+// Multiplies one token with rows [begin, end). Plain types decode in one instruction, so that eight
+// rows together are needed to hide the latency of the sums; quantized types keep the registers busy
+// with four.
 template <class Decoder>
 void linear_one(const LinearArgs& a, int64_t begin, int64_t end) {
   constexpr bool kTwo = Decoder::kElements == 16;
@@ -149,7 +150,7 @@ void linear_one(const LinearArgs& a, int64_t begin, int64_t end) {
     const int64_t count1 = kTwo ? HWY_MIN(int64_t{4}, end - row - 4) : 0;
     QuadVec sum0 = start_value(a, a.out, row, count0);
     QuadVec sum1 = start_value(a, a.out, row + 4, count1);
-    // To the next eight rows; none of another worker's.
+    // The distance to the next eight rows, if they are not another worker's.
     [[maybe_unused]] const int64_t ahead = row + 16 <= end ? 8 * a.row_bytes : 0;
     for (int64_t k = 0, next; k < a.k; k = next) {
       next = next_cut(k, a.k);
@@ -203,8 +204,8 @@ struct AddToOut {
   }
 };
 
-// Several tokens, rows [begin, end). `panel` holds kPanelRows x kMaxCut floats: a cut of 16 decoded
-// rows, which stays in the first-level cache while all tokens pass.
+// Multiplies several tokens with rows [begin, end). `panel` holds kPanelRows x kMaxCut floats: a
+// cut of 16 decoded rows, which stays in the first-level cache while all tokens pass.
 template <class Decoder>
 void linear_many(const LinearArgs& a, int64_t begin, int64_t end, float* HWY_RESTRICT panel) {
   for (int64_t row = begin; row < end; row += kPanelRows) {
@@ -222,7 +223,7 @@ void linear_many(const LinearArgs& a, int64_t begin, int64_t end, float* HWY_RES
         for (int64_t i = 0; i < rows; i += 4) {
           const int64_t count = HWY_MIN(int64_t{4}, rows - i);
           const AddToOut add{a, a.out + t * a.out_stride, row + i, count, k == 0};
-          // Rows past the last hold an older panel's values; their results are dropped.
+          // Rows past the last hold an older panel's values; their results are discarded.
           dot_tile_columns<FloatRows>(columns, panel + i * width, width, x, a.x_stride, width, add);
         }
       }

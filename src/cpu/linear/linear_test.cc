@@ -68,7 +68,7 @@ TEST_P(LinearKernelTest, OneTokenAndManyGiveTheSameBitsForAwkwardScales) {
 INSTANTIATE_TEST_SUITE_P(Types, LinearKernelTest, testing::ValuesIn(kAllDTypes),
                          [](const auto& suite) { return std::string(dtype_name(suite.param)); });
 
-// y of `tokens` tokens with the kernels that `points` ask for.
+// Returns y of some tokens with the kernels that the table's points select.
 class TunedLinear {
  public:
   explicit TunedLinear(DType type) : stored_(awkward_blocks(type, kN * kK, 5)) {
@@ -109,7 +109,7 @@ TEST(LinearTuningTest, TheTableChoosesTheKernel) {
   EXPECT_EQ(kernel(&gemm, 1), LinearKernel::kGemv);
   EXPECT_EQ(kernel(&flat, 1000), LinearKernel::kFlat);
   EXPECT_EQ(kernel(&gemv, 1000), LinearKernel::kGemv);
-  EXPECT_EQ(kernel(nullptr, 15), LinearKernel::kFlat);  // the default of matrices in rows
+  EXPECT_EQ(kernel(nullptr, 15), LinearKernel::kFlat);  // the default for matrices in rows
   EXPECT_EQ(kernel(nullptr, 16), has_gemm ? LinearKernel::kGemm : LinearKernel::kFlat);
   TuningTable one_shape;
   one_shape.set(shape_of(linear.w()), {2, 3});
@@ -142,7 +142,7 @@ TEST(LinearTuningTest, DeterministicModeIgnoresTheTable) {
   EXPECT_EQ(linear.ops().linear_kernel(linear.w(), 512), LinearKernel::kFlat);
 }
 
-// Matrices of one input, whose forms differ, with biases that can be read in place or not.
+// The matrices have one input in different forms, with biases that can be read in place or not.
 TEST(LinearTest, SeveralAtOnceHaveTheBitsOfOneAfterTheOther) {
   struct Part {
     DType type;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rounding to bfloat16 and transposing with AVX-512, for the kernels of linear_bf16_args.h.
-// Included by objects that are compiled for it: static functions only.
+// Rounds to bfloat16 and transposes with AVX-512, for the kernels of linear_bf16_args.h. Objects
+// that are compiled for it include this file, so it has static functions only.
 #pragma once
 
 #include <immintrin.h>
@@ -14,7 +14,7 @@ namespace {
 
 static_assert(kBf16Step == 32);  // a vector of bfloat16
 
-// 16 vectors of 16 words -> their columns.
+// Transposes 16 vectors of 16 words.
 [[gnu::always_inline]] static inline void transpose_words(__m512i v[16]) {
   __m512i t[16];
 #pragma GCC unroll 8
@@ -29,7 +29,7 @@ static_assert(kBf16Step == 32);  // a vector of bfloat16
     v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
     v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
   }
-  // Lane j of v[4 i + c] is column 4 j + c of vectors 4 i to 4 i + 3.
+  // Here lane j of v[4 i + c] is column 4 j + c of vectors 4 i to 4 i + 3.
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
     const __m512i low01 = _mm512_shuffle_i32x4(v[c], v[4 + c], 0x44);
@@ -43,7 +43,7 @@ static_assert(kBf16Step == 32);  // a vector of bfloat16
   }
 }
 
-// To the nearest bfloat16, ties to even.
+// Rounds to the nearest bfloat16, ties to even.
 [[gnu::always_inline]] static inline __m512i rounded_bf16(__m512 low, __m512 high) {
   const __m512bh both = _mm512_cvtne2ps_pbh(high, low);
   __m512i bits;
@@ -52,7 +52,7 @@ static_assert(kBf16Step == 32);  // a vector of bfloat16
   return bits;
 }
 
-// `count` floats, up to 32, to the nearest bfloat16 (ties to even); zeros after them.
+// Rounds `count` floats, up to 32, to the nearest bfloat16 (ties to even), with zeros after them.
 [[gnu::always_inline]] static inline __m512i round_to_bf16(const float* x, int64_t count) {
   __m512 low, high;
   if (count >= 32) {
@@ -66,11 +66,11 @@ static_assert(kBf16Step == 32);  // a vector of bfloat16
   return rounded_bf16(low, high);
 }
 
-// `count` rows of `depth` floats to [steps of 32 columns][kRows][32].
+// Packs `count` rows of `depth` floats into [steps of 32 columns][kRows][32].
 template <int kRows>
 void pack_rows_in_steps(const float* rows, int64_t stride, int64_t count, int64_t depth,
                         uint16_t* steps) {
-  for (int64_t r = 0; r < kRows; ++r) {  // along a row: the reads are what takes time
+  for (int64_t r = 0; r < kRows; ++r) {  // along a row, because reading takes most of the time
     uint16_t* to = steps + r * 32;
     for (int64_t k = 0; k < depth; k += 32, to += kRows * 32) {
       _mm512_storeu_si512(
@@ -79,7 +79,7 @@ void pack_rows_in_steps(const float* rows, int64_t stride, int64_t count, int64_
   }
 }
 
-// The same to [steps of 32 columns][kTiles][16 pairs of columns][16 rows][2].
+// Packs them into [steps of 32 columns][kTiles][16 pairs of columns][16 rows][2].
 template <int kTiles>
 void pack_pair_tiles(const float* rows, int64_t stride, int64_t count, int64_t depth,
                      uint16_t* tiles) {
@@ -98,7 +98,7 @@ void pack_pair_tiles(const float* rows, int64_t stride, int64_t count, int64_t d
   }
 }
 
-// 32 stored halves or bfloat16 numbers to a row of a tile.
+// These convert 32 stored halves or bfloat16 numbers to a row of a tile.
 struct HalfRow {
   [[gnu::always_inline]] static inline __m512i rounded(const uint8_t* at) {
     const auto* halves = reinterpret_cast<const __m256i*>(at);
@@ -112,7 +112,7 @@ struct BfloatRow {
   }
 };
 
-// Bf16Fill of rows as they are in the file, to what pack_rows_in_steps() gives.
+// Implements Bf16Fill for rows as they are in the file; gives the same as pack_rows_in_steps().
 template <class Row, int kTiles>
 void fill_rows(const uint8_t* w, int64_t row_bytes, int64_t count, int64_t depth, uint16_t* panel) {
   for (int64_t r = 0; r < 16 * kTiles; ++r) {
@@ -135,7 +135,7 @@ void fill_rows(const uint8_t* w, int64_t row_bytes, int64_t count, int64_t depth
   _mm512_mask_storeu_ps(out, valid, _mm512_add_ps(start, sums));
 }
 
-// The rows of a product's tile from `row` on that may be written.
+// Returns the rows of a product's tile from `row` on that may be written.
 [[gnu::always_inline]] static inline __mmask16 valid_rows(const Bf16Product& p, int64_t row) {
   const int64_t left = p.rows - row;
   if (left <= 0) return 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packed groups (tensor/packed_layout.h) to tiles of bfloat16 with AVX-512: what decoding rows to
-// F32 and pack_rows_in_steps() would give, without the way through memory.
+// Converts packed groups (tensor/packed_layout.h) to tiles of bfloat16 with AVX-512: the result is
+// that of decoding rows to F32 and pack_rows_in_steps(), without the way through memory.
 #pragma once
 
 #include <immintrin.h>
@@ -17,7 +17,7 @@ namespace {
   return floats_of_signed(load128(reinterpret_cast<const uint8_t*>(bytes)));
 }
 
-// Sub-block s of a group's block to a tile [16 rows][32 columns].
+// Converts sub-block s of a group's block to a tile [16 rows][32 columns].
 template <class W>
 [[gnu::always_inline]] static inline void put_group_tile(const uint8_t* block, int s,
                                                          uint16_t* tile) {
@@ -49,7 +49,7 @@ template <class W>
   }
 }
 
-// Bf16Fill of packed groups, for tiles of 16 rows as those of pack_rows_in_steps().
+// Implements Bf16Fill for packed groups, for tiles of 16 rows like those of pack_rows_in_steps().
 template <class W, int kTiles>
 void fill_groups(const uint8_t* w, int64_t row_bytes, int64_t count, int64_t depth,
                  uint16_t* panel) {

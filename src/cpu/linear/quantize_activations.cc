@@ -38,7 +38,7 @@ NeonBlock load_block(const float* x) {
   return block;
 }
 
-// Columns 8i to 8i + 7.
+// Stores the codes of columns 8i to 8i + 7.
 int16x8_t store_codes(int32x4_t low, int32x4_t high, int i, int8_t* q) {
   const int16x8_t both = vcombine_s16(vqmovn_s32(low), vqmovn_s32(high));
   vst1_s8(q + 16 * i, vqmovn_s16(both));
@@ -58,7 +58,7 @@ CodeSums round_block(const NeonBlock& block, float inverse, int8_t* q) {
   return {{vaddlvq_s16(sums[0]), vaddlvq_s16(sums[1])}};
 }
 
-// As Int8Form::skew says. Codes reach kSkewedPeak and, skewed, a sixteenth more.
+// Rounds a block as Int8Form::skew says. Codes reach kSkewedPeak and, skewed, a sixteenth more.
 constexpr float kSkewedPeak = 119;
 CodeSums round_block_skewed(const NeonBlock& block, float inverse, int8_t* q) {
   int16x8_t sums[2] = {vdupq_n_s16(0), vdupq_n_s16(0)};
@@ -91,7 +91,7 @@ QuantizedBlock quantize_block_skewed(const float* x, int8_t* q) {
 
 // 256 columns of a token, for a form with multipliers.
 struct QuantizedSuper {
-  float d, t;  // as Int8Super has them
+  float d, t;  // as in Int8Super
   int32_t multiplier[8], sum[16];
 };
 QuantizedSuper quantize_super(const float* x, const Int8Form& form, int8_t* q) {
@@ -121,7 +121,7 @@ QuantizedSuper quantize_super(const float* x, const Int8Form& form, int8_t* q) {
     }
   }
   for (const int32_t sum : super.sum) largest = std::max(largest, std::abs(sum));
-  int shift = 0;  // until 16 bits hold them
+  int shift = 0;  // raised until 16 bits hold the sums
   while (largest >> shift > 32766) ++shift;
   const int32_t half = (1 << shift) / 2;
   for (int32_t& sum : super.sum) sum = (sum + half) >> shift;
@@ -130,7 +130,7 @@ QuantizedSuper quantize_super(const float* x, const Int8Form& form, int8_t* q) {
   return super;
 }
 
-// Both tokens of a pair (one twice where they are the same), 256 columns.
+// Quantizes 256 columns of both tokens of a pair (of one token twice if they are the same).
 void quantize_super_pair(const float* first, const float* second, const Int8Form& form, int8_t* q,
                          float* d, float* m, Int8Super& super) {
   const QuantizedSuper a = quantize_super(first, form, q);
@@ -184,7 +184,7 @@ QuantizeBlock best_quantize_block([[maybe_unused]] const Int8Form& form) {
   return quantize_block;
 }
 
-// What Int8Args::m holds for the two copies of a token.
+// The values of Int8Args::m for the two copies of a token.
 struct BlockSums {
   float copy[2];
 };
@@ -195,13 +195,13 @@ BlockSums block_sums(const QuantizedBlock& block, const Int8Form& form) {
       return {
           {block.d * static_cast<float>(block.sum[0]), block.d * static_cast<float>(block.sum[1])}};
     }
-    // A skewed block's columns stand for code + (code of the upper column) / 16.
+    // The columns of a skewed block stand for code + (code of the upper column) / 16.
     const float skewed = form.skew ? static_cast<float>(block.sum[1]) / 16 : 0;
     const float m = block.d * (static_cast<float>(whole) + skewed);
     return {{m, m}};
   }
   const auto start = [&](int sum) { return std::bit_cast<float>(-form.offset * sum); };
-  if (form.skew) {  // in sixteenths, which such kernels' sums are
+  if (form.skew) {  // in sixteenths, like the sums of such kernels
     const float skewed = start(16 * whole + block.sum[1]);
     return {{skewed, skewed}};
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled for AVX2, so nothing else here.
+// The file is compiled for AVX2, so it contains nothing else.
 #include <immintrin.h>
 
 #include "cpu/linear/quantize_block.h"
@@ -13,7 +13,8 @@ QuantizedBlock quantize_block_avx2(const float* x, int8_t* q) {
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     v[i] = _mm256_loadu_ps(x + 8 * i);
-    // Sizes order like their bits, and NaN above all: it stays, as it would not in a float maximum.
+    // Magnitudes are ordered like their bits, with NaN above all, so that NaN is kept; a float
+    // maximum would drop it.
     top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_castps_si256(v[i]), magnitude));
   }
   __m128i half = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
@@ -34,7 +35,7 @@ QuantizedBlock quantize_block_avx2(const float* x, int8_t* q) {
     const __m256i high = _mm256_cvtps_epi32(_mm256_mul_ps(v[2 * i + 1], inverse));
     words[i] = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);
   }
-  // Columns 0-7, 16-23 and 8-15, 24-31.
+  // The order is columns 0-7, 16-23 and 8-15, 24-31.
   const __m256i bytes = _mm256_packs_epi16(words[0], words[1]);
   const __m128 even = _mm_castsi128_ps(_mm256_castsi256_si128(bytes));
   const __m128 odd = _mm_castsi128_ps(_mm256_extracti128_si256(bytes, 1));

@@ -7,7 +7,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/rows/activation.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target.
+// These must be included after foreach_target.
 #include <hwy/highway.h>
 
 #include "cpu/vector_math_inl.h"
@@ -16,8 +16,8 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway {
 namespace HWY_NAMESPACE {
 
-// out = f(x) * up, or f(x) when there is no up. A row's end goes through a padded copy, so that an
-// element's value does not depend on where it stands.
+// Computes out = f(x) * up, or f(x) if there is no `up`. The end of a row goes through a padded
+// copy, so that an element's value does not depend on its position.
 template <class Fn>
 void apply(const Fn& fn, const float* x, const float* up, float* out, int64_t count) {
   const FloatTag df;
@@ -62,10 +62,10 @@ HWY_EXPORT(activate_row);
 namespace cpu {
 namespace {
 
-constexpr int64_t kGrain = 256;          // elements a worker takes at least
+constexpr int64_t kGrain = 256;          // the least number of elements per worker
 constexpr int64_t kWorkPerElement = 16;  // relative to one multiply-add
 
-// Threads split the columns of all rows, so that a single long row is shared too.
+// Threads split the columns of all rows if rows are few, so that a single long row is shared too.
 void run(ThreadPool& pool, ActivationKind kind, const Activations& x, const Activations* up,
          const Activations& out) {
   SPW_ASSERT(x.dtype == DType::kF32 && out.dtype == DType::kF32);

@@ -7,10 +7,10 @@
 
 namespace spillway::cpu {
 
-// x = f(x). x [rows, cols].
+// Computes x = f(x). x [rows, cols].
 void activate(ThreadPool& pool, ActivationKind kind, const Activations& x);
 
-// out = f(gate) * up, all [rows, cols]. out may be gate or up.
+// Computes out = f(gate) * up, all [rows, cols]. out may be gate or up.
 void gated_activate(ThreadPool& pool, ActivationKind kind, const Activations& gate,
                     const Activations& up, const Activations& out);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a stored table by id.
+// Looks up rows of a stored table by id.
 #pragma once
 
 #include <span>
@@ -9,7 +9,8 @@
 
 namespace spillway::cpu {
 
-// out[i] = table[ids[i]], or added to out[i]. table [entries, dim] of any type, out [ids, dim].
+// Sets out[i] = table[ids[i]], or adds it to out[i]. table [entries, dim] of any type, out [ids,
+// dim].
 void embed(ThreadPool& pool, const WeightView& table, std::span<const int32_t> ids,
            const Activations& out, LinearMode mode);
 

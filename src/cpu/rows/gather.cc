@@ -12,7 +12,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/rows/gather.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target.
+// These must be included after foreach_target.
 #include <hwy/highway.h>
 
 #include "cpu/simd_inl.h"
@@ -21,7 +21,7 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway {
 namespace HWY_NAMESPACE {
 
-// As GPUs do: a number too large for F16 becomes the largest, not infinity.
+// Converts to F16. As on GPUs, a number too large for F16 becomes the largest F16, not infinity.
 void encode_f16(const float* x, uint16_t* out, int64_t count) {
   constexpr float kLargest = 65504.0F;
   const FloatTag df;

@@ -9,11 +9,11 @@
 
 namespace spillway::cpu {
 
-// out[i] = x[rows[i]], in its type: F32, F16 or BF16, one of the two F32 where they differ.
-// x [any, cols], out [rows, cols].
+// Sets out[i] = x[rows[i]], in out's type: F32, F16 or BF16; if the two types differ, one of them
+// is F32. x [any, cols], out [rows, cols].
 void gather_rows(ThreadPool& pool, const Activations& x, std::span<const int32_t> rows,
                  const Activations& out);
-// All rows, as they are.
+// Copies all rows in their order.
 void copy_rows(ThreadPool& pool, const Activations& x, const Activations& out);
 
 }  // namespace spillway::cpu

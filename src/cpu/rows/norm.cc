@@ -11,7 +11,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/rows/norm.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target.
+// These must be included after foreach_target.
 #include <hwy/highway.h>
 
 #include "cpu/simd_inl.h"
@@ -20,14 +20,15 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway {
 namespace HWY_NAMESPACE {
 
-// Lanes of four accumulators, then doubles: the error stays near one unit in the last place of x.
+// Adds up the lanes of four accumulators, then in double: the error stays near one unit in the last
+// place of x.
 HWY_INLINE double sum_lanes(FloatVec a, FloatVec b, FloatVec c, FloatVec d) {
   HWY_ALIGN float lanes[4];
   hn::Store(sum4(a, b, c, d), QuadTag(), lanes);
   return (double{lanes[0]} + double{lanes[1]}) + (double{lanes[2]} + double{lanes[3]});
 }
 
-// Sum of (x - shift), or of its square.
+// Returns the sum of (x - shift), or of its square.
 template <bool square>
 double sum_shifted(const float* x, float shift, int64_t count) {
   const FloatTag df;
@@ -56,7 +57,7 @@ double norm_sum(const float* x, float shift, int64_t count, bool square) {
   return square ? sum_shifted<true>(x, shift, count) : sum_shifted<false>(x, shift, count);
 }
 
-// out = (x - shift) * scale * weight + bias.
+// Computes out = (x - shift) * scale * weight + bias.
 void norm_apply(const float* x, float shift, float scale, const float* weight, const float* bias,
                 float* out, int64_t count) {
   const FloatTag df;

@@ -8,8 +8,8 @@
 
 namespace spillway::cpu {
 
-// out = norm(x) * weight + bias, row by row. x, out [rows, dim]; weight, bias [1, dim] of a plain
-// type; bias may be empty. out may be x.
+// Computes out = norm(x) * weight + bias, row by row. x, out [rows, dim]; weight, bias [1, dim] of
+// a plain type; bias may be empty. out may be x.
 void norm(ThreadPool& pool, Workspace& workspace, NormKind kind, const Activations& x,
           const WeightView& weight, const WeightView& bias, float eps, const Activations& out);
 

@@ -9,7 +9,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/rows/rope.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target.
+// These must be included after foreach_target.
 #include <hwy/highway.h>
 
 #include "cpu/simd_inl.h"
@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace spillway {
 namespace HWY_NAMESPACE {
 
-// Pairs (2 i, 2 i + 1) of one head. angles: `pairs` of (cos, sin).
+// Rotates the pairs (2 i, 2 i + 1) of one head. angles: `pairs` of (cos, sin).
 void rotate_interleaved(float* x, const float* angles, int64_t pairs) {
   const FloatTag df;
   int64_t i = 0;
@@ -36,7 +36,7 @@ void rotate_interleaved(float* x, const float* angles, int64_t pairs) {
   }
 }
 
-// Pairs (i, i + pairs) of one head.
+// Rotates the pairs (i, i + pairs) of one head.
 void rotate_halves(float* x, const float* angles, int64_t pairs) {
   const FloatTag df;
   int64_t i = 0;

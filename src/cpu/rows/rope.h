@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary position embedding: angles once per step, rotation once per layer.
+// Rotary position embedding: angles are computed once per step, the rotation once per layer.
 #pragma once
 
 #include <span>
@@ -9,8 +9,8 @@
 
 namespace spillway::cpu {
 
-// out[i][2 j], out[i][2 j + 1] = cos, sin of positions[i] * inverse_frequency[j], times scale, from
-// double precision. out [positions, 2 * frequencies].
+// Sets out[i][2 j], out[i][2 j + 1] to the cos and sin of positions[i] * inverse_frequency[j],
+// times scale, computed in double precision. out [positions, 2 * frequencies].
 void rope_angles(ThreadPool& pool, std::span<const int32_t> positions,
                  std::span<const float> inverse_frequency, float scale, const Activations& out);
 

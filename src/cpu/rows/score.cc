@@ -11,7 +11,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/rows/score.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target.
+// These must be included after foreach_target.
 #include <hwy/highway.h>
 
 #include "cpu/vector_math_inl.h"
@@ -33,7 +33,8 @@ float largest_of(const float* x, int64_t count) {
   return largest;
 }
 
-// The sum of e^(x - top), by pieces: within one F32 is as good as its terms. NaN where any is.
+// Returns the sum of e^(x - top); NaN if any term is. Within a piece it is added up in F32, which
+// is as accurate as the terms, and across pieces in double.
 double sum_of_exponents(const float* x, int64_t count, float top) {
   constexpr int64_t kPiece = 64;  // vectors
   const FloatTag df;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What logits say of a token, without a copy of their exponentials.
+// Scores tokens by their logits, without a copy of the exponentials.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace spillway::cpu {
 
-// See Ops::score(). A row's result does not depend on the others or on threads.
+// Implements Ops::score(). A row's result does not depend on other rows or on threads.
 void score(ThreadPool& pool, const Activations& logits, std::span<const int32_t> ids,
            std::span<TokenScore> scores);
 
