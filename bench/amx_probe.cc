@@ -24,8 +24,8 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// Where the operands of a loop lie. A step multiplies into 2 x 2 tiles of sums, with two tiles of
-// each operand.
+// Describes where the operands of a loop lie. A step multiplies into 2 x 2 tiles of sums, with two
+// tiles of each operand.
 struct Pattern {
   const char* name;
   int64_t a_bytes, a_row, a_step;  // footprint of A; bytes from row to row and from step to step

@@ -71,8 +71,7 @@ void sweep(const Options& options) {
   const std::vector<Variant> variants = variants_of(options);
   const int64_t tokens = int64_t{options.prompt_tokens} + options.answer_tokens;
   SessionOptions planned = options.session;
-  planned.drafts = variants.back().drafts;  // the plan includes memory and shares for steps with
-                                            // drafts
+  planned.drafts = variants.back().drafts;  // with room for steps with drafts
   Session session(planned, terminal_services());
   session.choose_plan({.tokens = tokens,
                        .sequences = 1,

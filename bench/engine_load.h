@@ -49,7 +49,7 @@ struct LoadFigures {
   std::vector<double> step_s;                       // duration of each step
   double prompt_steps_s = 0;                        // the part of these in steps that had prompts
   double waiting_s = 0, running_s = 0;              // summed over requests
-  nlohmann::json series = nlohmann::json::array();  // tokens_per_s and swapped layers, twice a
+  nlohmann::json series = nlohmann::json::array();  // tokens/s and swapped layers, every half
                                                     // second
 };
 

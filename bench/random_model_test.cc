@@ -72,8 +72,7 @@ TEST_P(RandomModelTest, LoadsAndGivesFiniteLogitsThatFollowTheTokens) {
     differences += std::abs(double{logits.f32(1)[i]} - logits.f32(0)[i]);
   }
   const double deviation = std::sqrt(squares / 301);
-  EXPECT_GT(deviation, 0.2);  // weights of 0.7 / sqrt(fan in) on a normalized row give a deviation
-                              // of 0.7
+  EXPECT_GT(deviation, 0.2);  // weights of 0.7 / sqrt(fan in) on normalized rows give 0.7
   EXPECT_LT(deviation, 2);
   EXPECT_GT(differences / 301, 0.05);
 }

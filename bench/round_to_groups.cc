@@ -57,8 +57,7 @@ void convert(const std::string& in, const std::string& out, const std::string& m
             "mode '{}'; give plain, input or output", mode);
   const ModelFiles files = open_model(in);
   const Model model = describe_model(files);
-  std::set<std::pair<int32_t, uint64_t>> multiplied;  // the tensors that are matrices of products,
-                                                      // by file and offset
+  std::set<std::pair<int32_t, uint64_t>> multiplied;  // matrices, by file and offset
   for (const BoundWeight& weight : model.weights) {
     if (model.is_multiplied(weight.slot))
       multiplied.emplace(weight.extent->file, weight.extent->offset);

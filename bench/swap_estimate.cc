@@ -183,7 +183,7 @@ class Bench {
   double estimate(const Cell& cell, double launch_s) const {
     const double kv_rate = options_.kv_gb_per_s * 1e9;
     Hardware hardware;
-    // What is negligible here is made almost free.
+    // Costs that are negligible here are made almost zero.
     hardware.gpu = Processor{.memory_bytes = uint64_t{1} << 34,
                              .read_bytes_per_s = 1e15,
                              .flop_per_s = 1e18,

@@ -60,8 +60,8 @@ struct ExtentRead {
 
 struct IoQueueOptions {
   int depth = 32;                        // pieces of one user in flight, of reads and of writes
-  size_t piece_bytes = size_t{1} << 20;  // size of the pieces that requests are split into, a
-                                         // multiple of kDirectAlignment
+  size_t piece_bytes = size_t{1} << 20;  // requests are split into pieces of this size, a multiple
+                                         // of kDirectAlignment
   int threads = 16;                      // for each user where threads are used; at most `depth`
   IoBackend backend = IoBackend::kAuto;  // kUring throws kUnsupported where it is not allowed
 };
@@ -131,8 +131,7 @@ class IoQueue {
     IoBackend backend = IoBackend::kAuto;
     std::unique_ptr<PieceQueue> pieces;
     std::unique_ptr<PieceRunner> runner;
-    std::array<std::atomic<bool>, kIoUserCount> served = {};  // users that it already has threads
-                                                              // for
+    std::array<std::atomic<bool>, kIoUserCount> served = {};  // users that have threads
   };
   // Returns `lane`, with threads for that user; creates them if they are missing.
   Lane& lane_for(Lane& lane, IoUser user) const;

@@ -279,8 +279,7 @@ TEST_P(AsyncIoTest, GoesThroughThePageCacheWhereDirectIoIsRefused) {
   const auto path = folder_.write("f", content);
   IoQueue queue(small_pieces());
   AlignedBuffer buffer(10 * kBlock);
-  for (const char* point : {"io.direct", "io.read"}) {  // refused when opened, or at the first
-                                                        // transfer
+  for (const char* point : {"io.direct", "io.read"}) {  // refused at open, or later
     arm_fault(point, 1, FaultKind::kEinval);
     const IoFile file(path);
     auto read = queue.read_extent(file, 0, content.size(), buffer.span());
@@ -309,8 +308,7 @@ TEST(IoQueueTest, TakesThreadsWhereIoUringIsRefused) {
 }
 
 TEST(IoQueueTest, CostsNothingWhereNobodyUsesIt) {
-  arm_fault("io.uring_setup", 1'000'000, FaultKind::kEio);  // arms a fault that never fires, to
-                                                            // count the calls
+  arm_fault("io.uring_setup", 1'000'000, FaultKind::kEio);  // never fires; counts calls
   {
     IoQueue queue;
     queue.drain();

@@ -40,9 +40,7 @@ class DirectReader::OpenFile {
       }
       if (n <= 0) break;
       done += static_cast<uint64_t>(n);
-      if (done % kDirectAlignment != 0)
-        break;  // the file's last block, or an unexpected short
-                // read
+      if (done % kDirectAlignment != 0) break;  // the file's last block, or a short read
     }
     if (done >= needed) return true;
     direct_works_.store(false, std::memory_order_relaxed);

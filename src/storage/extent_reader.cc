@@ -22,8 +22,7 @@ bool ExtentBatch::is_done() const {
 }
 
 void ExtentBatch::wait() {
-  std::exception_ptr first;  // thrown only after all reads have ended: the buffer may be reused
-                             // then
+  std::exception_ptr first;  // thrown after all reads have ended: the buffer may be reused then
   for (ExtentRead& read : reads_) {
     try {
       read.ticket.wait();

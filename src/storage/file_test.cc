@@ -97,8 +97,7 @@ TEST(MappedFileTest, AnEmptyFileHasNoBytes) {
 }
 
 TEST(MappedFileTest, KnowsWhatThePageCacheHas) {
-  const TempFolder folder(std::filesystem::current_path());  // on a disk: a tmpfs always has its
-                                                             // pages in memory
+  const TempFolder folder(std::filesystem::current_path());  // not a tmpfs: those keep pages
   const auto path = folder.write("f", std::string(3'000'001, 'x'));
   const MappedFile map(path);
   const File file(path);

@@ -108,8 +108,7 @@ class StoredValues {
 
   const ConvertTensor& tensor_;
   const Files& files_;
-  std::vector<std::vector<std::byte>> transposed_;  // the rows of each part that is stored as
-                                                    // columns; else empty
+  std::vector<std::vector<std::byte>> transposed_;  // rows of parts stored as columns; else empty
 };
 
 // A piece consists of whole blocks of every type.

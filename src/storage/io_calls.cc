@@ -52,8 +52,7 @@ int64_t append_call(int fd, std::span<const std::byte> bytes) {
 
 int64_t allocate_call(int fd, uint64_t bytes) {
   if (const int error = injected_error("io.allocate")) return -error;
-  return -::posix_fallocate(fd, 0, static_cast<off_t>(bytes));  // posix_fallocate returns the error
-                                                                // code
+  return -::posix_fallocate(fd, 0, static_cast<off_t>(bytes));  // it returns the error code
 }
 
 int64_t truncate_call(int fd, uint64_t bytes) {

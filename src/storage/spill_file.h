@@ -22,8 +22,7 @@ struct SpillOptions {
   IoUser user = IoUser::kKv;
   size_t block_bytes = 0;  // the largest payload of one block
   uint32_t blocks = 0;
-  uint32_t joined_blocks = 1;  // the largest number of blocks that one payload may span, see
-                               // write()
+  uint32_t joined_blocks = 1;          // the most blocks that a payload may span, see write()
   uint64_t budget_bytes = UINT64_MAX;  // an upper limit for file_bytes()
 };
 

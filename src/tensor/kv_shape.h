@@ -54,7 +54,7 @@ struct KvGroupShape {
   bool operator==(const KvGroupShape&) const = default;
 };
 
-// Where the KV of a layer is stored: its index among the layers of a group.
+// The place of the KV of a layer: its index among the layers of a group.
 struct KvLayerPlace {
   int group = -1;  // -1: the layer has no KV
   int index = 0;
@@ -69,8 +69,7 @@ class KvShapes {
   KvShapes() = default;
   // Makes a model in which all layers are one group.
   KvShapes(const KvGroupShape& only)
-      : groups_{only} {  // NOLINT: one group is also the KvShapes of
-                         // a model
+      : groups_{only} {  // NOLINT: one group is a model's KvShapes, too
     for (int layer = 0; layer < only.layers; ++layer) layers_.push_back({0, layer});
   }
   KvShapes(std::vector<KvGroupShape> groups, std::vector<KvLayerPlace> layers)

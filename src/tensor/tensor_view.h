@@ -30,8 +30,7 @@ struct WeightView {
   int64_t cols = 0;
   const std::byte* data = nullptr;
   WeightLayout layout = WeightLayout::kRows;
-  int64_t sliced_from = 0;  // rows of the matrix that this is a slice of; 0 if this is the whole
-                            // matrix
+  int64_t sliced_from = 0;  // rows of the matrix that this is a slice of; 0: it is whole
   int64_t sliced_at = 0;    // index of its first row in that matrix
 
   bool empty() const { return data == nullptr; }

@@ -12,8 +12,7 @@ namespace spillway {
 // enough: the link is idle only while a layer's KV is in use, a small part of the time between two
 // of them, and the other buffer's memory gives as many blocks as swapping one more layer.
 inline constexpr int kSpareBuffers = 2;
-inline constexpr int kFarApart = 6;  // least distance of swapped layers, in layers, for a single
-                                     // shared buffer
+inline constexpr int kFarApart = 6;  // layers between swapped ones, from which one buffer is enough
 
 // Chooses which layers are swapped: spread as evenly over a step as possible, so that each has the
 // same time to load.

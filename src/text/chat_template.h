@@ -26,8 +26,7 @@ nlohmann::ordered_json messages_to_json(const std::vector<ChatMessage>& messages
 struct ChatPrompt {
   nlohmann::ordered_json messages;        // an array of objects with role and content
   nlohmann::ordered_json tools = {};      // OpenAI's function definitions; null for none
-  nlohmann::ordered_json variables = {};  // other variables that the template may read; null for
-                                          // none
+  nlohmann::ordered_json variables = {};  // other variables for the template; null for none
   bool add_generation_prompt = true;
 };
 

@@ -40,8 +40,8 @@ class SentencePiece final : public TextEncoder {
   const TokenIndex& index_;
   MergeTable merges_;
   std::array<TokenId, 256> byte_tokens_;
-  bool words_are_apart_ =
-      true;  // no token reaches from one word into the next, so each word can be merged by itself
+  // No token reaches from one word into the next, so each word can be merged by itself.
+  bool words_are_apart_ = true;
 };
 
 }  // namespace spillway

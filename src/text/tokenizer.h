@@ -16,8 +16,8 @@ namespace spillway {
 
 struct EncodeOptions {
   bool add_special = true;  // add BOS and EOS if the vocabulary says so
-  bool parse_special =
-      false;  // recognize control tokens spelled out in the text; never for text that a user typed
+  // Recognize control tokens spelled out in the text; never for text that a user typed.
+  bool parse_special = false;
 };
 
 struct DecodeOptions {

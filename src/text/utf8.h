@@ -13,8 +13,7 @@ inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+
 
 struct Utf8Char {
   char32_t code_point = 0xFFFD;
-  uint32_t bytes = 1;  // for an invalid sequence, the length of its longest part that could begin a
-                       // character, at least 1
+  uint32_t bytes = 1;  // if invalid, of what could begin a character, at least 1
   bool valid = false;
   bool truncated = false;  // invalid only because the text ends here
 };

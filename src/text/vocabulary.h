@@ -50,8 +50,7 @@ struct Vocabulary {
   std::optional<TokenId> bos;
   std::optional<TokenId> eos;
   std::optional<TokenId> eot;
-  std::optional<TokenId> unk;  // emitted for text that cannot be encoded; if unset, such text is
-                               // left out
+  std::optional<TokenId> unk;  // emitted for text that cannot be encoded; unset: nothing is
   std::optional<TokenId> pad;
   std::vector<TokenId> end_of_generation;  // in addition to eos, eot and those known by their names
 
@@ -60,9 +59,8 @@ struct Vocabulary {
   // For SentencePiece, puts a space before the text and after every special token; decoding removes
   // the first one. For byte-level BPE, puts a space before text that does not begin with one.
   bool add_space_prefix = false;
-  bool space_prefix_first_only = false;  // SentencePiece: not after special tokens
-  bool space_prefix_unless_space =
-      false;                    // SentencePiece: not before text that begins with a space
+  bool space_prefix_first_only = false;    // SentencePiece: not after special tokens
+  bool space_prefix_unless_space = false;  // SentencePiece: not before text with a leading space
   bool split_on_space = false;  // SentencePiece: no token reaches past the start of a word
   bool fuse_unk = true;         // SentencePiece: one unk for a run of unknown characters
   bool ignore_merges = false;   // byte-level: a word that is a token is not merged

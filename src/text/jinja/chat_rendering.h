@@ -17,8 +17,7 @@ struct ChatRequest {
   nlohmann::ordered_json tools;     // OpenAI's function definitions; null for none
   // Other variables that the template may read, e.g. {"enable_thinking": false}; may be null.
   nlohmann::ordered_json variables;
-  std::string bos;  // BOS and EOS as the vocabulary spells them; where they appear, they are
-                    // markers
+  std::string bos;  // BOS and EOS as the vocabulary spells them; they are markers
   std::string eos;
   bool add_generation_prompt = true;
 };

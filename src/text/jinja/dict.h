@@ -27,8 +27,7 @@ class Dict {
  private:
   std::optional<size_t> try_position(const Value& key, uint64_t hash) const;
   std::vector<std::pair<Value, Value>> items_;
-  std::unordered_multimap<uint64_t, size_t> positions_;  // from hash to position, used once there
-                                                         // are many items
+  std::unordered_multimap<uint64_t, size_t> positions_;  // by hash, once there are many
 };
 
 struct Namespace {

@@ -119,8 +119,7 @@ Interpreter::Flow Interpreter::run_loop(const ForStatement& node, Frame* outer,
   LoopObject& loop = *owned;
   const Value loop_value = heap_.object(std::move(owned));
   const NameId loop_name = id_of(tree_, kLoop);
-  bool completed = false;  // as in Jinja, `else` also runs if every iteration ended in break or
-                           // continue
+  bool completed = false;  // `else` also runs if all iterations end in break or continue
   for (size_t i = 0; i < loop.items().size(); ++i) {
     heap_.charge_steps(1);
     const FrameScope scope(frames_, frame_, outer);

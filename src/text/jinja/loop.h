@@ -41,8 +41,7 @@ class LoopObject : public Object {
   int64_t depth_;
   std::function<Value(const Value&)> recurse_;
   std::optional<std::vector<Value>> last_changed_;
-  std::optional<Value> cycle_function_;  // created once, because templates use them in every
-                                         // iteration
+  std::optional<Value> cycle_function_;  // created once: templates use them in every iteration
   std::optional<Value> changed_function_;
 };
 

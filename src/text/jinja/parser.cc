@@ -172,8 +172,7 @@ class Parser {
 
   void read_macro_body(MacroStatement& macro, std::string_view end) {
     expressions_.macros().emplace_back();
-    const uint32_t loops = std::exchange(loops_, 0);  // a macro cannot break out of the loop around
-                                                      // it
+    const uint32_t loops = std::exchange(loops_, 0);  // `break` cannot leave a macro
     macro.body = whole(end);
     loops_ = loops;
     const MacroUses uses = expressions_.macros().back();
