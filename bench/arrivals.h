@@ -14,8 +14,8 @@
 namespace spillway {
 
 // Each line of the file has the arrival time in seconds, the tokens of the prompt, the tokens of
-// the answer and, if lengths are predicted from it, the prompt's text, with
-//  for line ends and \\ for a backslash. Token ids are random.
+// the answer and, if lengths are predicted from it, the prompt's text, with \n for line ends and
+// \\ for a backslash. Token ids are random.
 class Arrivals {
  public:
   struct Arrival {

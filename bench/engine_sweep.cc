@@ -289,7 +289,7 @@ ExpectedRun run_with(const Options& options, const Session& session) {
 }
 
 void sweep(Options& options) {
-  options.session.placement.kv_expansion = "auto";  // the plan allows any number of them
+  options.session.placement.kv_expansion = "auto";  // any number of layers may be swapped
   Session session(options.session, terminal_services());
   session.choose_plan(run_with(options, session));
   fmt::print(stderr, "{}\n", session.describe_plan());

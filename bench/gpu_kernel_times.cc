@@ -165,7 +165,7 @@ __attribute__((constructor)) void start() {
                  "gpu_kernel_times: no libcupti.so that works; name one in KERNEL_TIMES_CUPTI\n");
     return;
   }
-  // CUDA has shut down before report() runs at exit, so a thread fetches records all the time.
+  // CUDA has shut down before report() runs at exit, so a thread fetches records until then.
   std::thread([] {
     for (;;) {
       std::this_thread::sleep_for(std::chrono::milliseconds(30));

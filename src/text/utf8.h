@@ -13,7 +13,9 @@ inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+
 
 struct Utf8Char {
   char32_t code_point = 0xFFFD;
-  uint32_t bytes = 1;  // if invalid, of what could begin a character, at least 1
+  // The size of the character. For an invalid sequence, the size of its longest part that could
+  // begin a character, at least 1.
+  uint32_t bytes = 1;
   bool valid = false;
   bool truncated = false;  // invalid only because the text ends here
 };

@@ -18,8 +18,7 @@ namespace {
 
 constexpr size_t kMostBrackets = 200;
 
-// Turns all line ends into
-//  and removes the last one.
+// Turns all line ends into \n and removes the last one.
 std::string normalized(std::string_view source) {
   std::string text;
   text.reserve(source.size());

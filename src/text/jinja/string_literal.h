@@ -8,9 +8,8 @@
 
 namespace spillway::jinja {
 
-// Resolves
-// , \x41, \u00e9 and so on as Python does. Unknown escapes are left unchanged, and surrogates
-// become U+FFFD. Returns nullopt for an incomplete escape.
+// Resolves \n, \x41, \u00e9 and so on as Python does. Unknown escapes are left unchanged, and
+// surrogates become U+FFFD. Returns nullopt for an incomplete escape.
 [[nodiscard]] std::optional<std::string> try_unescape(std::string_view literal);
 
 }  // namespace spillway::jinja
