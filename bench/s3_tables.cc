@@ -29,7 +29,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kFolds = 5;
-constexpr int32_t kMostTokens = 2048;  // limit of a sequence (S3, section 2.2)
+constexpr int32_t kMostTokens = 2048;      // limit of a sequence (S3, section 2.2)
 constexpr int64_t kPaperTokens = 558'700;  // table 3: batch size times iterations
 constexpr int kFigure1Tokens = 60;
 
@@ -37,7 +37,7 @@ struct Arguments {
   std::string data, model;
   std::string arrivals;  // file of a trace; empty: random arrivals
   double quantile = kReservedQuantile;
-  uint32_t seed = 4;  // for the order of arrival
+  uint32_t seed = 4;         // for the order of arrival
   size_t first_arrival = 0;  // index in the trace
   bool serial_attention = true;
 };
@@ -45,8 +45,8 @@ struct Arguments {
 // A request with what each predictor says about its answer.
 struct Request {
   int32_t prompt = 1, answer = 1;
-  int64_t paper = 0;  // the end of the likeliest of ten equal buckets up to 2048
-  int64_t ngram = 0;  // a quantile, with buckets of equal frequency
+  int64_t paper = 0;    // the end of the likeliest of ten equal buckets up to 2048
+  int64_t ngram = 0;    // a quantile, with buckets of equal frequency
   int64_t running = 0;  // the same, from a predictor that ignores the prompt
 };
 
