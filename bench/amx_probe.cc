@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What bounds the tile products of AMX on this machine: multiplying alone, loading operands from
-// the first-level or the second-level cache, rows as far apart as a model's, and asking for other
-// memory meanwhile. Each with one thread, with half of them (no two on a core, where the system
-// numbers siblings next to each other) and with all.
+// Finds what limits AMX tile products on this machine: multiplying alone, loading operands from the
+// first-level or the second-level cache, rows as far apart as a model's, and prefetching other
+// memory meanwhile. Each is measured with one thread, with half of the threads (no two on a core,
+// if the system numbers siblings next to each other) and with all.
 //   amx_probe [THREADS]
 #include <immintrin.h>
 
@@ -24,12 +24,13 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// Where a loop's operands lie. 2 x 2 tiles of sums: two tiles of each operand at each step.
+// Describes where the operands of a loop lie. A step multiplies into 2 x 2 tiles of sums, with two
+// tiles of each operand.
 struct Pattern {
   const char* name;
-  int64_t a_bytes, a_row, a_step;  // footprint of A; from row to row, from step to step
+  int64_t a_bytes, a_row, a_step;  // footprint of A; bytes from row to row and from step to step
   int64_t b_bytes;                 // footprint of B, packed
-  int prefetches;                  // of other lines, at each step
+  int prefetches;                  // prefetches of other lines in each step
   bool loads;
 };
 constexpr int64_t kKiB = 1024;
@@ -87,7 +88,7 @@ __attribute__((target("amx-tile,amx-bf16"))) void run(const Pattern& p, const ui
   _tile_release();
 }
 
-// The best of some rounds, in GFLOP/s of all threads that work.
+// Returns the best of some rounds, in GFLOP/s of all working threads together.
 double measure(WorkerTeam& pool, const Pattern& p, const std::vector<std::vector<uint8_t>>& memory,
                int every) {
   constexpr int64_t kSteps = 40000;
@@ -120,7 +121,8 @@ int main(int argc, char** argv) {
   WorkerTeam pool(argc > 1 ? std::atoi(argv[1]) : 0);
   std::vector<std::vector<uint8_t>> memory(static_cast<size_t>(pool.threads()));
   pool.run([&](int worker) {
-    // Numbers, not zeros: the processor's frequency depends on what it multiplies.
+    // The memory holds numbers other than zero, because the processor's frequency depends on the
+    // operands.
     memory[static_cast<size_t>(worker)].assign(static_cast<size_t>(kOtherBytes + 1024 * kKiB),
                                                0x3f);
   });

@@ -9,7 +9,7 @@
 namespace spillway {
 namespace {
 
-// A predictor looks at lines.
+// Resolves the escapes \n and \\, because a predictor looks at the lines of a prompt.
 std::string with_its_lines(const std::string& written) {
   std::string text;
   for (size_t i = 0; i < written.size(); ++i) {

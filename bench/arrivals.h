@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that come to an engine in a measurement, from a file.
+// Reads the requests of a measurement, with their arrival times, from a file.
 #pragma once
 
 #include <algorithm>
@@ -13,27 +13,27 @@
 
 namespace spillway {
 
-// A line each: when it comes in seconds, tokens of its prompt, tokens of its answer, and what is
-// asked, where lengths are predicted from that: with \n where its lines end, and \\ for a
-// backslash. Tokens are drawn at random.
+// Each line of the file has the arrival time in seconds, the tokens of the prompt, the tokens of
+// the answer and, if lengths are predicted from it, the prompt's text, with \n for line ends and
+// \\ for a backslash. Token ids are random.
 class Arrivals {
  public:
   struct Arrival {
-    GenerationRequest request;  // max_tokens are the answer's
+    GenerationRequest request;  // max_tokens is the length of the answer
     double at_s = 0;
   };
 
-  // Throws kInvalidArgument for a file that is none, or has no lines.
+  // Throws kInvalidArgument for a file that cannot be read or has no lines.
   Arrivals(const std::string& path, int64_t vocabulary, uint32_t seed);
 
-  // Of the next one; none when all have come.
+  // The arrival time of the next request; nullopt after the last one.
   std::optional<double> next_at_s() const {
     return next_ < lines_.size() ? std::optional(lines_[next_].at_s) : std::nullopt;
   }
-  // When all have come they come again.
+  // Takes the next request; after the last one, the first follows again.
   Arrival take();
   size_t size() const { return lines_.size(); }
-  // Of those taken.
+  // How many of the requests taken were repetitions.
   size_t came_again() const { return next_ - std::min(next_, lines_.size()); }
 
  private:

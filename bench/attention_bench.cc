@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over paged KV: decode at several context lengths and batches, and prefill chunks, for
-// every KvType. "of_read" is the share of what the best read loop reaches on the same threads, of
-// medians; prefill reports FLOP/s. SPILLWAY_BENCH_THREADS sets the threads.
+// Measures attention over paged KV: decode at several context lengths and batch sizes, and prefill
+// chunks, for every KvType. "of_read" is the median rate as a share of the best read loop's median
+// on the same threads; prefill reports FLOP/s. SPILLWAY_BENCH_THREADS sets the threads.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -41,8 +41,8 @@ double read_bandwidth() {
   return best;
 }
 
-// `sequences` sequences of `rows` new tokens each, after `old_tokens` cached ones; top_k > 0:
-// sparse.
+// Runs `sequences` sequences of `rows` new tokens each, after `old_tokens` cached ones. If top_k >
+// 0, attention is sparse.
 void run_attention(benchmark::State& state, KvType type, Shape shape, int32_t sequences,
                    int32_t rows, int32_t old_tokens, float top_k) {
   CpuDevice device({.threads = bench_threads()});
@@ -56,7 +56,7 @@ void run_attention(benchmark::State& state, KvType type, Shape shape, int32_t se
   const auto v = device.allocate(plane_bytes, MemoryTag::kKv);
   kv.k = k.data();
   kv.v = v.data();
-  // One page of random rows, copied to all blocks.
+  // All blocks are copies of one page of random rows.
   std::vector<float> page(static_cast<size_t>(kKvBlockTokens * width));
   const Activations page_rows{DType::kF32, kKvBlockTokens, width, width,
                               reinterpret_cast<std::byte*>(page.data())};
@@ -129,7 +129,7 @@ const bool kRegistered = [] {
       for (const int32_t keys : {1024, 8192, 32768}) add(type, shape, 1, 1, keys - 1);
       add(type, shape, 1, 1, 8191, 0.1F);
       for (const int32_t batch : {8, 32}) add(type, shape, batch, 1, 1023);
-      // More than a server's caches hold.
+      // This is more KV than a server's caches hold.
       if (shape.head_dim == 128) add(type, shape, 32, 1, 8191);
       for (const int32_t old_tokens : {0, 3584}) add(type, shape, 1, 512, old_tokens);
     }

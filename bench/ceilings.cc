@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ceilings: what these cores can do at most: read memory, and multiply with each instruction they
-// have. The kernels' speed is judged as a share of these figures, measured in the same session.
+// ceilings: measures what these cores can do at most: read memory, and multiply with each
+// instruction they have. The speed of kernels is judged as a share of these figures, measured in
+// the same session.
 #include <fmt/core.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -26,7 +27,7 @@ namespace {
 
 using nlohmann::json;
 
-// The loops that this processor can run.
+// Returns the loops that this processor can run.
 std::vector<const PeakLoop*> runnable_loops() {
   [[maybe_unused]] const CpuFeatures& cpu = cpu_features();
   std::vector<const PeakLoop*> loops;
@@ -52,8 +53,8 @@ std::vector<const PeakLoop*> runnable_loops() {
   return loops;
 }
 
-// Worker i stays on the i-th processor that this process may use: no two share one while there are
-// enough.
+// Pins worker i to the i-th processor that this process may use, so that no two share one while
+// there are enough.
 void pin(WorkerTeam& pool) {
   cpu_set_t allowed;
   SPW_CHECK(sched_getaffinity(0, sizeof(allowed), &allowed) == 0, kDevice, "no affinity mask");
@@ -65,7 +66,7 @@ void pin(WorkerTeam& pool) {
     cpu_set_t own;
     CPU_ZERO(&own);
     CPU_SET(processors[static_cast<size_t>(worker) % processors.size()], &own);
-    sched_setaffinity(0, sizeof(own), &own);  // where it is refused, the kernel chooses
+    sched_setaffinity(0, sizeof(own), &own);  // if it is refused, the kernel chooses
   });
 }
 
@@ -73,7 +74,7 @@ struct Rate {
   double best = 0, median = 0;
 };
 
-// Units of work per second, of `work` done by all workers at once, several times.
+// Measures several times how many units of `work` all workers together do per second.
 template <class Fn>
 Rate measure(WorkerTeam& pool, double work, int repeat, Fn&& fn) {
   std::vector<double> rates;
@@ -87,7 +88,7 @@ Rate measure(WorkerTeam& pool, double work, int repeat, Fn&& fn) {
   return {rates.back(), rates[rates.size() / 2]};
 }
 
-// Anonymous memory in large pages where the kernel has them, untouched.
+// Anonymous memory in large pages if the kernel has them; not touched yet.
 class Pages {
  public:
   explicit Pages(size_t bytes)
@@ -107,7 +108,8 @@ class Pages {
 };
 
 json measure_reading(WorkerTeam& pool, size_t mib, int repeat) {
-  // Each thread has its own part, a multiple of the large page and of what 8 streams need.
+  // Each thread reads its own part, whose size is a multiple of the large page and of what 8
+  // streams need.
   constexpr size_t kGrain = size_t{2} << 20;
   const auto threads = static_cast<size_t>(pool.threads());
   const size_t part = std::max(kGrain, (mib << 20) / threads / kGrain * kGrain);
@@ -140,7 +142,7 @@ json measure_reading(WorkerTeam& pool, size_t mib, int repeat) {
 json measure_peaks(WorkerTeam& pool, int repeat) {
   json peaks = json::array();
   for (const PeakLoop* loop : runnable_loops()) {
-    // Runs of some 4 ms, many of them: the best is then one that no other program cut into.
+    // There are many runs of some 4 ms, so that the best is one that no other program interrupted.
     int64_t rounds = 1024;
     double seconds = 0;
     while (seconds < 0.002) {

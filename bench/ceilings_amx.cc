@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peaks of the tile products of AMX: four tiles of sums, two of each operand, loaded at each step.
+// Measures the peaks of AMX tile products: four tiles of sums, with two tiles of each operand
+// loaded in each step.
 #include <immintrin.h>
 
 #include "bench/peak_loop.h"
@@ -18,14 +19,14 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// Tile numbers are part of the instruction, so each kind has to spell its own loop.
+// Tile numbers are part of the instruction, so each operation needs a loop of its own.
 template <class Multiply>
 inline void run_tiles(int64_t rounds, Multiply multiply) {
   alignas(64) unsigned char operands[kSteps * kOperandTiles * kTileBytes];
   static_assert(sizeof(operands) == kTileSteps * 1024);
   fill_operands(operands, 512, 512);
   const TileConfig config;
-  asm volatile("" : : "r"(&config) : "memory");  // g++ 12 thinks that only 8 bytes of it are read
+  asm volatile("" : : "r"(&config) : "memory");  // g++ 12 assumes that only 8 bytes are read
   _tile_loadconfig(&config);
   _tile_zero(0);
   _tile_zero(1);
@@ -33,7 +34,7 @@ inline void run_tiles(int64_t rounds, Multiply multiply) {
   _tile_zero(3);
   for (int64_t round = 0; round < rounds; ++round) {
     const unsigned char* at = operands;
-    asm volatile("" : "+r"(at) : : "memory");  // as if the operands had changed
+    asm volatile("" : "+r"(at) : : "memory");  // the compiler must assume that the operands changed
     for (int step = 0; step < kSteps; ++step, at += kOperandTiles * kTileBytes) {
       _tile_loadd(4, at, 64);
       _tile_loadd(5, at + kTileBytes, 64);
@@ -66,7 +67,7 @@ void run_bf16(int64_t rounds) {
   });
 }
 
-// 16 x 16 sums of 64 bytes of products each.
+// Returns the operations of a round: a product makes 16 x 16 sums over 64 bytes of operands each.
 constexpr double ops(int operand_bytes) {
   return 2.0 * 4 * kSteps * 16 * 16 * (64 / operand_bytes);
 }

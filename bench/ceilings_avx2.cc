@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peak of f32 multiply-add on AVX2; 16 registers hold a tile of 3 x 3.
+// Measures the peak of f32 multiply-add on AVX2; 16 registers hold a tile of 3 x 3.
 #include <immintrin.h>
 
 #include "bench/peak_loop.h"
@@ -13,7 +13,8 @@ void run(int64_t rounds) {
       rounds, _mm256_setzero_ps(),
       [](const unsigned char* at) {
         __m256 vector = _mm256_load_ps(reinterpret_cast<const float*>(at));
-        // Loaded once, not as the operand of each product: else loads are the limit.
+        // The vector is loaded once and not as a memory operand of each product, else loads are the
+        // limit.
         asm("" : "+x"(vector));
         return vector;
       },

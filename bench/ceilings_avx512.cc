@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peaks of the f32 multiply-add and of the 8-bit dot product of AVX-512.
+// Measures the peaks of the f32 multiply-add and of the 8-bit dot product of AVX-512.
 #include <immintrin.h>
 
 #include "bench/peak_loop.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peak of the bfloat16 dot product of AVX-512.
+// Measures the peak of the bfloat16 dot product of AVX-512.
 #include <immintrin.h>
 
 #include "bench/peak_loop.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peaks of the bfloat16 dot product and matrix product.
+// Measures the peaks of the bfloat16 dot product and matrix product.
 #include <arm_neon.h>
 
 #include "bench/peak_loop.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peaks of the multiply-adds of halves: into halves, and into floats.
+// Measures the peaks of the multiply-adds of halves: into halves, and into floats.
 #include <arm_neon.h>
 
 #include "bench/peak_loop.h"

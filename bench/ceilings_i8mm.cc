@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peak of the 8-bit matrix product.
+// Measures the peak of the 8-bit matrix product.
 #include <arm_neon.h>
 
 #include "bench/peak_loop.h"

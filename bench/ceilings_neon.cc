@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peak of f32 multiply-add on NEON.
+// Measures the peak of f32 multiply-add on NEON.
 #include <arm_neon.h>
 
 #include "bench/peak_loop.h"

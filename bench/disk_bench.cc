@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// disk_bench: how much of the disk IoQueue gets, beside a plain loop of threads with pread and
-// pwrite, in turns on a file that it makes and removes.
+// disk_bench: measures which share of the disk's rate IoQueue reaches, compared with a plain loop
+// of threads with pread and pwrite. The ways alternate on a file that it makes and removes.
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/mman.h>
@@ -39,7 +39,7 @@ struct Options {
   bool raw_reads = false, as_json = false;
 };
 
-// As few things in the way as possible: threads that take the next piece from a counter.
+// The simplest loop: threads take the next piece from a counter.
 double raw_loop(const IoFile& file, std::span<std::byte> memory, const Options& options,
                 bool write) {
   const size_t piece = options.piece_kib << 10;
@@ -64,7 +64,7 @@ double raw_loop(const IoFile& file, std::span<std::byte> memory, const Options& 
   return static_cast<double>(memory.size()) / took.count() / 1e9;
 }
 
-// Requests of request_mib, one after the other where `alone`, else all at once.
+// Transfers in requests of request_mib, one after another if `alone`, else all together.
 double through_queue(IoQueue& queue, const IoFile& file, std::span<std::byte> memory,
                      const Options& options, bool write, bool alone) {
   const size_t request = options.request_mib << 20;
@@ -80,7 +80,8 @@ double through_queue(IoQueue& queue, const IoFile& file, std::span<std::byte> me
   return static_cast<double>(memory.size()) / took.count() / 1e9;
 }
 
-// Spilled blocks, as KV pages are: each its own request, in any order, checksums included.
+// Transfers spilled blocks as KV does: each is a request of its own, in random order, with
+// checksums.
 double spill(SpillFile& file, std::span<std::byte> memory, const Options& options, bool write) {
   const size_t bytes = options.block_kib << 10;
   std::vector<uint32_t> order(file.blocks());
@@ -108,7 +109,7 @@ double spill(SpillFile& file, std::span<std::byte> memory, const Options& option
   return static_cast<double>(order.size() * bytes) / took.count() / 1e9;
 }
 
-// Removed when it is made; the descriptor keeps it.
+// The file is removed as soon as it is made; the descriptor keeps it alive.
 IoFile make_file(const Options& options) {
   std::string name = options.dir + "/disk_bench-XXXXXX";
   FileDescriptor fd(::mkostemp(name.data(), O_CLOEXEC));
@@ -119,10 +120,10 @@ IoFile make_file(const Options& options) {
 
 json measure(const Options& options) {
   AlignedBuffer memory(options.mib << 20);
-  madvise(memory.data(), memory.size(), MADV_HUGEPAGE);  // as staging memory has them
+  madvise(memory.data(), memory.size(), MADV_HUGEPAGE);  // like staging memory
   std::mt19937_64 random(1);
   for (size_t at = 0; at < memory.size(); at += sizeof(uint64_t)) {
-    const uint64_t word = random();  // a disk may compress or skip what repeats
+    const uint64_t word = random();  // a disk may compress repetitions or skip them
     std::copy_n(reinterpret_cast<const std::byte*>(&word), sizeof word, memory.data() + at);
   }
   const IoFile file = make_file(options);
@@ -131,7 +132,7 @@ json measure(const Options& options) {
   std::map<std::string, std::function<double(bool)>> ways;
   std::vector<std::unique_ptr<IoQueue>> queues;
   std::vector<std::unique_ptr<SpillFile>> spills;
-  // Reads of `auto` are those of uring, where that works, and its writes those of threads.
+  // Backend `auto` reads like uring, where that works, and writes like threads.
   for (const auto& [name, backend] :
        {std::pair{"uring", IoBackend::kUring}, std::pair{"threads", IoBackend::kThreads}}) {
     queue_options.backend = backend;
@@ -169,7 +170,7 @@ json measure(const Options& options) {
                  {"request_mib", options.request_mib},
                  {"block_kib", options.block_kib}};
   if (options.raw_reads) std::erase_if(ways, [](const auto& way) { return way.first != "raw"; });
-  for (const auto& [name, way] : ways) way(true);  // the first time the disk finds blocks for them
+  for (const auto& [name, way] : ways) way(true);  // at the first write the disk allocates blocks
   for (const bool write : {true, false}) {
     if (write && options.raw_reads) continue;
     std::map<std::string, std::vector<double>> rates;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps with drafts beside steps without, of one loaded model, in alternating rounds. A draft is
-// right with a given probability, as with `spillway bench --draft-acceptance`; bench/drafts.py
-// reads the lines of JSON.
+// Compares steps with drafts and steps without on one loaded model, in alternating rounds. A draft
+// token is right with a given probability, as with `spillway bench --draft-acceptance`.
+// bench/drafts.py reads the lines of JSON.
 #include <fmt/core.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -31,7 +31,7 @@ struct Options {
   std::vector<double> acceptances = {0.6, 0.0};
 };
 
-// One way to generate: without drafts, or with drafts of this acceptance.
+// A way to generate: without drafts, or with drafts of this acceptance.
 struct Variant {
   std::string name;
   DraftOptions drafts;
@@ -71,7 +71,7 @@ void sweep(const Options& options) {
   const std::vector<Variant> variants = variants_of(options);
   const int64_t tokens = int64_t{options.prompt_tokens} + options.answer_tokens;
   SessionOptions planned = options.session;
-  planned.drafts = variants.back().drafts;  // the plan has room and shares for steps with drafts
+  planned.drafts = variants.back().drafts;  // with room for steps with drafts
   Session session(planned, terminal_services());
   session.choose_plan({.tokens = tokens,
                        .sequences = 1,

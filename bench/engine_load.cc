@@ -14,9 +14,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kAlwaysWaiting = 64;  // requests, where they saturate
-constexpr double kTellEvery = 0.5;  // seconds
-// Between two looks at the clock while there is nothing to do: short beside a step.
+constexpr int kAlwaysWaiting = 64;  // waiting requests kept up if `saturates`
+constexpr double kTellEvery = 0.5;  // seconds between two entries of the series
+// The time between two looks at the clock while there is nothing to do; short compared with a step.
 constexpr std::chrono::microseconds kLook{200};
 
 }  // namespace
@@ -125,7 +125,8 @@ json EngineLoad::report(const LoadFigures& figures) const {
           {"changes", after.turn_changes},
           {"changes_s", after.turn_changes_s},
           {"turn_bytes_per_s", static_cast<double>(after.turn_bytes - before.turn_bytes) / seconds},
-          // As Pie has it (5.1): all the time that requests wait, and are at work, by tokens.
+          // Pie (section 5.1) defines these: the total time that requests wait, or run, divided by
+          // tokens.
           {"queueing_ms_per_token", figures.waiting_s / tokens * 1e3},
           {"compute_ms_per_token", figures.running_s / tokens * 1e3}};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine under the requests of a file, and what is measured of it: the loop of every sweep.
+// Runs an engine under the requests of a file and measures it; every sweep uses this loop.
 #pragma once
 
 #include <cstdint>
@@ -14,58 +14,60 @@
 namespace spillway {
 
 struct LoadOptions {
-  std::string requests = {};  // a file, see Arrivals
-  bool saturates = false;     // some always wait, whatever the times say
-  std::string turning = "0";  // layers whose KV takes turns, or "auto"
+  std::string requests = {};  // path of a file, see Arrivals
+  bool saturates = false;     // some requests always wait, whatever their arrival times
+  std::string turning = "0";  // number of swapped layers, or "auto"
   double warm_up_s = 10, seconds = 30;
-  int steps = 0;      // that count, instead of these seconds
-  uint32_t seed = 1;  // of the tokens
+  int steps = 0;      // if not 0, the number of measured steps, instead of `seconds`
+  uint32_t seed = 1;  // for the token ids
 
   bool adapts_turns() const { return turning == "auto"; }
 };
 
-// The time by which it is measured.
+// The clock of a measurement.
 struct LoadClock {
   std::function<double()> now_s;
-  // There is nothing to do before that. It may come back earlier, and is called again then.
+  // Lets time pass when there is nothing to do before `at_s`. It may return earlier and is then
+  // called again.
   std::function<void(double at_s)> pass_until;
 };
 LoadClock machine_clock();
 
-// What is particular to a measurement; each may be null.
+// The parts that differ between measurements; each may be null.
 struct LoadHooks {
-  // Submits a request that is due; null: as it is.
+  // Submits a request that is due; if null, it is submitted unchanged.
   std::function<void(Arrivals::Arrival)> submit = {};
   Engine::Sink event = {};
-  // Before each step that counts: so many seconds after they began to.
+  // Called before each measured step, with the seconds since measuring began.
   std::function<void(double counted_s)> before_step = {};
 };
 
-// Of the time that counts.
+// The figures of the measured time.
 struct LoadFigures {
-  EngineStats before, after;  // all that the engine has counted until it began, and until its end
+  EngineStats before, after;  // the engine's counters at its begin and end
   double seconds = 0;
-  std::vector<double> step_s;                       // each step
-  double prompt_steps_s = 0;                        // of these, those that had prompts
-  double waiting_s = 0, running_s = 0;              // of requests
-  nlohmann::json series = nlohmann::json::array();  // tokens_per_s and turning, twice a second
+  std::vector<double> step_s;                       // duration of each step
+  double prompt_steps_s = 0;                        // the part of these in steps that had prompts
+  double waiting_s = 0, running_s = 0;              // summed over requests
+  nlohmann::json series = nlohmann::json::array();  // tokens/s and swapped layers, every half
+                                                    // second
 };
 
-// Submits what is due, lets the engine step, and looks at its time. Single-threaded; engine and
-// cache must outlive it. Throws what the engine and its hooks throw, and kInvalidArgument where the
-// last request was answered before the end.
+// Submits requests that are due, runs steps, and measures them. Single-threaded; engine and cache
+// must outlive it. Throws what the engine and the hooks throw, and kInvalidArgument if the last
+// request was answered before the end.
 class EngineLoad {
  public:
   EngineLoad(Engine& engine, const KvCache& kv, int64_t vocabulary, const LoadOptions& options,
              LoadClock clock, LoadHooks hooks);
 
-  // First, and once: from now on requests are due. Layers take turns as the options say.
+  // Called once, before measure(): starts the arrivals and swaps the layers that the options say.
   void warm_up();
   LoadFigures measure();
-  // What every sweep says of its figures, but for the series.
+  // Returns the figures that every sweep reports, without the series.
   nlohmann::json report(const LoadFigures& figures) const;
 
-  double passed_s() const { return clock_.now_s() - begun_s_; }  // since it began to warm up
+  double passed_s() const { return clock_.now_s() - begun_s_; }  // seconds since the warm-up began
   const Arrivals& arrivals() const { return arrivals_; }
 
  private:
@@ -79,7 +81,7 @@ class EngineLoad {
   LoadHooks hooks_;
   Arrivals arrivals_;
   double begun_s_ = 0;
-  LoadFigures figures_;  // as far as they are known
+  LoadFigures figures_;  // the figures so far
 };
 
 }  // namespace spillway

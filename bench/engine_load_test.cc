@@ -20,7 +20,7 @@ using testing::SizeIs;
 
 constexpr double kStep = 0.125;  // seconds
 
-// An engine that computes two sequences at once, each step in the same time.
+// An engine that runs at most two sequences together, with steps that all take the same time.
 class EngineLoadTest : public testing::Test {
  protected:
   EngineLoad load(const std::string& requests, LoadOptions options, LoadHooks hooks = {}) {
@@ -51,7 +51,7 @@ TEST_F(EngineLoadTest, SomeAlwaysWaitWhereRequestsSaturate) {
   EXPECT_EQ(figures.seconds, 2);
   EXPECT_THAT(figures.step_s, testing::AllOf(SizeIs(16), Each(kStep)));
   EXPECT_EQ(events, 32);
-  // Two end every fourth step, and of 64 that wait two begin.
+  // Two requests end every fourth step, and two of the 64 waiting ones are admitted.
   EXPECT_EQ(figures.running_s, 2 * 2);
   EXPECT_EQ(figures.waiting_s, 63.5 * 2);
   EXPECT_EQ(figures.prompt_steps_s, 4 * kStep);
@@ -81,7 +81,7 @@ TEST_F(EngineLoadTest, RequestsComeWhenTheyAreDue) {
   EXPECT_EQ(figures.seconds, 4);
   EXPECT_EQ(figures.running_s, 2 * kStep + 2 * kStep + 1);
   EXPECT_EQ(figures.waiting_s, 0);
-  // What was generated since the one before, but not more often than twice a second.
+  // An entry has what was generated since the previous one; there are at most two per second.
   const auto told = [](double s, double tokens_per_s) -> nlohmann::json {
     return {{"s", s}, {"tokens_per_s", tokens_per_s}, {"turning", 0}};
   };

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that KV memory limits, on a real device by many ways to schedule them: a model is loaded
-// once, then each line of the input is a measurement (a JSON object, see read_cell()), and each
-// line of the output what came of it. A server's engine without its HTTP: device, plan, cache,
-// scheduler, predictor and controller (which here hears of no predicted demand) are the product's.
-// bench/pie_figures.py and bench/s3_engine.py say which measurements there are.
+// Measures ways to schedule requests that are limited by KV memory, on a real device. A model is
+// loaded once; then each line of the input describes a measurement (a JSON object, see
+// read_cell()), and each line of the output has its result. It is a server's engine without HTTP:
+// device, plan, cache, scheduler, predictor and controller are the product's, except that the
+// controller gets no predicted demand. bench/pie_figures.py and bench/s3_engine.py define the
+// measurements.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -45,20 +46,20 @@ struct Options {
   int max_sequences = 64;
 };
 
-// What a server expects; pauses for prompts follow from it.
+// The lengths that a server expects; pauses for prompts follow from them.
 constexpr int64_t kUsualPrompt = 512, kUsualAnswer = 256;
 
 // One measurement.
 struct Cell {
-  LoadOptions load;                // they saturate where nothing else is said
+  LoadOptions load;                // it saturates unless the cell says otherwise
   std::string admission = "room";  // predicted, room or whole, as --kv-admission
   std::string lengths = "off";     // built-in, mean, oracle or off
   std::string learn;               // a file of requests that were answered before
-  bool learns = true;              // from answers of this measurement, too
+  bool learns = true;              // also from answers of this measurement
   std::string order = "first";     // first or shortest
-  bool recomputes = false;         // who gives way is computed again, and not kept in host memory
-  std::optional<double> spare;     // room for answers that grow; none: as the engine does
-  int64_t context = 0;             // of prompt and answer; 0: what there is room for
+  bool recomputes = false;         // preempted sequences are recomputed, not kept in host memory
+  std::optional<double> spare;  // room reserved for answers that grow; unset: the engine's default
+  int64_t context = 0;          // limit for prompt and answer; 0: as long as there is room for
 };
 
 Cell read_cell(const json& of) {
@@ -94,7 +95,7 @@ double quantile(std::vector<double> values, double share) {
   return values[at];
 }
 
-// Who says how long answers will be; null: nobody.
+// Returns the predictor of answer lengths; nullptr if there is none.
 std::unique_ptr<AnswerLengths> lengths_of(const Cell& cell, int64_t most_tokens) {
   if (cell.lengths == "built-in")
     return std::make_unique<AnswerLengths>(
@@ -107,7 +108,7 @@ std::unique_ptr<AnswerLengths> lengths_of(const Cell& cell, int64_t most_tokens)
   return nullptr;
 }
 
-// The engine of one measurement and what it is told.
+// Holds the engine of one measurement and reports to its predictor.
 class Measurement {
  public:
   Measurement(const Cell& cell, Session& session, Runner& runner, const KvStores& stores,
@@ -127,7 +128,7 @@ class Measurement {
     try {
       engine_.change_turns(0);
     } catch (const Error&) {
-      // After a device's error, which is on its way and says more.
+      // A device error has come before; it will be reported and says more.
     }
   }
 
@@ -184,13 +185,13 @@ class Measurement {
       const int64_t answer = request.max_tokens;
       foresee(request, answer);
       lengths_->ended(request, answer, FinishReason::kStop);
-      // Its queue has an end.
+      // The queue of the predictor is limited, so wait until it is empty.
       while (lengths_->counts().waiting > 0)
         std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   }
 
-  // All that the engine may know of it.
+  // Sets all that the engine may know of a request.
   void foresee(GenerationRequest& request, int64_t answer) const {
     request.max_tokens =
         static_cast<int>(std::max<int64_t>(1, context_ - std::ssize(request.prompt)));
@@ -204,7 +205,7 @@ class Measurement {
   void submit(Arrivals::Arrival arrival) {
     AtWork of{.request = {}, .answer = arrival.request.max_tokens};
     of.due_s = cell_.load.saturates ? load_.passed_s() : arrival.at_s;
-    // The longest that fit, so that all are answered.
+    // The prompt is cut to the longest that fits, so that every request is answered.
     if (std::ssize(arrival.request.prompt) + of.answer > context_)
       arrival.request.prompt.resize(
           static_cast<size_t>(std::max<int64_t>(1, context_ - std::min(of.answer, context_ - 1))));
@@ -221,7 +222,7 @@ class Measurement {
     SPW_CHECK(!event.finish || *event.finish != FinishReason::kError, kDevice, "{}", event.error);
     if (event.token && of.generated++ == 0) of.first_s = load_.passed_s();
     if (of.generated < of.answer && !event.finish) return;
-    // The model's weights may be random: it ends where the answer does, and not before.
+    // With random weights the end of an answer means nothing, so it ends at its given length.
     if (!event.finish) engine_.cancel(event.id);
     latencies_s_.push_back(load_.passed_s() - of.due_s);
     first_s_.push_back(of.first_s - of.due_s);
@@ -229,7 +230,7 @@ class Measurement {
     at_work_.erase(found);
   }
 
-  // Of those that ended.
+  // Adds the figures of requests that ended.
   void add_requests(json& out) const {
     out["requests"] = latencies_s_.size();
     out["came_again"] = load_.arrivals().came_again();
@@ -255,7 +256,7 @@ class Measurement {
                             double seconds) {
     const uint64_t right = after.right - before.right;
     const uint64_t wrong = after.over + after.under - before.over - before.under;
-    if (right + wrong > 0)  // only what is learned from is looked at
+    if (right + wrong > 0)  // only answers that are learned from are compared
       out["accuracy"] = static_cast<double>(right) / static_cast<double>(right + wrong);
     out["predicting_share"] = (after.predicting_s - before.predicting_s) / seconds;
     out["learning_share"] = (after.learning_s - before.learning_s) / seconds;
@@ -267,10 +268,10 @@ class Measurement {
   Engine engine_;
   EngineLoad load_;
   std::unordered_map<RequestId, AtWork> at_work_;
-  std::vector<double> latencies_s_, first_s_;  // of those that ended
+  std::vector<double> latencies_s_, first_s_;  // of requests that ended
 };
 
-// As a server does it, with room for so much KV.
+// Returns the run that a server with this KV budget would plan for.
 ExpectedRun run_with(const Options& options, const Session& session) {
   const ModelSpec& spec = session.loaded->model.spec;
   const KvShapes kv = kv_shapes(spec.states, session.settings.kv_type);
@@ -288,7 +289,7 @@ ExpectedRun run_with(const Options& options, const Session& session) {
 }
 
 void sweep(Options& options) {
-  options.session.placement.kv_expansion = "auto";  // there is room for all of them
+  options.session.placement.kv_expansion = "auto";  // any number of layers may be swapped
   Session session(options.session, terminal_services());
   session.choose_plan(run_with(options, session));
   fmt::print(stderr, "{}\n", session.describe_plan());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpu_ablation: what each technique of the GPU brings to decoding, by leaving it out.
+// gpu_ablation: measures what each GPU technique brings to decoding, by leaving it out.
 //
-// One process, one model: the variants take turns, so that all see the same clocks and the same
-// memory. Ratios are of one round's two neighbours; what is printed is their median.
+// One process with one model runs the variants alternately, so that all see the same clocks and the
+// same memory. A ratio compares two runs of the same round; the median of the ratios is printed.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -41,7 +41,7 @@ std::vector<Variant> all_variants() {
           {"unified-maximum", {.unified_maximum = false}}};
 }
 
-// Of random weights: without bounds there is no unified maximum to leave out.
+// Score bounds for random weights: without bounds there is no unified maximum to leave out.
 constexpr ScoreBounds kSmallScores = {.lowest_top = -1, .highest = 1};
 
 struct Options {
@@ -65,14 +65,14 @@ std::vector<Variant> chosen_variants(const Options& options) {
   return chosen;
 }
 
-// Tokens/s of decoding, by variant and round.
+// Returns the tokens/s of decoding, by variant and round.
 std::vector<std::vector<double>> measure(Session& session, cuda::CudaDevice& device,
                                          const std::vector<Variant>& variants,
                                          const Options& options, int batch) {
   std::vector<std::vector<double>> speeds(variants.size());
   const std::vector<RequestLengths> requests(
       static_cast<size_t>(batch), {.prompt = options.prompt_len, .answer = options.gen_len});
-  // Other techniques discard what was recorded: the warm-up run records it again.
+  // A change of techniques discards recorded graphs; the warm-up run records them again.
   ModelRun model(session, {.admission = RunOrder::Admission::kWholeBlocks},
                  int64_t{options.prompt_len} + options.gen_len, batch);
   const BenchOrder order{.engine = model.options, .requests = requests, .warm_up = 1};
@@ -82,7 +82,7 @@ std::vector<std::vector<double>> measure(Session& session, cuda::CudaDevice& dev
     return batch * static_cast<double>(options.gen_len - 1) / measured.decode.seconds;
   };
   for (int round = 0; round < options.rounds; ++round) {
-    // Every other round backwards: nobody is always behind the same one.
+    // Every other round runs backwards, so that no variant always follows the same one.
     for (size_t i = 0; i < variants.size(); ++i) {
       const size_t at = round % 2 == 0 ? i : variants.size() - 1 - i;
       speeds[at].push_back(run(variants[at]));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention on the GPU: decode over cold KV, with the unified maximum and without, as a share of
-// the HBM bandwidth that a plain reading kernel reaches in the same process; prefill in TFLOP/s;
-// sparse decode with V on the GPU and in host memory, beside what copying all of V would take.
+// Measures attention on the GPU: decode over cold KV, with and without the unified maximum, as a
+// share of the HBM bandwidth that a plain reading kernel reaches in the same process; prefill in
+// TFLOP/s; sparse decode with V on the GPU and in host memory, compared with copying all of V.
 //
 //   gpu_attention_bench [--json FILE] [--quick] [--all-ways] [--prefill-only | --decode-only |
 //                        --topk-only]
@@ -53,8 +53,8 @@ class Buffer {
   std::byte* data_ = nullptr;
 };
 
-// Halves from `lowest` to almost four times that, of either sign, from a hash: no NaN, no
-// subnormals.
+// Fills with halves of either sign, from `lowest` to almost four times that, by a hash: there are
+// no NaNs and no subnormals.
 __global__ void fill_kernel(uint16_t* data, size_t count, unsigned seed, uint16_t lowest) {
   const size_t step = static_cast<size_t>(gridDim.x) * blockDim.x;
   for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
@@ -67,7 +67,7 @@ __global__ void fill_kernel(uint16_t* data, size_t count, unsigned seed, uint16_
   }
 }
 
-// Seconds per call, best of rounds; `call(i)` may rotate over data.
+// Returns the seconds per call in the best round. `call(i)` may rotate over data.
 template <class Call>
 double time_calls(int calls, const Call& call, bool graph = true) {
   cudaStream_t stream;
@@ -112,8 +112,8 @@ struct Heads {
   int heads, kv_heads, dim;
 };
 
-// `copies` batches of equal shape, whose KV is used in turn: what one leaves in L2 is gone when its
-// turn comes again.
+// `copies` batches of equal shape, whose KV is used in rotation: what one leaves in the L2 cache is
+// evicted before it is used again.
 class Batch {
  public:
   Batch(KvType type, Heads h, int sequences, int start, int rows, int copies,
@@ -133,7 +133,8 @@ class Batch {
         out_(q_.bytes()),
         ints_(static_cast<size_t>(3 * sequences) * 4),
         table_(static_cast<size_t>(blocks_) * 4) {
-    // Scales of quantized pages are among what is filled: small, so that scores stay in range.
+    // The fill covers the scales of quantized pages, too; they are small, so that scores stay in
+    // range.
     constexpr uint16_t kQuarter = 0x3400, kSmall = 0x1800;
     for (Buffer* b : {&k_, &v_, &q_}) {
       fill_kernel<<<132 * 8, 256>>>(reinterpret_cast<uint16_t*>(b->get()), b->bytes() / 2, 7,
@@ -169,7 +170,8 @@ class Batch {
     c.together = sequences_ * rows_;
     return c;
   }
-  // The same with V in `plane`, which is filled from here: but for the last page of each sequence.
+  // Returns the same call with V in host memory at `plane`, except for the last page of each
+  // sequence, which stays on the GPU.
   AttentionCall call_at_home(int i, const std::byte* plane, const Buffer& homes) const {
     AttentionCall c = call(i);
     c.kv.home_v = plane;
@@ -231,7 +233,8 @@ void bench_decode(double hbm, bool quick) {
           const Batch data(type, h, batch, context - 1, 1, copies);
           const int parts = attention_parts(context, 0);
           Buffer scratch(attention_decode_scratch_bytes(batch, h.heads, h.kv_heads, h.dim, parts));
-          // In turn, twice: what is measured first after memory was made is slower.
+          // Both are measured twice, alternately, because the first measurement after an allocation
+          // is slower.
           double seconds[2] = {1e9, 1e9};
           for (const bool unified : {true, false, true, false}) {
             UnifiedMax maximum;
@@ -264,8 +267,7 @@ void bench_decode(double hbm, bool quick) {
   }
 }
 
-// Ways to compute prefill that are measured beside each other; only Hopper's kernel tells them
-// apart.
+// Variants of prefill that are measured side by side; only Hopper's kernel distinguishes them.
 struct PrefillWay {
   const char* name;
   bool unified;
@@ -305,7 +307,7 @@ void bench_prefill(bool all_ways) {
       if (way.variant.other_rows && c.heads.dim != 64) continue;
       UnifiedMax maximum;
       maximum.enabled = way.unified;
-      // Clocks fall under load: all ways start from the same.
+      // Clocks fall under load, so there is a pause, and all variants start from the same clocks.
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
       const double seconds = time_calls(10, [&](int i, cudaStream_t stream) {
         attention_prefill(data.call(i), maximum, c.rows, {scratch.get(), scratch.bytes()}, stream,
@@ -329,7 +331,8 @@ void bench_prefill(bool all_ways) {
   }
 }
 
-// A tenth of the keys. The bus's own figure is one large copy of V, which is what moves without.
+// Attends to a tenth of the keys. For comparison, all of V is copied over the bus in one large
+// copy, which is what moves without sparse attention.
 void bench_topk() {
   std::printf("\n%7s %6s %8s | %10s %10s | %8s %7s | %10s %7s\n", "heads", "batch", "context",
               "on GPU us", "at home us", "rows MB", "GB/s", "copy us", "GB/s");

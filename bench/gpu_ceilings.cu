@@ -14,7 +14,8 @@
 namespace spillway::bench {
 namespace {
 
-// Every thread has eight 16-byte loads in flight; the sum is written only if it could matter.
+// Every thread has eight 16-byte loads in flight. The sum is written only in a case that never
+// occurs, so that the loads are not optimized away.
 __global__ void __launch_bounds__(256) read_kernel(const uint4* data, size_t count, uint32_t* out) {
   constexpr int kUnroll = 8;
   uint32_t sum = 0;
@@ -39,7 +40,7 @@ template <class T>
 __global__ void fill_kernel(T* data, size_t count, uint32_t seed, float deviation) {
   const size_t stride = size_t{gridDim.x} * blockDim.x;
   for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
-    // A sum of four uniform numbers is normal enough.
+    // A sum of four uniform numbers is close enough to a normal one.
     uint64_t h = (i + 1) * 0x9e3779b97f4a7c15ull + seed;
     h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
     h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
@@ -97,7 +98,7 @@ double hbm_read_bytes_per_s(size_t bytes) {
         read_kernel<<<blocks, 256>>>(static_cast<const uint4*>(data), bytes / 16,
                                      static_cast<uint32_t*>(data));
       });
-      // What does not fill the last round is left out.
+      // The bytes that do not fill a last round are not read and not counted.
       const size_t round = size_t{blocks} * 256 * 16 * 8;
       best = std::max(best, static_cast<double>(bytes / round * round) / s);
     }

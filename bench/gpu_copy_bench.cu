@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpu_copy_bench: pieces of pinned host memory to the GPU and back, three ways: by a kernel that
-// reads them, as one batch for the copy engine, and one call each. GB/s, and what a call costs the
-// thread that makes it; beside nothing, and beside a kernel that reads memory as fast as it can:
-// how much slower that one gets is what copies cost a step.
+// gpu_copy_bench: copies pieces of pinned host memory to the GPU and back in three ways: by a
+// kernel that reads them, as one batch for the copy engine, and with one call each. Prints GB/s and
+// what a call costs the calling thread, also beside a kernel that reads memory as fast as it can:
+// its slowdown is what copies cost a step.
 #include <cuda_runtime.h>
 #include <fmt/core.h>
 
@@ -23,13 +23,13 @@ using nlohmann::json;
 using spillway::CopyPiece;
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kTotal = size_t{256} << 20;  // of a measurement
+constexpr size_t kTotal = size_t{256} << 20;  // bytes of a measurement
 
 double seconds_since(Clock::time_point begun) {
   return std::chrono::duration<double>(Clock::now() - begun).count();
 }
 
-// As many blocks as there are multiprocessors, each with all of the memory it can read at once.
+// Reads memory as fast as the GPU can; launched with two full thread blocks per multiprocessor.
 __global__ void __launch_bounds__(1024) read_memory(const uint4* data, size_t words, uint4* out) {
   uint4 sum = {};
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < words;
@@ -109,7 +109,7 @@ int main(int argc, char** argv) {
       ways.to.clear();
       ways.from.clear();
       ways.sizes.clear();
-      // Every other piece of both, so that none go together.
+      // Only every other piece is used on both sides, so that no two are adjacent.
       for (size_t at = 0; at + bytes <= 2 * kTotal; at += 2 * bytes) {
         std::byte *const to = in ? device + at : host + at, *const from =
                                                                 in ? host + at : device + at;
@@ -129,7 +129,7 @@ int main(int argc, char** argv) {
           SPW_CUDA_CHECK(cudaStreamSynchronize(copies));
           best_s = std::min(best_s, seconds_since(from));
         }
-        // As long as the reading takes, and longer.
+        // Copies are queued so that they last longer than the reading.
         ways.run(way, copies);
         start_reading();
         for (int i = 0; i < 2; ++i) ways.run(way, copies);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A library to preload into any program that uses the GPU: when the program ends, it prints where
-// the GPU's time went, kernel by kernel, and the last kernels in their order.
+// A library to preload into any program that uses the GPU. When the program ends, it prints how the
+// GPU's time was spent, kernel by kernel, and the last kernels in their order.
 //
 //   KERNEL_TIMES=out.txt KERNEL_TIMES_LAST=4000
 //   LD_PRELOAD=build/release/bench/libgpu_kernel_times.so
 //       build/release/bin/spillway bench dummy:opt-6.7b --batch 32 --device cuda
 //
-// Launches that overlap are the reason for two sums: all of a kernel's time, and that in which no
+// Because launches overlap there are two sums: all of a kernel's time, and the part in which no
+// earlier kernel was still running.
 // kernel before it was still running.
 #include <cupti.h>
 #include <cxxabi.h>
@@ -38,7 +39,7 @@ struct Tracer {
   std::vector<Run> runs;
 };
 
-// Never destroyed: CUPTI calls back until the very end.
+// Never destroyed, because CUPTI calls back until the very end.
 Tracer& tracer() {
   static auto* const instance = new Tracer;
   return *instance;
@@ -49,7 +50,7 @@ size_t number_from(const char* variable, size_t otherwise) {
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
 
-// Without namespaces and arguments.
+// Returns a kernel's name without namespaces and arguments.
 std::string short_name(const std::string& mangled) {
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> demangled(
@@ -77,7 +78,7 @@ void CUPTIAPI take_buffer(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t v
   while (t.next_record(buffer, valid_bytes, &record) == CUPTI_SUCCESS) {
     if (record->kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) continue;
     const auto* k = reinterpret_cast<const CUpti_ActivityKernel9*>(record);
-    if (k->start == 0) continue;  // its times were lost
+    if (k->start == 0) continue;  // the times of this kernel were lost
     t.runs.push_back({k->start, k->end, k->name, k->gridX * k->gridY * k->gridZ,
                       k->blockX * k->blockY * k->blockZ});
   }
@@ -142,7 +143,7 @@ void report() {
 }
 
 __attribute__((constructor)) void start() {
-  unsetenv("LD_PRELOAD");  // not in programs that this one starts
+  unsetenv("LD_PRELOAD");  // programs that this one starts are not traced
   void* library = nullptr;
   const char* const named = std::getenv("KERNEL_TIMES_CUPTI");
   for (const char* name : {named, "libcupti.so", "libcupti.so.13", "libcupti.so.12"}) {
@@ -164,8 +165,7 @@ __attribute__((constructor)) void start() {
                  "gpu_kernel_times: no libcupti.so that works; name one in KERNEL_TIMES_CUPTI\n");
     return;
   }
-  // When the program exits, CUDA has shut down before report() runs: records are fetched until
-  // then.
+  // CUDA has shut down before report() runs at exit, so a thread fetches records until then.
   std::thread([] {
     for (;;) {
       std::this_thread::sleep_for(std::chrono::milliseconds(30));

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers of 16-bit weights on the GPU: every kind of kernel and variant on the shapes of
-// Llama-2-7B and OPT-6.7B, beside the best of cuBLASLt's eight proposals for the same product (one
-// product, where ours are two or three parts; without the activation of gated ones).
+// Measures linear layers of 16-bit weights on the GPU: every kind of kernel and variant on the
+// shapes of Llama-2-7B and OPT-6.7B, compared with the best of cuBLASLt's eight proposals for the
+// same product (as one product where ours has two or three parts, and without the activation of
+// gated layers).
 //
-// Weights rotate over more memory than the L2 cache holds; calls follow each other in a CUDA graph,
-// as in a decode step. Every figure is the best of several replays. Two ways to launch:
+// Weights rotate over more memory than the L2 cache holds, and calls follow each other in a CUDA
+// graph, as in a decode step. Every figure is the best of several replays. There are two ways to
+// launch:
 //
 //   alone     a call begins when the one before it has ended, as a kernel is measured by itself
-//   in steps  as steps of up to kOverlapTokens tokens launch them (OverlappingLaunches): a kernel's
-//             weights are on their way while the one before it finishes; every call still waits for
-//             the one before it, and reads and computes the same
+//   in steps  as steps of up to kOverlapTokens tokens launch them (OverlappingLaunches): a kernel
+//             loads weights while the one before it finishes; every call still waits for the one
+//             before it, and reads and computes the same
 //
-// cuBLASLt's kernels are not built to be launched so: both are compared with the same figure of
-// its. The first is fair to kernels, the second says what a step gains by kernels of our own.
+// cuBLASLt's kernels cannot overlap like this, so both ways are compared with the same figure of
+// cuBLASLt. The first comparison is fair to kernels; the second shows what a step gains from
+// kernels of our own.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -101,7 +104,7 @@ int64_t rows_of(const Shape& s) {
   return n;
 }
 
-// The call with the weights of rotation `index`.
+// Returns the call with copy `index` of the weights.
 LinearCall call_of(const Shape& s, int tokens, bool bf16, const Memory& m, size_t index) {
   const DType type = bf16 ? DType::kBF16 : DType::kF16;
   const DType out_type = s.epilogue == Epilogue::kAccumulate ? DType::kF32 : type;
@@ -123,7 +126,7 @@ LinearCall call_of(const Shape& s, int tokens, bool bf16, const Memory& m, size_
   return call;
 }
 
-// Seconds of one of `count` calls that follow each other.
+// Returns the seconds of one of `count` consecutive calls.
 double seconds_per_call(const Memory& m, int count, int replays, bool overlapping,
                         const std::function<void(size_t)>& call) {
   const OverlappingLaunches overlap(overlapping);
@@ -137,7 +140,7 @@ double seconds_per_call(const Memory& m, int count, int replays, bool overlappin
   SPW_CUDA_CHECK(cudaEventCreate(&begin));
   SPW_CUDA_CHECK(cudaEventCreate(&end));
   double best = std::numeric_limits<double>::max();
-  for (int i = 0; i <= replays; ++i) {  // the first warms up
+  for (int i = 0; i <= replays; ++i) {  // the first replay is a warm-up
     float ms = 0;
     SPW_CUDA_CHECK(cudaEventRecord(begin, m.stream));
     SPW_CUDA_CHECK(cudaGraphLaunch(executable, m.stream));
@@ -168,11 +171,11 @@ void keep_faster(Timing& best, const Timing& other) {
 
 std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
 
-// Our kernels, launched in one of the two ways.
+// The timings of our kernels for one of the two ways to launch.
 struct Ours {
-  Timing gemv, flat;  // the best of their variants
-  Timing library;     // cuBLASLt as the product calls it
-  Timing planned;     // what the product does when nothing was measured
+  Timing gemv, flat;  // the fastest of their variants
+  Timing library;     // cuBLASLt, called as the product calls it
+  Timing planned;     // what the product chooses if nothing was measured
   Timing best() const {
     Timing best = planned;
     for (const Timing& t : {gemv, flat, library}) keep_faster(best, t);
@@ -184,13 +187,13 @@ struct Context {
   Options options;
   GpuShape gpu;
   Memory memory;
-  std::unique_ptr<CublasLt> library;  // null: not there
-  bool overlap = false;               // whether this GPU's launches can
+  std::unique_ptr<CublasLt> library;  // null if the library is missing
+  bool overlap = false;               // whether this GPU supports overlapping launches
   double hbm = 0;
   nlohmann::json rows = nlohmann::json::array();
 };
 
-// Everything about one shape and number of tokens.
+// Measures one shape with one number of tokens.
 class Case {
  public:
   Case(Context& context, const Shape& shape, int tokens)
@@ -201,7 +204,7 @@ class Case {
   double bytes() const { return static_cast<double>(problem_.n * shape_.k) * 2; }
   bool overlaps_in_steps() const { return c_.overlap && tokens_ <= kOverlapTokens; }
 
-  // The best of the library's proposals.
+  // Returns the fastest of the library's proposals.
   Timing measure_peer() {
     Timing best;
     if (c_.library == nullptr) return best;
@@ -296,7 +299,7 @@ class Case {
     return best;
   }
 
-  // As CudaOps::multiply_plain() chooses.
+  // Chooses like CudaOps::multiply_plain().
   Timing planned(bool overlapping, const Timing& library) {
     const LinearKernel kernel = kernel_at(default_points(problem_, c_.library != nullptr), tokens_);
     if (kernel == LinearKernel::kGemv) {
@@ -319,7 +322,7 @@ class Case {
   int count_ = 0;
 };
 
-// Ratios to the library of all cases, for one way to launch.
+// Ratios to the library over all cases, for one way to launch.
 struct Ratios {
   double log_planned = 0, log_best = 0;
   int few = 0;
@@ -411,7 +414,7 @@ int main_of(const Options& o) {
       };
       const Ours alone = one.measure_ours(false);
       show("alone", alone, alone_ratios);
-      // Steps of more tokens launch as alone.
+      // Steps with more tokens do not overlap launches, so both ways are the same.
       Ours in_steps = alone;
       if (one.overlaps_in_steps()) in_steps = one.measure_ours(true);
       show("in steps", in_steps, step_ratios);

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers over quantized weights on the GPU, in the shapes of Llama-2-7B, with cold caches:
-// calls rotate over at least 512 MB of weights, as one CUDA graph, each call behind the other as in
-// a decode step. Prints time, GB/s and share of the read bandwidth that this process measures
+// Measures linear layers over quantized weights on the GPU, in the shapes of Llama-2-7B, with cold
+// caches: calls rotate over at least 512 MB of weights in one CUDA graph, one after another as in a
+// decode step. Prints time, GB/s and the share of the read bandwidth that the process measures
 // first.
 //
 //   gpu_quant_bench [--types q4_0,q4_k] [--tokens 1,8] [--shapes qkv,o,gate_up,down,head]
 //                   [--sweep | --sweep-all] [--step | --step-sweep] [--dequantize] [--json FILE]
-//                   [--kernel 1|2|3] [--stages S] [--blocks B] [--resident R] [--l2 SETS] [--next
-//                   N]
-//                   [--overlap]
+//                   [--kernel 1|2|3] [--stages S] [--blocks B] [--resident R] [--l2 SETS]
+//                   [--next N] [--overlap]
 //
-// --sweep also tries every launch shape and prints the best one (--sweep-all: all of them); --step
-// times all linear layers of a decode step (--step-sweep: with many launch shapes); --dequantize
-// expands matrices to F16. --kernel (1: slices, 2: few tokens, 3: wgmma) and the rest fix what
-// QuantLinearTuning leaves open; --overlap has kernels start beside the one before them.
+// --sweep also tries every launch shape and prints the best one (--sweep-all: all of them). --step
+// times all linear layers of a decode step (--step-sweep: with many launch shapes). --dequantize
+// expands matrices to F16. --kernel (1: slices, 2: few tokens, 3: wgmma) and the options after it
+// set fields of QuantLinearTuning. --overlap lets kernels start before the previous one has ended.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -47,7 +46,7 @@ class Timer {
     cudaEventDestroy(begin_);
     cudaEventDestroy(end_);
   }
-  // Seconds of fn's work in the stream.
+  // Returns the seconds of fn's work in the stream.
   template <class Fn>
   double operator()(cudaStream_t stream, Fn&& fn) {
     SPW_CUDA_CHECK(cudaEventRecord(begin_, stream));
@@ -94,8 +93,8 @@ struct Bench {
   double ceiling = 0;  // bytes per second
   std::FILE* json = nullptr;
   bool first_line = true;
-  QuantLinearTuning tuning;  // of what is not swept
-  bool sweep_all = false;    // prints all that is tried
+  QuantLinearTuning tuning;  // for what is not swept
+  bool sweep_all = false;    // print all that is tried
 
   void record(const std::string& fields) {
     if (json == nullptr) return;
@@ -103,8 +102,8 @@ struct Bench {
     first_line = false;
   }
 
-  // Packed random weights all over the buffer. What lies where does not matter: any group is as
-  // good as any other of its type, whatever K.
+  // Fills the buffer with packed random weights. They may lie anywhere: for any K, a group of rows
+  // is as good as any other of its type.
   void fill(DType type) {
     constexpr int64_t kCols = 4096, kGroups = 64;
     const int64_t bytes = kGroups * kGroupRows * row_bytes(type, kCols);
@@ -136,9 +135,9 @@ struct Bench {
     return call;
   }
 
-  // Seconds of what `enqueue` puts into the stream, as a graph, the best of some.
+  // Returns the seconds of the work that `enqueue` submits, run as a graph; the best of some runs.
   double time_graph(const std::function<void()>& enqueue) {
-    enqueue();  // kernels are loaded when first used
+    enqueue();  // kernels are loaded at their first use
     SPW_CUDA_CHECK(cudaStreamSynchronize(stream));
     SPW_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     enqueue();
@@ -156,7 +155,7 @@ struct Bench {
     return best;
   }
 
-  // Seconds of one call, cold.
+  // Returns the seconds of one call with cold caches.
   double time_call(const Shape& shape, DType type, int64_t tokens,
                    const QuantLinearTuning& tuning) {
     const int64_t bytes = shape_bytes(shape, type);
@@ -226,7 +225,7 @@ struct Bench {
                     rate / ceiling, best * 1e6));
   }
 
-  // Seconds and bytes of all linear layers of a decode step: 32 layers and the head.
+  // Returns the seconds and `bytes` of all linear layers of a decode step: 32 layers and the head.
   double time_step(DType type, int64_t tokens, const QuantLinearTuning& with, int64_t& bytes) {
     return time_graph([&] {
       bytes = 0;
@@ -366,7 +365,7 @@ int run(int argc, char** argv) {
     }
   }
   const OverlappingLaunches overlapping(overlap);
-  // A whole model of the largest type asked for, where that fits.
+  // The buffer holds a whole model of the largest requested type.
   int64_t params = 0;
   for (size_t s = 0; s < kShapes.size(); ++s) {
     int64_t rows = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What streaming costs the server: many clients get one piece each a step, as from an engine. The
-// bar: below 5% of the time for 256 streams.
+// Measures what streaming costs the server: many clients receive a piece in each step, as from an
+// engine. The goal is below 5% of the time for 256 streams.
 #include <arpa/inet.h>
 #include <benchmark/benchmark.h>
 #include <netinet/in.h>
@@ -37,8 +37,8 @@ double cpu_seconds(clockid_t clock) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// A process of its own, so that its time is not the server's: opens the streams and reads them to
-// their end.
+// Starts a process that opens the streams and reads them to their end. It is a process of its own,
+// so that its CPU time is not counted as the server's.
 pid_t start_clients(uint16_t port, int count) {
   const pid_t child = ::fork();
   if (child != 0) return child;
@@ -72,8 +72,8 @@ pid_t start_clients(uint16_t port, int count) {
   ::_exit(0);
 }
 
-// Steps of `step_us`, in each of which every stream gets a piece, all of them in one batch or each
-// by itself.
+// Runs steps of `step_us`. In each one every stream gets a piece, all in one batch or each by
+// itself.
 void stream_steps(benchmark::State& state) {
   const int count = static_cast<int>(state.range(0));
   const bool batched = state.range(1) != 0;
@@ -134,7 +134,7 @@ void stream_steps(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * count * static_cast<int64_t>(kPiece.size()));
 }
 
-// What the system itself takes: the same bytes, sent by a loop that does nothing else.
+// Measures what the system itself needs: the same bytes, sent by a loop that does nothing else.
 void plain_sends(benchmark::State& state) {
   const int count = static_cast<int>(state.range(0));
   const auto step = std::chrono::microseconds(state.range(1));
@@ -154,7 +154,7 @@ void plain_sends(benchmark::State& state) {
     const int on = 1;
     ::setsockopt(streams.back().get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   }
-  // In a chunk, as the server sends it.
+  // The piece is in a chunk, as the server sends it.
   const std::string piece = "b7\r\n" + kPiece + "\r\n";
   double sending = 0;
   auto next = std::chrono::steady_clock::now();
@@ -166,7 +166,7 @@ void plain_sends(benchmark::State& state) {
           ::send(stream.get(), piece.data(), piece.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
     sending += cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - start;
   }
-  // Unread requests would make this a reset; the clients take either.
+  // Because requests were not read, closing may reset the connections; the clients accept both.
   streams.clear();
   ::waitpid(clients, nullptr, 0);
   state.counters["send_us_per_piece"] =

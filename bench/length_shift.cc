@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How soon does a predictor of lengths know answers that become of another kind? As JSON;
-// length_shift.py runs it for the data that is there and prints a table.
+// Measures how soon a predictor of lengths adapts when answers change to another kind. Prints JSON;
+// length_shift.py runs it for the available data and prints a table.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -31,14 +31,14 @@ using nlohmann::json;
 using Examples = std::vector<LengthExample>;
 
 constexpr int kFolds = 5;
-constexpr size_t kRequests = 500;  // of the other kind
+constexpr size_t kRequests = 500;  // answers of the other kind
 constexpr double kMostTokens = 512;
 
 struct Arguments {
   std::string before, other, model, encoder;
 };
 
-// Prompts are asked for again and again here, and an encoder takes its time.
+// Caches embeddings, because the same prompts are embedded again and again and an encoder is slow.
 class RememberingEncoder final : public PromptEncoder {
  public:
   explicit RememberingEncoder(std::shared_ptr<const PromptEncoder> encoder)
@@ -79,7 +79,7 @@ void answer(OnlineTrainer& trainer, const Examples& examples, size_t count) {
   SPW_ASSERT(trainer.counts().dropped == 0);
 }
 
-// Which tests a predictor has right, over all parts.
+// Records which tests a predictor gets right, over all folds.
 class Score {
  public:
   void add(const OnlinePredictor& predictor, const Examples& tests) {
@@ -96,7 +96,7 @@ class Score {
            static_cast<double>(right_.size());
   }
   size_t tests() const { return right_.size(); }
-  // Of the difference between the two, of the same tests.
+  // Returns the standard error of the difference between two scores on the same tests.
   double standard_error(const Score& other) const {
     double sum = 0, squares = 0;
     const auto count = static_cast<double>(right_.size());
@@ -119,8 +119,8 @@ size_t majority_of(const Examples& examples, const LengthBuckets& buckets) {
   return static_cast<size_t>(std::ranges::max_element(counts) - counts.begin());
 }
 
-// Each part of the other kind is tested with what the other parts taught; where these have fewer
-// than 500 answers, they come again.
+// Tests each fold of the other kind with a predictor that learned from the other folds. If these
+// have fewer than 500 answers, the answers repeat.
 json shift(const Arguments& arguments) {
   const Tokenizer tokenizer(vocabulary_from_files(open_tokenizer(arguments.model)));
   const Examples before = read_length_data(arguments.before, tokenizer).examples;

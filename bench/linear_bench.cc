@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of every stored type, from one token (decode) over small batches to 512
-// (prefill). linear/... is the layout that the device packs weights into, rows/... the file's,
-// where that is another. Names can be filtered:
+// Measures matrix products of every stored type, from one token (decode) over small batches to 512
+// (prefill). linear/... uses the layout that the device packs weights into; rows/... uses the
+// file's, if that is different. Names can be filtered:
 //   linear_bench --threads 2 --benchmark_filter='linear/Q4_0/tinyllama.*/tokens:(1|512)/'
-// "of_read" of few tokens is the share of what the best read loop reaches on the same threads, of
-// medians.
-// --cold_mb M: copies of a matrix take that much (256), more than the caches hold. --variant
-// NAME:key=value,... (may be repeated; .../NAME) compares what is otherwise chosen:
+// For few tokens, "of_read" is the median rate as a share of the best read loop's median on the
+// same threads.
+// --cold_mb M: the copies of a matrix take this much memory (256), more than the caches hold.
+// --variant NAME:key=value,... (may be repeated; shown as .../NAME) changes what is otherwise
+// chosen:
 //   m1, m2        where the kernels for few and for many tokens take over (device/tuning.h)
 //   half          the number of tokens from which linear_half serves 16-bit rows
 //   depth, panels, chunk, direct, direct_depth, cut, xahead, ahead, sweep
@@ -52,7 +53,7 @@ Activations as_matrix(const Buffer& buffer, int64_t rows, int64_t cols) {
   return {DType::kF32, rows, cols, cols, buffer.data()};
 }
 
-// Copies of a matrix that are used in turn, so that its weights come from memory each time.
+// Copies of a matrix that are used in rotation, so that its weights come from memory each time.
 struct ColdMatrix {
   ColdMatrix(CpuDevice& device, DType type_, WeightLayout layout_, Shape shape_)
       : type(type_),
@@ -83,15 +84,15 @@ struct ColdMatrix {
   Buffer buffer;
 };
 
-// What a run changes of the choices that the device makes.
+// Changes to the choices that the device makes.
 struct Variant {
-  std::string name;  // "": nothing
+  std::string name;  // empty: no change
   InflectionPoints points = {.m1 = 0, .m2 = 0};
   int64_t half_from = 0;
   Bf16Kernels bf16 = {};
 };
 
-// "NAME:key=value,..."; nullopt where it is not that.
+// Parses "NAME:key=value,..."; returns nullopt for any other form.
 std::optional<Variant> try_parse_variant(const std::string& text) {
   const size_t colon = text.find(':');
   Variant variant{.name = text.substr(0, colon)};
@@ -137,7 +138,7 @@ std::optional<Variant> try_parse_variant(const std::string& text) {
 
 void run_linear(benchmark::State& state, CpuDevice& device, DType type, WeightLayout layout,
                 Shape shape, int64_t tokens, const Variant& variant) {
-  // Kept for the next number of tokens.
+  // The matrix is kept for the next number of tokens.
   static std::optional<ColdMatrix> matrix;
   if (!matrix || !matrix->is(type, layout, shape)) {
     matrix.reset();
@@ -195,13 +196,13 @@ void register_all(CpuDevice& device, const std::vector<Variant>& variants) {
                 ->Unit(benchmark::kMillisecond);
           }
         }
-        if (preferred == WeightLayout::kRows) break;  // there is no other
+        if (preferred == WeightLayout::kRows) break;  // both layouts are the same
       }
     }
   }
 }
 
-// Takes the next "name value" off the command line; nullopt where it is not given.
+// Takes the next "name value" off the command line; returns nullopt if it is not given.
 std::optional<std::string> try_take(const char* name, int& argc, char** argv) {
   for (int i = 1; i + 1 < argc; ++i) {
     if (std::strcmp(argv[i], name) != 0) continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The value in the middle; of an even number the larger of the two.
+// Computes the median; of an even number of values the larger of the two in the middle.
 #pragma once
 
 #include <algorithm>

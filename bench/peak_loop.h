@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops that find out how many operations per second an instruction can do: one per
-// instruction, in objects compiled with the flags it needs. Plain types only, for their sake.
+// Declares the loops that measure how many operations per second an instruction can do. There is
+// one per instruction, in an object compiled with the flags it needs, and so only plain types are
+// used.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +9,14 @@
 namespace spillway {
 
 struct PeakLoop {
-  const char* name;      // of the instruction
-  const char* operands;  // "int8", "f16", ...: what it multiplies
+  const char* name;      // name of the instruction
+  const char* operands;  // the operand type: "int8", "f16", ...
   double ops_per_round;  // a multiplication and an addition count as two
   void (*run)(int64_t rounds);
 };
 
-// Defined for the instruction sets of the architecture that is compiled for; to be run only where
-// the processor has them (cpu/features.h).
+// The loops are defined for the instruction sets of the target architecture. Run one only if the
+// processor has the instruction (cpu/features.h).
 extern const PeakLoop kNeonLoop;        // f32 fmla
 extern const PeakLoop kFp16Loop;        // f16 fmla
 extern const PeakLoop kFp16FmlLoop;     // fmlal

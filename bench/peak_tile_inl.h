@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The body of a peak loop: a tile of sums in registers, operands loaded anew at each step as a
-// matrix product would. (With operands that stay the same some cores run at half their rate.)
+// Implements the body of a peak loop: a tile of sums in registers, with operands loaded in each
+// step as in a matrix product. (With constant operands some cores run at half their rate.)
 // Everything here is static: each object has its own copy, compiled with its own flags.
 #pragma once
 
@@ -15,8 +15,8 @@ constexpr double tile_ops(int rows, int cols, int ops_per_instruction) {
   return static_cast<double>(rows * cols * ops_per_instruction * kTileSteps);
 }
 
-// Ordinary numbers, whether read as int8, f16, bf16 or f32 (denormal ones can be slow): left
-// operands change sign from step to step, so that sums stay small.
+// Fills with ordinary numbers, whether read as int8, f16, bf16 or f32 (denormal ones can be slow).
+// Left operands change sign from step to step, so that sums stay small.
 inline void fill_operands(unsigned char* out, int left_bytes, int right_bytes) {
   for (int step = 0; step < kTileSteps; ++step) {
     for (int i = 0; i < left_bytes + right_bytes; i += 2, out += 2) {
@@ -26,8 +26,8 @@ inline void fill_operands(unsigned char* out, int left_bytes, int right_bytes) {
   }
 }
 
-// `load(bytes)` gives a vector of operands, `multiply_add(sum, a, b)` is the instruction, kBytes
-// the size of a vector.
+// `load(bytes)` returns a vector of operands, `multiply_add(sum, a, b)` is the instruction, and
+// kBytes is the size of a vector.
 template <int kRows, int kCols, int kBytes, class Sum, class Load, class MultiplyAdd>
 inline void run_tile(int64_t rounds, Sum zero, Load load, MultiplyAdd multiply_add) {
   constexpr int kStepBytes = (kRows + kCols) * kBytes;
@@ -41,7 +41,7 @@ inline void run_tile(int64_t rounds, Sum zero, Load load, MultiplyAdd multiply_a
   }
   for (int64_t round = 0; round < rounds; ++round) {
     const unsigned char* at = operands;
-    asm volatile("" : "+r"(at) : : "memory");  // as if the operands had changed
+    asm volatile("" : "+r"(at) : : "memory");  // the compiler must assume that the operands changed
     for (int step = 0; step < kTileSteps; ++step, at += kStepBytes) {
       decltype(load(at)) a[kRows], b[kCols];
 #pragma GCC unroll 8
@@ -61,7 +61,7 @@ inline void run_tile(int64_t rounds, Sum zero, Load load, MultiplyAdd multiply_a
 #pragma GCC unroll 8
     for (int j = 0; j < kCols; ++j) seen[i * kCols + j] = sums[i][j];
   }
-  asm volatile("" : : "r"(seen) : "memory");  // as if somebody looked at the sums
+  asm volatile("" : : "r"(seen) : "memory");  // the sums must count as used
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What layers whose KV takes turns bring (Pie, 5): one run of requests that KV memory limits, on a
-// host that plays an accelerator with a GH200's ratio of link to memory. Prints one JSON object.
-// bench/pie_figures.py says which runs there are, keeps what they print, and draws it.
+// Measures what layer swapping brings (Pie, section 5): one run of requests that are limited by KV
+// memory, on a host that emulates an accelerator with a GH200's ratio of link to memory bandwidth.
+// Prints one JSON object. bench/pie_figures.py defines the runs, keeps their output, and draws it.
 //
 // Scheduler, engine, cache, copies and controller are the product's. Time is the accelerator's own
-// (cpu/emulated_clock.h), so that a run is the same on every machine, however busy; with
-// --real-time ops sleep as long as they are said to take, and all that the host does counts.
+// (cpu/emulated_clock.h), so that a run is the same on every machine, however busy. With
+// --real-time, ops sleep for their emulated time, and all work of the host counts, too.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -37,7 +37,7 @@ struct Options {
   int spare = kSpareBuffers;
   int layer_us = 600;
   double kv_gb_per_s = 6.6;
-  double link_share = 0.1;  // of that: 419 GB/s beside 4 TB/s
+  double link_share = 0.1;  // link rate as a share of that: 419 GB/s beside 4 TB/s
   int max_sequences = 256;
 };
 
@@ -117,7 +117,7 @@ class Bench {
             .pass_until = [emulated](double at_s) { emulated->pass_until(at_s); }};
   }
 
-  // Others have half of the bus in every other quarter of the time.
+  // Simulates other users that take half of the bus in every other quarter of the time.
   void disturb(double counted_s) {
     const int quarter = static_cast<int>(4 * counted_s / options_.load.seconds);
     accelerator_.set_link_share(options_.disturbed && quarter % 2 == 1 ? 0.5 : 1);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// pin_strategies: a linear layer whose weights are in host memory that is not all pinned, shared by
-// CPU and link in the ways of HeteGen's figure 5. Prints a line per way: what a layer takes, and
-// how fast both were meanwhile.
-//   a  copied from where it lies, by the driver
-//   b  each part pinned before its copy, and let go after it
-//   c  copied to pinned staging memory by threads of its own, while the part before is on the link
-//   d  all of it pinned once, as spillway does where the system allows it
+// pin_strategies: measures a linear layer whose weights are in host memory that is not all pinned,
+// shared by CPU and link in the ways of HeteGen's figure 5. Prints for each way the time of a
+// layer, and the rates of CPU and link meanwhile.
+//   a  copied by the driver from pageable memory
+//   b  each part pinned before its copy and unpinned after it
+//   c  copied to pinned staging memory by extra threads, while the part before is on the link
+//   d  all pinned once, as spillway does if the system allows it
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -35,8 +35,8 @@ using nlohmann::json;
 struct Options {
   int64_t rows = 20480, cols = 5120;  // the first matrix of OPT-13B's MLP
   double cpu_share = 0.65;
-  int layers = 8;   // copies, taken in turn
-  int repeat = 40;  // layers of a measurement
+  int layers = 8;   // copies of the layer, used in rotation
+  int repeat = 40;  // number of layers in a measurement
   int copiers = 4;  // threads that fill staging memory
   std::string device = "cuda";
   bool as_json = false;
@@ -124,7 +124,8 @@ class Strategies {
     return static_cast<size_t>(2 * (options_.rows - cut_) * options_.cols);
   }
 
-  // The CPU's rows on a thread of their own, the others by `bring`; both are waited for.
+  // Computes the CPU's rows on a thread of their own while `bring` transfers the others, and waits
+  // for both.
   void layer(int i, const std::function<void(int)>& bring) {
     std::jthread on_cpu([&] {
       const auto start = Clock::now();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compressing weights while they load, one core: plain rows to groups of 4 bits, and packing those.
-// Bytes are those of the plain weights.
+// Measures compressing weights while they load, on one core: plain rows to groups of 4 bits, and
+// packing these. Bytes are those of the plain weights.
 #include <benchmark/benchmark.h>
 
 #include <vector>

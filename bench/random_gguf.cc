@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// random_gguf: writes a GGUF file of a known model's shape, or of one given by numbers, with random
-// weights. Any engine that reads GGUF loads it; its speed is that of the real model.
+// random_gguf: writes a GGUF file with random weights in the shape of a known model, or in one
+// given by numbers. Any engine that reads GGUF can load it and runs at the speed of the real model.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -23,7 +23,7 @@ struct Options {
   bool tied = false, quiet = false;
 };
 
-// A known shape with some numbers replaced, or a shape of numbers alone.
+// Returns a known shape with some numbers replaced, or a shape made only of numbers.
 TransformerShape make_spec(const Options& options) {
   TransformerShape spec;
   if (!options.model.empty()) {

@@ -23,8 +23,8 @@ namespace {
 
 constexpr int kSpecialPieces = 3, kBytePieces = 256;
 
-// Piece `index` of all strings over 27 letters, shorter ones first: pieces are distinct, and each
-// is two others joined, as SentencePiece merges expect.
+// Returns piece `index` of all strings over 27 letters, in order of length. Pieces are distinct,
+// and each is two other pieces joined, as SentencePiece merges require.
 std::string made_up_piece(int64_t index) {
   constexpr const char* kLetters[] = {"\u2581", "a", "b", "c", "d", "e", "f", "g", "h",
                                       "i",      "j", "k", "l", "m", "n", "o", "p", "q",
@@ -74,7 +74,7 @@ void add_metadata(GgufWriter& file, const TransformerShape& shape) {
   copy_gguf_metadata(keys, file);
 }
 
-// Llama 3.1 and later: scaled frequencies are stored as divisors of the plain ones.
+// Llama 3.1 and later store scaled frequencies as divisors of the plain ones.
 void add_rope_divisors(GgufWriter& file, const TransformerShape& shape) {
   const auto plain = base_inverse_frequencies(shape.rope);
   std::vector<float> divisors;
@@ -87,7 +87,8 @@ void add_rope_divisors(GgufWriter& file, const TransformerShape& shape) {
                   std::as_bytes(std::span(divisors)));
 }
 
-// Any range of a tensor's bytes: pieces of whole blocks, each laid out from a place of its own.
+// Fills any range of a tensor's bytes. They consist of pieces of whole blocks, each taken from its
+// own place in the pattern.
 void fill_bytes(const RandomPattern& pattern, DType type, uint64_t tensor, uint64_t offset,
                 std::span<std::byte> out) {
   constexpr int64_t kPieceBlocks = 1024;
@@ -104,7 +105,7 @@ void fill_bytes(const RandomPattern& pattern, DType type, uint64_t tensor, uint6
   }
 }
 
-// One pattern per type and spread, shared by all tensors that have them.
+// Keeps one pattern per type and deviation, shared by all tensors that have both.
 class Patterns {
  public:
   std::shared_ptr<const RandomPattern> get(DType type, int64_t fan_in) {
@@ -162,7 +163,7 @@ GgufWriter random_model(const TransformerShape& shape, const RandomMix& mix,
     total += static_cast<uint64_t>(slot.rows * row_bytes(mix.of(slot, shape), slot.cols));
   }
   const auto done = std::make_shared<uint64_t>(0);
-  const auto names = kLlamaFamily.names(ModelFiles{});  // of GGUF files
+  const auto names = kLlamaFamily.names(ModelFiles{});  // the names in GGUF files
   Patterns patterns;
   for (size_t i = 0; i < slots.size(); ++i) {
     const WeightSlot& slot = slots[i];

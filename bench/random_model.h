@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GGUF files of any shape and type with weights nobody trained, for measuring this engine and
-// others on the same bytes.
+// Makes GGUF files of any shape and type with random weights, for measuring this engine and others
+// on the same bytes.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,23 @@
 
 namespace spillway {
 
-// Which type each matrix is stored in. "q4_0" is all Q4_0; "q4_k_m" and "q5_k_m" give some matrices
-// more bits, the way files of that name are made by llama.cpp.
+// Chooses the type of each matrix. "q4_0" is all Q4_0; "q4_k_m" and "q5_k_m" give some matrices
+// more bits, as in files of that name made by llama.cpp.
 struct RandomMix {
   DType main = DType::kF16;
   bool more_bits_for_some = false;
 
-  // The type of one matrix. Where its rows are no whole number of main blocks, a type of blocks of
-  // 32 with about as many bits; where that does not fit either, F16.
+  // Returns the type of one matrix. If its rows are not whole blocks of the main type, it is a type
+  // with about as many bits in blocks of 32, or F16 if that does not fit either.
   DType of(const WeightSlot& slot, const TransformerShape& shape) const;
 };
-// Any DType, q4_k_m or q5_k_m; case does not matter.
+// Accepts the name of any DType, q4_k_m or q5_k_m, in any case.
 [[nodiscard]] std::optional<RandomMix> try_random_mix(std::string_view name);
 
-// What to write: weights whose spread keeps activations at the same scale from layer to layer,
-// norms of ones, and a made-up SentencePiece vocabulary of the spec's size. The same arguments give
-// the same bytes. Weights come into being while writing, a few MiB at a time; `progress` is told
-// the bytes done and the total. Throws kUnsupported for families other than llama.
+// Returns a writer for a model: weights whose deviation keeps activations at the same scale from
+// layer to layer, norms of ones, and an invented SentencePiece vocabulary of the spec's size. The
+// same arguments give the same bytes. Weights are made while writing, a few MiB at a time;
+// `progress` gets the bytes done and the total. Throws kUnsupported for families other than llama.
 GgufWriter random_model(const TransformerShape& shape, const RandomMix& mix,
                         std::function<void(uint64_t done, uint64_t total)> progress = {});
 

@@ -42,7 +42,7 @@ TransformerShape tiny_spec(int64_t hidden = 256) {
 std::vector<std::string> all_types() {
   std::vector<std::string> names{"q4_k_m", "q5_k_m"};
   for (const DType type : kAllDTypes) {
-    if (type != DType::kG4) names.emplace_back(dtype_name(type));  // in memory only
+    if (type != DType::kG4) names.emplace_back(dtype_name(type));  // G4 exists in memory only
   }
   return names;
 }
@@ -72,7 +72,7 @@ TEST_P(RandomModelTest, LoadsAndGivesFiniteLogitsThatFollowTheTokens) {
     differences += std::abs(double{logits.f32(1)[i]} - logits.f32(0)[i]);
   }
   const double deviation = std::sqrt(squares / 301);
-  EXPECT_GT(deviation, 0.2);  // weights of 0.7 / sqrt(fan in) on a normalized row give 0.7
+  EXPECT_GT(deviation, 0.2);  // weights of 0.7 / sqrt(fan in) on normalized rows give 0.7
   EXPECT_LT(deviation, 2);
   EXPECT_GT(differences / 301, 0.05);
 }
@@ -140,7 +140,7 @@ TEST(RandomModelFileTest, WritesTheSameBytesInOneGoAndInParts) {
   const TempFolder folder;
   TransformerShape spec = tiny_spec();
   spec.layers = 1;
-  spec.vocab_size = 40000;  // tensors larger than a part, whose ends fall inside blocks
+  spec.vocab_size = 40000;  // makes tensors larger than a part, whose ends fall inside blocks
   uint64_t seen = 0, total = 0;
   random_model(spec, {DType::kQ4_0}, [&](uint64_t done, uint64_t all) {
     EXPECT_GT(done, seen);
@@ -165,7 +165,7 @@ TEST(RandomModelFileTest, VocabularyTokenizesAndComesBack) {
   const Tokenizer& tokenizer = loaded->require_tokenizer();
   const std::string text = "once upon a time: \u00e9t\u00e9";
   const auto ids = tokenizer.encode(text);
-  EXPECT_LT(ids.size(), text.size());  // pieces of several letters were found
+  EXPECT_LT(ids.size(), text.size());  // some pieces must have several letters
   EXPECT_EQ(tokenizer.decode(ids), text);
 }
 

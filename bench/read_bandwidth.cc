@@ -26,7 +26,7 @@ uint64_t read_streams(const std::byte* data, size_t bytes, int prefetch_bytes) {
     for (int s = 0; s < kStreams; ++s) {
       const std::byte* from = data + static_cast<size_t>(s) * stream_bytes + at;
       if constexpr (kPrefetch) {
-        // Beyond the end of the buffer too: prefetching never faults.
+        // This may go past the end of the buffer, because prefetching never faults.
         __builtin_prefetch(from + prefetch_bytes);
         __builtin_prefetch(from + prefetch_bytes + sizeof(Line));
       }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes a model with F16 matrices: as they are, or rounded to 4-bit groups of 64 along the input
-// or the output dimension. What grouping_perplexity.py compares.
+// Writes a model with F16 matrices, either unchanged or rounded to 4-bit groups of 64 along the
+// input or the output dimension. grouping_perplexity.py compares these models.
 //
 //   round_to_groups IN.gguf OUT.gguf plain|input|output
 #include <fmt/core.h>
@@ -26,7 +26,8 @@ namespace {
 
 constexpr int64_t kGroup = 64;
 
-// `count` <= 64 values, `stride` apart. Fewer than 64 (a dimension's last group) are one group too.
+// Rounds `count` <= 64 values that are `stride` apart. Fewer than 64 (the last group of a
+// dimension) are a group, too.
 void round_group(float* values, int64_t count, int64_t stride) {
   float group[kGroup];
   for (int64_t i = 0; i < kGroup; ++i) group[i] = values[std::min(i, count - 1) * stride];
@@ -56,7 +57,7 @@ void convert(const std::string& in, const std::string& out, const std::string& m
             "mode '{}'; give plain, input or output", mode);
   const ModelFiles files = open_model(in);
   const Model model = describe_model(files);
-  std::set<std::pair<int32_t, uint64_t>> multiplied;  // tensors, by where they lie
+  std::set<std::pair<int32_t, uint64_t>> multiplied;  // matrices, by file and offset
   for (const BoundWeight& weight : model.weights) {
     if (model.is_multiplied(weight.slot))
       multiplied.emplace(weight.extent->file, weight.extent->offset);
@@ -71,7 +72,7 @@ void convert(const std::string& in, const std::string& out, const std::string& m
     dequantize_reference(tensor.dtype, stored.data(), values.data(), tensor.elements());
     const bool matrix = tensor.shape.size() > 1;
     if (matrix) {
-      // Rounded from what the F16 model has, as loading would.
+      // Values are rounded to F16 before, as they are when an F16 model is loaded.
       stored.resize(values.size() * 2);
       quantize_reference(DType::kF16, values.data(), stored.data(), tensor.elements());
       dequantize_reference(DType::kF16, stored.data(), values.data(), tensor.elements());

@@ -26,9 +26,9 @@ int PacedAdmission::max_sequences() const {
   return std::clamp(static_cast<int>(limit_), 1, inner_->max_sequences());
 }
 
-// The limit falls at once in proportion to a step that is too slow. It rises in large steps while
-// there is time to spare, then in small ones, and only where it is what holds the batch back.
-// Running sequences stay and their KV grows, so the limit keeps away from the edge.
+// Lowers the limit immediately, in proportion, after a step that was too slow. Raises it in large
+// steps while there is time to spare, then in small ones, and only if it limits the batch. Running
+// sequences stay and their KV grows, so the limit keeps some distance from the allowed time.
 void PacedAdmission::stepped(int sequences, double seconds) {
   constexpr double kNearly = 0.9, kStepUp = 1.0 / 64;
   constexpr double kFast = 0.6, kLargeStepUp = 0.25;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Policies that S3 is measured with and the product does without: decreasing first fit, and a pace.
+// Policies that S3 uses and the product does not have: decreasing first fit, and a limit on the
+// token rate.
 #pragma once
 
 #include <cstdint>

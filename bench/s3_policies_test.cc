@@ -22,7 +22,7 @@ TEST(LongestPredictedFirstTest, LongOnesGoFirstButNotBeforeThoseThatCameLongAgo)
 TEST(PacedAdmissionTest, HasAsManySequencesAsKeepTheReadersPace) {
   PacedAdmission admission(
       std::make_unique<PlannedAdmission>(AdmissionPolicy{.max_sequences = 1000}), 0.1);
-  // A step takes a millisecond for each.
+  // A step takes a millisecond for each sequence.
   int running = 1000;
   for (int i = 0; i < 200; ++i) {
     running = std::min(admission.max_sequences(), 1000);
@@ -30,7 +30,7 @@ TEST(PacedAdmissionTest, HasAsManySequencesAsKeepTheReadersPace) {
   }
   EXPECT_GE(running, 85);
   EXPECT_LE(running, 107);
-  // However slow it is, one may always run.
+  // One sequence may always run, however slow it is.
   for (int i = 0; i < 100; ++i) admission.stepped(1, 5);
   EXPECT_EQ(admission.max_sequences(), 1);
 }

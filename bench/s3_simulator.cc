@@ -29,8 +29,8 @@ double PaperMachine::kv_tokens(const PaperModel& model) const {
   return usable / model.kv_bytes();
 }
 
-// A pipeline of G GPUs has G parts of the batch in flight: each goes through all weights, and the
-// attention of G parts runs at once (S3, section 4.2).
+// A pipeline of G GPUs has G parts of the batch in flight. Each part needs all weights, and the
+// attention of the G parts runs in parallel (S3, section 4.2).
 double PaperMachine::step_s(const PaperModel& model, int64_t sequences, int64_t kv_tokens,
                             int64_t prompt_tokens) const {
   const double speed = bytes_per_s * bandwidth_share;
@@ -70,7 +70,7 @@ class Simulation {
                 "a request of the trace is larger than all memory");
       if (plan.chunks.empty() && plan.preempted.empty()) {
         SPW_ASSERT(next_ < trace_.size());
-        now_ = std::max(now_, trace_[next_].arrival_s);  // nobody is there
+        now_ = std::max(now_, trace_[next_].arrival_s);  // idle until the next arrival
         continue;
       }
       pass_time(plan);
@@ -124,7 +124,7 @@ class Simulation {
       if (chunk.tokens == 1 && generated_[i] > 0) {
         ++sequences;
       } else if (generated_[i] > 0 && policy_.swaps) {
-        moved += 2 * known;  // there and back
+        moved += 2 * known;  // to the host and back
         ++sequences;
       } else {
         (generated_[i] > 0 ? again : prompts) += chunk.tokens;
@@ -133,7 +133,7 @@ class Simulation {
     const double step = machine_.step_s(model_, sequences, kv, prompts);
     const double computing = machine_.step_s(model_, sequences, kv, prompts + again) - step;
     result_.recomputed_tokens += again;
-    // By what is known of each sequence, not by what the allocator says.
+    // These follow from the length of each sequence, not from the allocator's counters.
     result_.most_sequences =
         std::max(result_.most_sequences, static_cast<int64_t>(plan.chunks.size()));
     result_.most_memory_share =
@@ -151,7 +151,7 @@ class Simulation {
     if (paced_ != nullptr) paced_->stepped(static_cast<int>(sequences), step);
   }
 
-  // Whether it has ended.
+  // Returns whether the sequence has ended.
   bool accept(const ScheduledChunk& chunk) {
     if (!chunk.last) return false;
     const auto i = static_cast<size_t>(chunk.id);
@@ -183,7 +183,7 @@ class Simulation {
   const PaperMachine& machine_;
   const Policy& policy_;
   const std::vector<TraceRequest>& trace_;
-  PacedAdmission* paced_ = nullptr;  // the scheduler's
+  PacedAdmission* paced_ = nullptr;  // owned by the scheduler
   BlockAllocator allocator_;
   Scheduler scheduler_;
   std::vector<int32_t> generated_;

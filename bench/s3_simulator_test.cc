@@ -20,7 +20,8 @@ PaperModel small_model() {
   return {.name = "small", .parameters = 1e9, .layers = 10, .width = 1000};
 }
 
-// With KV memory for so many tokens, and half a block, so that rounding takes none of it.
+// Returns a machine with KV memory for this many tokens, plus half a block so that rounding takes
+// none of it.
 PaperMachine machine_for(int64_t kv_tokens) {
   const PaperModel model = small_model();
   PaperMachine machine;
@@ -30,7 +31,8 @@ PaperMachine machine_for(int64_t kv_tokens) {
   return machine;
 }
 
-// Answers of very different lengths, each predicted wrongly by up to `error` times its length.
+// Makes answers of very different lengths, each predicted wrongly by up to `error` times its
+// length.
 std::vector<TraceRequest> mixed_trace(double error) {
   std::mt19937 random(3);
   const auto share = [&random] { return static_cast<double>(random() % 1000) / 1000; };
@@ -98,7 +100,7 @@ TEST(S3SimulatorTest, EveryPolicyGeneratesAllTokensWithinMemory) {
   }
 }
 
-// Else nothing of the above would say anything about memory.
+// If paging did not fill memory, the tests above would say nothing about memory.
 TEST(S3SimulatorTest, PagingFillsMemoryAndPaysForIt) {
   const std::vector<TraceRequest> trace = predicted_as(mixed_trace(0), 0);
   const SimulationResult result = simulate(2000, {}, trace);
@@ -117,8 +119,8 @@ TEST(S3SimulatorTest, WhoseLengthIsKnownIsNeverPreempted) {
     EXPECT_EQ(sum.extensions, 0);
     EXPECT_EQ(sum.recomputed_tokens, 0);
     EXPECT_EQ(sum.penalty_s, 0);
-    // The peak takes last blocks for half full, as they are on average: with few sequences one of
-    // hundreds may find none.
+    // The peak assumes that last blocks are half full, as they are on average. With few sequences,
+    // one of hundreds may then find no free block.
     policy.room = Room::kPeak;
     const SimulationResult peak = simulate(2000, policy, mixed_trace(0));
     EXPECT_LE(peak.preemptions, peak.requests / 100);
@@ -152,7 +154,7 @@ TEST(S3SimulatorTest, MoreSequencesFitByTheirPeakThanByTheirSum) {
   EXPECT_LT(peak.generation_s, sum.generation_s);
 }
 
-// One after the other: a long answer, behind which ten short ones wait, or which waits for these.
+// Requests run one at a time: a long answer before ten short ones, or after them.
 TEST(S3SimulatorTest, TheShortestFirstWaitLess) {
   std::vector<TraceRequest> trace = {{.prompt = 8, .answer = 500, .predicted = 500}};
   for (int i = 0; i < 10; ++i) trace.push_back({.prompt = 8, .answer = 10, .predicted = 10});
@@ -163,12 +165,13 @@ TEST(S3SimulatorTest, TheShortestFirstWaitLess) {
   EXPECT_EQ(first_come.most_sequences, 1);
   EXPECT_EQ(shortest.iterations, first_come.iterations);
   EXPECT_NEAR(shortest.generation_s, first_come.generation_s, 1e-9);
-  // In steps: 500, 510 and so on to 600 are 550 in the mean; 10 to 100 and 600 are 104.5.
+  // In steps, the means are 550 (of 500, 510, ... 600) and 104.5 (of 10 to 100 and 600).
   EXPECT_NEAR(first_come.mean_latency_s / shortest.mean_latency_s, 550 / 104.5, 0.2);
 }
 
-// Both have two blocks when both need a third, and there are four: the younger gives way with 16
-// tokens of its prompt and 17 of its answer, and comes back when the older has ended.
+// Both requests have two blocks when both need a third, and there are four. The younger is
+// preempted with 16 tokens of its prompt and 17 of its answer, and is resumed when the older has
+// ended.
 TEST(S3SimulatorTest, WhatIsComputedAgainIsCounted) {
   static_assert(kKvBlockTokens == 16);
   const std::vector<TraceRequest> trace(2, {.prompt = 16, .answer = 32});
@@ -188,7 +191,7 @@ TEST(S3SimulatorTest, ThePaceLimitsHowManyAreAtWork) {
   const std::vector<TraceRequest> trace = mixed_trace(0);
   Policy policy{.room = Room::kPeak};
   const SimulationResult all = simulate(20'000, policy, trace);
-  // Ten layers take 0.134 ms a sequence: so many seconds are 20 sequences and the weights.
+  // Ten layers take 0.134 ms a sequence; token_s is the time of 20 sequences and the weights.
   policy.token_s = machine_for(20'000).step_s(small_model(), 20, 0, 0);
   const SimulationResult paced = simulate(20'000, policy, trace);
   EXPECT_GT(all.most_sequences, 40);
@@ -203,7 +206,7 @@ TEST(S3SimulatorTest, RequestsWaitUntilTheyCome) {
                                      {.prompt = 8, .answer = 10, .predicted = 10}};
   trace[1].arrival_s = 100;
   const SimulationResult result = simulate(kWholeContext, {}, trace);
-  EXPECT_EQ(result.iterations, 20);  // never together
+  EXPECT_EQ(result.iterations, 20);  // they never run together
   EXPECT_EQ(result.most_sequences, 1);
   EXPECT_NEAR(result.mean_latency_s, result.generation_s / 2, 1e-9);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What S3's evaluation shows (tables 2, 3, 4 and 5, figures 1, 4d, 5 and 6), with Spillway's
-// scheduler and predictor and a model of the paper's machine, as JSON. s3_tables.py prints it
-// beside the paper's figures.
+// Computes what S3's evaluation shows (tables 2, 3, 4 and 5, figures 1, 4d, 5 and 6), with
+// Spillway's scheduler and predictor and a model of the paper's machine, as JSON. s3_tables.py
+// prints it beside the paper's figures.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -29,25 +29,25 @@ namespace {
 using nlohmann::json;
 
 constexpr int kFolds = 5;
-constexpr int32_t kMostTokens = 2048;      // of a sequence (S3, section 2.2)
+constexpr int32_t kMostTokens = 2048;      // limit of a sequence (S3, section 2.2)
 constexpr int64_t kPaperTokens = 558'700;  // table 3: batch size times iterations
 constexpr int kFigure1Tokens = 60;
 
 struct Arguments {
   std::string data, model;
-  std::string arrivals;  // a trace's file; none: at random
+  std::string arrivals;  // file of a trace; empty: random arrivals
   double quantile = kReservedQuantile;
-  uint32_t seed = 4;         // of the order in which requests come
-  size_t first_arrival = 0;  // of the trace
+  uint32_t seed = 4;         // for the order of arrival
+  size_t first_arrival = 0;  // index in the trace
   bool serial_attention = true;
 };
 
-// A request with what each predictor says of its answer.
+// A request with what each predictor says about its answer.
 struct Request {
   int32_t prompt = 1, answer = 1;
-  int64_t paper = 0;    // the end of the bucket of 2048 / 10 that is likeliest
-  int64_t ngram = 0;    // a quantile, buckets of equal frequency
-  int64_t running = 0;  // the same of what looks at no prompt
+  int64_t paper = 0;    // the end of the likeliest of ten equal buckets up to 2048
+  int64_t ngram = 0;    // a quantile, with buckets of equal frequency
+  int64_t running = 0;  // the same, from a predictor that ignores the prompt
 };
 
 std::vector<Request> predicted_requests(const Arguments& arguments, PredictorScore& score) {
@@ -81,7 +81,7 @@ std::vector<Request> predicted_requests(const Arguments& arguments, PredictorSco
   return requests;
 }
 
-// As many requests as have the paper's number of tokens, in any order.
+// Repeats the requests until they have the paper's number of tokens, and shuffles them.
 std::vector<Request> repeated(const std::vector<Request>& requests, uint32_t seed) {
   std::vector<Request> all;
   int64_t tokens = 0;
@@ -94,7 +94,7 @@ std::vector<Request> repeated(const std::vector<Request>& requests, uint32_t see
   return all;
 }
 
-// A way to serve, and what it takes an answer for.
+// A way to serve, and the length of answer that it assumes.
 struct System {
   std::string name;
   Policy policy;
@@ -157,7 +157,7 @@ json serve_all(const PaperModel& model, const PaperMachine& machine,
   return results;
 }
 
-// Latency and throughput of batches of sequences that have 60 tokens in the end.
+// Computes latency and throughput by batch size, for sequences that reach 60 tokens.
 json figure1(const PaperModel& model, const PaperMachine& machine) {
   json curve = json::array();
   const double tokens = machine.kv_tokens(model);
@@ -177,8 +177,8 @@ json figure1(const PaperModel& model, const PaperMachine& machine) {
   return {{"vanilla_batch", vanilla}, {"exact_batch", exact}, {"curve", curve}};
 }
 
-// When requests came, in seconds since the first: the times of an Azure trace (a day and a time in
-// the first column, below a line of names).
+// Returns arrival times in seconds since the first, from an Azure trace (day and time in the first
+// column, below a header line).
 std::vector<double> trace_times(const std::string& path, size_t first_arrival) {
   std::ifstream file(path);
   std::string line;
@@ -200,7 +200,7 @@ std::vector<double> trace_times(const std::string& path, size_t first_arrival) {
   return times;
 }
 
-// Arrivals that keep it busy for 80% of the time that all of them take together.
+// Sets arrivals at a rate of 80% of the capacity.
 void set_arrivals(std::vector<TraceRequest>& trace, double capacity_s,
                   const std::vector<double>& times) {
   const double span = capacity_s / 0.8;
@@ -211,7 +211,7 @@ void set_arrivals(std::vector<TraceRequest>& trace, double capacity_s,
   for (size_t i = 0; i < trace.size(); ++i) {
     if (times.empty()) {
       trace[i].arrival_s = at += gap(random);
-    } else {  // again from the start, where the trace has fewer
+    } else {  // repeats the trace if it has fewer
       const auto round = static_cast<double>(i / (last + 1));
       const double share = times[i % (last + 1)] / times[last] + round;
       trace[i].arrival_s =
@@ -220,7 +220,7 @@ void set_arrivals(std::vector<TraceRequest>& trace, double capacity_s,
   }
 }
 
-// Who goes first, where so many run at once?
+// Compares orders of admission when only `slots` requests run together.
 json shortest_first(const PaperModel& model, const PaperMachine& machine,
                     const std::vector<Request>& requests, int slots,
                     const std::vector<double>& times) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step costs before anything is computed, with 256 requests that run and 10,000 that wait.
-// The bar is 500 us.
+// Measures the cost of a step before anything is computed, with 256 running and 10,000 waiting
+// requests. The goal is 500 us.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -25,11 +25,12 @@ constexpr int kWaiting = 10'000;
 constexpr size_t kPromptBlocks = 128;
 constexpr int32_t kPrompt = kPromptBlocks * kKvBlockTokens + 8;
 
-// As an engine's: the keys of a prompt's blocks are looked for one after the other, and behind
-// them those of every beginning of a block.
+// Searches like an engine's prefix cache: the keys of a prompt's blocks one after another, and
+// after them the key of every possible beginning of the next block.
 class OnePrompt : public PrefixSource {
  public:
-  // So many blocks of it are there; the others are coming, or nobody computes them.
+  // The first `computed` blocks are cached. The others are being computed if `is_coming`, else not
+  // at all.
   OnePrompt(BlockAllocator& allocator, size_t computed, bool is_coming)
       : allocator_(allocator), is_coming_(is_coming) {
     for (size_t i = 0; i < kPromptBlocks; ++i) {
@@ -64,14 +65,14 @@ class OnePrompt : public PrefixSource {
 struct Setting {
   int32_t blocks = 1 << 16;
   int max_sequences = kRunning;
-  int ending = 0;  // in each step, and as many come
-  // Of what requests begin with, blocks that are there; none: nobody looks.
+  int ending = 0;  // requests that end in each step, and as many that arrive
+  // Blocks of the prompts' common prefix that are cached; if unset, prefixes are not looked up.
   std::optional<size_t> computed = {};
-  bool is_coming = false;  // the rest of it
-  bool predicted = false;  // who begins is whose predicted answer has room
+  bool is_coming = false;  // the rest of the prefix is being computed
+  bool predicted = false;  // admits a request if its predicted answer has room
 };
 
-// Plans and applies steps, and tells the scheduler what an engine would.
+// Plans and applies steps, and reports to the scheduler what an engine would.
 void steps(benchmark::State& state, const Setting& setting) {
   BlockAllocator allocator(setting.blocks);
   const OnePrompt prompt(allocator, setting.computed.value_or(0), setting.is_coming);
@@ -93,7 +94,7 @@ void steps(benchmark::State& state, const Setting& setting) {
                    .client = next_id % 100,
                    .scored = scored});
   };
-  // Those that run are as short as there is room for, and never look for others' blocks.
+  // The running requests are short, so that there is room for all, and never use cached prefixes.
   for (int i = 0; i < kRunning; ++i) add(100, /*scored=*/true);
   const auto step = [&] {
     StepPlan plan = scheduler.prepare();
@@ -120,20 +121,20 @@ void steps(benchmark::State& state, const Setting& setting) {
 }
 
 void decode(benchmark::State& state) { steps(state, {}); }
-// Prompts are computed.
+// The prompts of new requests are computed.
 void some_end_and_begin(benchmark::State& state) { steps(state, {.ending = 16}); }
-// The prompt is there.
+// The prompts of new requests are cached.
 void some_begin_with_a_prefix(benchmark::State& state) {
   steps(state, {.ending = 16, .computed = kPromptBlocks});
 }
-// Room for those that run, as they grow, and little else.
+// There is room for the running requests, as they grow, and little else.
 constexpr int32_t kFewBlocks = kRunning * 20 + 2 * static_cast<int32_t>(kPromptBlocks);
-// The queue's head finds half of its prompt in each step, but no room for the rest.
+// The first request of the queue finds half of its prompt in each step, but no room for the rest.
 void the_head_has_no_room(benchmark::State& state) {
   steps(state,
         {.blocks = kFewBlocks, .max_sequences = 2 * kRunning, .computed = kPromptBlocks / 2});
 }
-// Somebody computes the last blocks of what all begin with: many are looked at, and pass.
+// A request computes the last blocks of the common prefix: many others are looked at and must wait.
 void all_wait_for_a_prefix(benchmark::State& state) {
   steps(state, {.blocks = kFewBlocks,
                 .max_sequences = 2 * kRunning,
@@ -141,12 +142,12 @@ void all_wait_for_a_prefix(benchmark::State& state) {
                 .is_coming = true});
 }
 
-// Many are looked at, and the forecast has room for none of them.
+// Many requests are looked at, and the forecast has room for none of them.
 void no_prediction_fits(benchmark::State& state) {
   steps(state, {.blocks = kFewBlocks, .max_sequences = 2 * kRunning, .predicted = true});
 }
 
-constexpr int kSteps = 200;  // each makes sequences longer
+constexpr int kSteps = 200;  // every step makes sequences longer
 BENCHMARK(decode)->Iterations(kSteps)->Unit(benchmark::kMicrosecond);
 BENCHMARK(some_end_and_begin)->Iterations(kSteps)->Unit(benchmark::kMicrosecond);
 BENCHMARK(some_begin_with_a_prefix)->Iterations(kSteps)->Unit(benchmark::kMicrosecond);

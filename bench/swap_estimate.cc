@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far the estimate of a step with swapped layers (plan/step_prices.h, plan/simulate.h) is from
-// what a host that plays an accelerator then takes, for several numbers of swapped layers and rates
-// of the link. Prints one JSON object; exit code 1 where an estimate is off by more than --bar.
+// Compares the estimated time of a step with swapped layers (plan/step_prices.h, plan/simulate.h)
+// with the time on a host that emulates an accelerator, for several numbers of swapped layers and
+// link rates. Prints one JSON object; the exit code is 1 if an estimate is off by more than --bar.
 //
-// The machine is known but for what a layer takes beside its KV, which is that of steps without
-// swapped layers: whatever they add is the estimate's. Time is the accelerator's own
-// (cpu/emulated_clock.h); with --real-time it is this machine's, and all that the host does counts.
+// All of the machine is known except the time of a layer besides its KV, which is taken from steps
+// without swapped layers; what swapping adds is the estimate's. Time is the accelerator's own
+// (cpu/emulated_clock.h). With --real-time it is this machine's, and all work of the host counts.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
@@ -37,8 +37,8 @@ struct Options {
   std::vector<int> swapped = {6, 12, 24, 40};
   std::vector<double> link_shares = {0.02, 0.05, 0.1, 0.3};  // of the rate at which KV is read
   int sequences = 32;
-  int context = 256;  // tokens of each before the steps that count
-  int steps = 12;     // that count
+  int context = 256;  // tokens of each sequence before the measured steps
+  int steps = 12;     // measured steps
   int layer_us = 600;
   double kv_gb_per_s = 6.6;
   double bar = 0.15;
@@ -66,7 +66,7 @@ Model small_model() {
   return model;
 }
 
-// One way to run steps.
+// One configuration of steps.
 struct Cell {
   int swapped = 0;
   double link_share = 1;
@@ -118,13 +118,13 @@ class Bench {
 
  private:
   struct Measured {
-    double seconds = 0, stalled_s = 0;  // of a step
+    double seconds = 0, stalled_s = 0;  // per step
   };
 
   int64_t blocks_each() const {
     return blocks_for_tokens(options_.context + kKvBlockTokens + kWarmUp + options_.steps);
   }
-  // Sequences are anywhere in their last block, as those of a server are.
+  // Sequences end anywhere in their last block, as on a server.
   int start_of(int sequence) const { return options_.context + sequence % kKvBlockTokens; }
   double keys() const {
     double all = 0;
@@ -158,7 +158,7 @@ class Bench {
       return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
           .count();
     };
-    // What the blocks hold does not matter to the time: no prompt is computed.
+    // The contents of the blocks do not affect the time, so no prompt is computed.
     std::vector<std::vector<BlockId>> tables;
     for (int i = 0; i < options_.sequences; ++i)
       tables.push_back(kv.blocks_in_order(i * blocks_each(), blocks_each()));
@@ -183,7 +183,7 @@ class Bench {
   double estimate(const Cell& cell, double launch_s) const {
     const double kv_rate = options_.kv_gb_per_s * 1e9;
     Hardware hardware;
-    // What is small here is as good as free.
+    // Costs that are negligible here are made almost zero.
     hardware.gpu = Processor{.memory_bytes = uint64_t{1} << 34,
                              .read_bytes_per_s = 1e15,
                              .flop_per_s = 1e18,
@@ -209,7 +209,7 @@ class Bench {
                             layout, {.sequences = options_.sequences, .keys = keys()});
     return simulate_step(prices).seconds;
   }
-  // What an op takes, so that steps without swapped layers last as long as they do.
+  // Returns the time of an op with which steps without swapped layers take as long as measured.
   double launch_seconds(const Cell& resident, double measured_s) const {
     const double none = estimate(resident, 0);
     return (measured_s - none) / (estimate(resident, 1) - none);

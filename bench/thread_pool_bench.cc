@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fork and join costs, by the number of threads: what fork_work() (cpu/parallel.h) stands
-// for.
+// Measures the cost of a fork and join by the number of threads, from which fork_work()
+// (cpu/parallel.h) follows.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
@@ -22,8 +22,8 @@ void empty_fork(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations());
 }
 
-// The work that parallel_if_large counts: multiply-adds on floats in the first-level cache. Where
-// `forked` becomes the faster of the two, the threshold should be.
+// Does the kind of work that parallel_if_large() counts: multiply-adds on floats in the first-level
+// cache. The threshold should be where `forked` becomes the faster of the two.
 void small_work(benchmark::State& state) {
   const bool forked = state.range(2) != 0;
   ThreadPool pool(static_cast<int>(state.range(0)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that all do the same at once, each exactly once: what a machine can do at most is
-// measured with them. (ThreadPool deals work to whoever has time.)
+// Threads that all do the same work at the same time, each exactly once, for measuring what a
+// machine can do at most. (ThreadPool gives work to any thread that is free.)
 #pragma once
 
 #include <barrier>
@@ -13,10 +13,10 @@
 
 namespace spillway {
 
-// The caller is worker 0. One run() at a time.
+// The caller is worker 0. Only one run() may be active at a time.
 class WorkerTeam {
  public:
-  // 0 = as many as this process may use.
+  // 0 means as many as this process may use.
   explicit WorkerTeam(int threads)
       : threads_(threads > 0 ? threads : available_threads()), start_(threads_), end_(threads_) {
     for (int worker = 1; worker < threads_; ++worker) {
@@ -40,7 +40,7 @@ class WorkerTeam {
 
   int threads() const { return threads_; }
 
-  // fn(worker) for every worker, at the same time. It must not throw.
+  // Calls fn(worker) on every worker at the same time. fn must not throw.
   void run(std::function<void(int)> fn) {
     work_ = std::move(fn);
     start_.arrive_and_wait();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What direct file I/O asks of offsets, lengths and memory.
+// The alignment that direct file I/O requires of offsets, lengths and memory.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace spillway {
 
-// Offsets, addresses and lengths of direct I/O are multiples of this.
+// Offsets, addresses and lengths of direct I/O must be multiples of this.
 inline constexpr size_t kDirectAlignment = 4096;
 
 constexpr uint64_t align_down(uint64_t bytes) { return bytes & ~uint64_t{kDirectAlignment - 1}; }
@@ -22,8 +22,8 @@ inline bool is_aligned(const std::byte* data) {
   return reinterpret_cast<uintptr_t>(data) % kDirectAlignment == 0;
 }
 
-// What of some memory direct I/O can use: from its first aligned byte on. Whoever takes memory for
-// that takes kDirectAlignment more.
+// Direct I/O can use memory only from its first aligned byte on, so allocate kDirectAlignment bytes
+// more than it needs.
 inline std::byte* first_aligned(std::byte* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
   return data + (align_up(address) - address);
@@ -33,7 +33,7 @@ inline std::span<std::byte> aligned_part(std::byte* data, size_t bytes) {
   return {first, bytes - static_cast<size_t>(first - data)};
 }
 
-// Memory that direct I/O can use, not charged to anyone: for tests, tools and small staging.
+// Memory for direct I/O that is not charged to a purpose: for tests, tools and small staging.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;

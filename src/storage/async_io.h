@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asynchronous file I/O: many reads and writes on their way at once, through io_uring or, where
-// that is not allowed, through threads.
+// Asynchronous file I/O: many reads and writes in flight, through io_uring or, where that is not
+// allowed, through threads.
 #pragma once
 
 #include <array>
@@ -25,8 +25,8 @@ struct IoRequest;   // io_pieces.h
 class PieceQueue;   // io_pieces.h
 class PieceRunner;  // io_pieces.h
 
-// One read or write on its way. Move-only. Its file and memory must stay as they are until it is
-// done, so declare it after them: the destructor waits too, and drops the error.
+// A read or write in flight. Move-only. Its file and memory must stay unchanged until it is done,
+// so declare it after them: the destructor waits, too, and ignores an error.
 class IoTicket {
  public:
   IoTicket() = default;
@@ -39,58 +39,59 @@ class IoTicket {
 
   // Whether there is something to wait for; false after wait().
   bool pending() const { return request_ != nullptr; }
-  // Never blocks; true also where it failed.
+  // Never blocks. A failed transfer is done, too.
   bool is_done() const;
-  // Blocks until done. Throws what went wrong: kIo naming path and offset; kCancelled where the
-  // queue was destroyed first. Does nothing a second time.
+  // Blocks until done. Throws the error of the transfer: kIo naming path and offset, or kCancelled
+  // if the queue was destroyed first. A second call does nothing.
   void wait();
 
  private:
   std::shared_ptr<IoRequest> request_;
 };
 
-// Waits for all, then throws the first error there was.
+// Waits for all tickets, then throws the first error, if any.
 void wait_all(std::span<IoTicket> tickets);
 
-// An extent on its way: `bytes` are valid once the ticket is done.
+// A read of an extent in flight: `bytes` are valid once the ticket is done.
 struct ExtentRead {
   IoTicket ticket;
   std::span<const std::byte> bytes;
 };
 
 struct IoQueueOptions {
-  int depth = 32;                        // a user's pieces with the system at once: reads, writes
-  size_t piece_bytes = size_t{1} << 20;  // requests are cut into these; a multiple of
-                                         // kDirectAlignment
-  int threads = 16;                      // of a user, where there are threads; at most `depth`
-  IoBackend backend = IoBackend::kAuto;  // kUring: throws kUnsupported where it is not allowed
+  int depth = 32;                        // pieces of one user in flight, of reads and of writes
+  size_t piece_bytes = size_t{1} << 20;  // requests are split into pieces of this size, a multiple
+                                         // of kDirectAlignment
+  int threads = 16;                      // for each user where threads are used; at most `depth`
+  IoBackend backend = IoBackend::kAuto;  // kUring throws kUnsupported where it is not allowed
 };
 
-// The way to the disk, one for an engine: who makes the devices makes it, and everybody who reads
-// or writes beside the compute has a reference to it. It outlives them.
+// Carries all reads and writes of one engine to the disk. The code that makes the devices also
+// makes the queue; everything that reads or writes files beside the compute refers to it, and it
+// outlives them.
 //
-// Who submits: anybody, from any thread. Today that is who loads (weights that are written to a
-// file, or read from one of the plan before), the thread of WeightStream, and for KV and
-// activations the step's own thread and those of the device's streams. No call here waits for the
-// disk but drain().
+// Submitting: any thread may submit. Today these are the threads that load weights (some are
+// written to a file, or read from the file of the previous plan), the thread of WeightStream, and
+// for KV and activations the step's own thread and those of the device's streams. No call here
+// waits for the disk except drain().
 //
-// Who waits: each for its own tickets. Only the queue's own threads take answers from the system,
-// and each ends the request that it belongs to: no waiting thread can take, or be held up by,
-// another's. Everything moves while the callers compute.
+// Waiting: each caller waits for its own tickets. Only the queue's threads take completions from
+// the system, and each of them completes the request it belongs to, so no waiting thread can take,
+// or be delayed by, another one's. Transfers go on while the callers compute.
 //
-// What comes next: a user (IoUser) has its reads begun in the order in which they come, and its
-// writes, each apart: what a layer needs next does not wait behind what another leaves. Users take
-// turns, a piece each, and each has up to `depth` pieces (or `threads`) with the system whatever
-// others have there. So one that reads a whole layer ahead, or from a slow disk, keeps no other
-// from its own, as if each had a ring of its own. All this is decided in one place,
-// PieceQueue::next_locked(): who is to prefer one user to another does it there.
+// Order: the reads of a user (IoUser) start in the order of submission, and so do its writes, in a
+// queue of their own: what a layer needs next does not wait behind what another layer writes. Users
+// are served round-robin, one piece each, and each may have up to `depth` pieces (or `threads`) in
+// flight, whatever the others have. A user that reads a whole layer ahead, or from a slow disk,
+// therefore delays no other user, as if each had a ring of its own. PieceQueue::next_locked()
+// decides all of this; a priority among users would be added there.
 //
-// Pieces of several requests are on their way together and end in any order: wait for a write
-// before reading what it wrote. Short transfers and interruptions are continued; a file system that
-// refuses direct I/O gets buffered.
+// Pieces of several requests are in flight together and complete in any order, so wait for a write
+// before reading what it wrote. Short transfers and interruptions are continued, and where a file
+// system refuses direct I/O, buffered I/O takes over.
 //
-// Thread-safe. Its threads are made for the first who needs them, so one that nobody uses costs
-// nothing. Destroying it waits for what the system has and cancels the rest.
+// Thread-safe. The threads of a user are created with its first request, so an unused queue costs
+// nothing. The destructor waits for transfers that have started and cancels the rest.
 class IoQueue {
  public:
   explicit IoQueue(const IoQueueOptions& options = {});
@@ -98,8 +99,8 @@ class IoQueue {
   IoQueue(const IoQueue&) = delete;
   IoQueue& operator=(const IoQueue&) = delete;
 
-  // Offset, address and length are multiples of kDirectAlignment. A file that ends inside the
-  // buffer is an error unless at least `needed` bytes came.
+  // Offset, address and length must be multiples of kDirectAlignment. If the file ends inside the
+  // buffer, that is an error unless at least `needed` bytes were read.
   IoTicket read(const IoFile& file, uint64_t offset, std::span<std::byte> buffer, size_t needed,
                 IoCallback on_done = {});
   IoTicket read(const IoFile& file, uint64_t offset, std::span<std::byte> buffer,
@@ -109,33 +110,33 @@ class IoQueue {
   IoTicket write(const IoFile& file, uint64_t offset, std::span<const std::byte> bytes,
                  IoCallback on_done = {});
 
-  // Reads [offset, offset + bytes) of the file, anywhere, into `buffer`, which is aligned; there
-  // they lie at the place that their offset has in a block. Exactly
-  // align_up(offset + bytes) - align_down(offset) of them are used.
+  // Reads [offset, offset + bytes) of the file, at any offset, into `buffer`, which is aligned.
+  // Whole blocks are read, so the bytes begin at offset % kDirectAlignment in the buffer. Exactly
+  // align_up(offset + bytes) - align_down(offset) bytes of it are used.
   ExtentRead read_extent(const IoFile& file, uint64_t offset, uint64_t bytes,
                          std::span<std::byte> buffer, IoCallback on_done = {});
 
-  // Blocks until nothing of anybody's is on its way; errors stay with their tickets.
+  // Blocks until no request of any user is in flight; errors stay with their tickets.
   void drain();
 
-  IoBackend backend() const;  // kUring or kThreads, of reads
+  IoBackend backend() const;  // the backend of reads: kUring or kThreads
   const IoQueueOptions& options() const { return options_; }
-  // Of all users' requests that ended well, since the beginning.
+  // Count the bytes of all users' successful requests so far.
   uint64_t bytes_read() const;
   uint64_t bytes_written() const;
 
  private:
-  // One direction: what waits, and the threads that carry it.
+  // One direction, reads or writes: its waiting requests, and the threads that carry them.
   struct Lane {
     IoBackend backend = IoBackend::kAuto;
     std::unique_ptr<PieceQueue> pieces;
     std::unique_ptr<PieceRunner> runner;
-    std::array<std::atomic<bool>, kIoUserCount> served = {};  // users it has threads for
+    std::array<std::atomic<bool>, kIoUserCount> served = {};  // users that have threads
   };
-  // With threads for that user; made where they are missing.
+  // Returns `lane`, with threads for that user; creates them if they are missing.
   Lane& lane_for(Lane& lane, IoUser user) const;
   void make(Lane& lane) const;
-  PieceQueue* pieces_of(const Lane& lane) const;  // null: it was never used
+  PieceQueue* pieces_of(const Lane& lane) const;  // nullptr if it was never used
   IoTicket submit(Lane& lane, std::shared_ptr<IoRequest> request);
 
   IoQueueOptions options_;

@@ -49,7 +49,7 @@ class AsyncIoTest : public ::testing::TestWithParam<IoBackend> {
   }
   ~AsyncIoTest() override { disarm_faults(); }
 
-  // Small pieces, so that small files have many.
+  // Uses small pieces, so that small files are split into many.
   IoQueueOptions small_pieces() const {
     return {.depth = 4, .piece_bytes = 2 * kBlock, .threads = 3, .backend = GetParam()};
   }
@@ -103,7 +103,7 @@ TEST_P(AsyncIoTest, NamesPathAndOffsetWhereAFileEnds) {
               AllOf(HasSubstr("short_one"), HasSubstr("at byte 12388"), HasSubstr("ends")));
   EXPECT_THAT(error_of([&] { queue.read(file, 16 * kBlock, buffer.span()).wait(); }),
               AllOf(HasSubstr("short_one"), HasSubstr("at byte 65536")));
-  // What is there is enough when no more is needed.
+  // A file that ends early is no error if the needed bytes were read.
   queue.read(file, 0, buffer.span().first(4 * kBlock), 3 * kBlock + 100).wait();
   EXPECT_THAT(
       error_of([&] { queue.read_extent(file, 3 * kBlock + 50, 51, buffer.span()).ticket.wait(); }),
@@ -161,7 +161,8 @@ TEST_P(AsyncIoTest, SeveralThreadsShareIt) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Each thread waits for its own tickets only, while all users read and write.
+// Each thread must get its own bytes although it waits only for its own tickets while all users
+// read and write.
 TEST_P(AsyncIoTest, UsersOnManyThreadsGetTheirOwnBytes) {
   IoQueue queue(small_pieces());
   std::vector<std::thread> threads;
@@ -217,7 +218,7 @@ TEST_P(AsyncIoTest, DrainWaitsForAll) {
   EXPECT_TRUE(a.is_done() && b.is_done());
 }
 
-// R8: every call in turn, each kind of trouble.
+// Injects every kind of fault into every call in turn.
 TEST_P(AsyncIoTest, EveryReadAndWriteSurvivesEveryFault) {
   constexpr size_t kBytes = 11 * kBlock;  // 6 pieces
   const auto content = random_bytes(kBytes, 10);
@@ -278,7 +279,7 @@ TEST_P(AsyncIoTest, GoesThroughThePageCacheWhereDirectIoIsRefused) {
   const auto path = folder_.write("f", content);
   IoQueue queue(small_pieces());
   AlignedBuffer buffer(10 * kBlock);
-  for (const char* point : {"io.direct", "io.read"}) {  // at once, or at the first transfers
+  for (const char* point : {"io.direct", "io.read"}) {  // refused at open, or later
     arm_fault(point, 1, FaultKind::kEinval);
     const IoFile file(path);
     auto read = queue.read_extent(file, 0, content.size(), buffer.span());
@@ -307,7 +308,7 @@ TEST(IoQueueTest, TakesThreadsWhereIoUringIsRefused) {
 }
 
 TEST(IoQueueTest, CostsNothingWhereNobodyUsesIt) {
-  arm_fault("io.uring_setup", 1'000'000, FaultKind::kEio);  // counts
+  arm_fault("io.uring_setup", 1'000'000, FaultKind::kEio);  // never fires; counts calls
   {
     IoQueue queue;
     queue.drain();
@@ -317,7 +318,7 @@ TEST(IoQueueTest, CostsNothingWhereNobodyUsesIt) {
   disarm_faults();
 }
 
-// Callbacks that do not return stand for a slow disk: they hold all threads of their user.
+// Callbacks that do not return stand for a slow disk: they occupy all threads of their user.
 TEST(IoQueueTest, AUserWhoseDiskHangsHoldsUpNoOther) {
   const TempFolder folder;
   const auto content = random_bytes(8 * kBlock, 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads fields one after the other from a source, never past its end.
+// Reads fields one after another from a source, never past its end.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace spillway {
 
-// Buffers a window of the source. Every read is checked against the source's size before anything
-// is allocated; errors are kInvalidArgument and name source, context, field and offset. Not
+// Buffers a part of the source. Every read is checked against the source's size before memory is
+// allocated for it. Errors are kInvalidArgument and name source, context, field and offset. Not
 // thread-safe.
 class ByteCursor {
  public:
@@ -25,10 +25,10 @@ class ByteCursor {
   uint64_t position() const { return position_; }
   uint64_t remaining() const { return source_.size() - position_; }
   const ByteSource& source() const { return source_; }
-  // What is being read, for messages: "tensor 7". Names in it must be printable.
+  // Sets what is being read, for messages: "tensor 7". Names in it must be printable.
   void set_context(std::string context) { context_ = std::move(context); }
 
-  // A little-endian number.
+  // Reads a little-endian number.
   template <class T>
   requires std::is_arithmetic_v<T> T read(std::string_view field) {
     std::byte raw[sizeof(T)];
@@ -38,16 +38,16 @@ class ByteCursor {
     return value;
   }
   void read_bytes(std::span<std::byte> out, std::string_view field);
-  // A 64-bit length, then that many bytes.
+  // Reads a 64-bit length, then that many bytes.
   std::string read_string(std::string_view field, uint64_t max_bytes);
-  // The length alone, checked against the bytes that remain.
+  // Reads only the length, and checks it against the bytes that remain.
   uint64_t read_string_length(std::string_view field, uint64_t max_bytes);
   // Throws unless `bytes` remain.
   void require(uint64_t bytes, std::string_view field) const;
   void skip(uint64_t bytes, std::string_view field);
   void seek(uint64_t position);
 
-  // "model.gguf: tensor 7: " or "model.gguf: "
+  // Returns the start of a message: "model.gguf: tensor 7: " or "model.gguf: ".
   std::string prefix() const;
 
  private:

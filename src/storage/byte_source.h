@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes at offsets: what the readers parse, be it a file or memory.
+// The interface through which the readers parse bytes, from a file or from memory.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ namespace spillway {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // For messages: one printable line, usually the file name.
+  // Returns one printable line for messages, usually the file name.
   virtual const std::string& label() const = 0;
   virtual uint64_t size() const = 0;
-  // Fills `out` from `offset`; throws kIo where the range is not inside [0, size()).
+  // Fills `out` from `offset`; throws kIo if the range is not inside [0, size()).
   virtual void read_exact(uint64_t offset, std::span<std::byte> out) const = 0;
 };
 
-// Views memory that outlives it. For tests and fuzzing.
+// A source that views memory, which must outlive it. For tests and fuzzing.
 class MemorySource final : public ByteSource {
  public:
   MemorySource(std::string label, std::span<const std::byte> bytes)

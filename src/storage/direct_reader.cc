@@ -14,7 +14,7 @@
 
 namespace spillway {
 
-// A file opened twice: through the page cache, and past it where that works.
+// A file opened twice: through the page cache, and directly where that works.
 class DirectReader::OpenFile {
  public:
   explicit OpenFile(const std::filesystem::path& path)
@@ -25,8 +25,8 @@ class DirectReader::OpenFile {
   const File& file() const { return file_; }
   bool direct_works() const { return direct_works_.load(std::memory_order_relaxed); }
 
-  // Reads whole blocks from an aligned offset into aligned memory. Returns false where fewer than
-  // `needed` bytes came without an error: direct reads do not work here.
+  // Reads whole blocks from an aligned offset into aligned memory. Returns false if fewer than
+  // `needed` bytes came without an error, which means that direct reads do not work here.
   bool try_read_blocks(uint64_t offset, std::span<std::byte> out, uint64_t needed) const {
     SPW_ASSERT(offset % kDirectAlignment == 0 && out.size() % kDirectAlignment == 0 &&
                is_aligned(out.data()));
@@ -40,7 +40,7 @@ class DirectReader::OpenFile {
       }
       if (n <= 0) break;
       done += static_cast<uint64_t>(n);
-      if (done % kDirectAlignment != 0) break;  // the file's last block, or an odd short read
+      if (done % kDirectAlignment != 0) break;  // the file's last block, or a short read
     }
     if (done >= needed) return true;
     direct_works_.store(false, std::memory_order_relaxed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads extents of files into memory past the page cache.
+// Reads extents of files into memory without the page cache.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace spillway {
 
-// Holds the files open; thread-safe, so that several threads have a read each in flight. Where the
-// file system refuses direct reads (tmpfs), buffered ones take over.
+// Holds the files open. Thread-safe, so that several threads can each have a read in flight. Where
+// the file system refuses direct reads (tmpfs), buffered reads take over.
 class DirectReader {
  public:
   explicit DirectReader(std::span<const std::filesystem::path> paths);
@@ -23,14 +23,15 @@ class DirectReader {
   DirectReader(const DirectReader&) = delete;
   DirectReader& operator=(const DirectReader&) = delete;
 
-  // What read() needs for an extent of `bytes`: the blocks around it are read with it.
+  // Returns the buffer size that read() needs for an extent of `bytes`; whole blocks are read.
   static size_t buffer_bytes(uint64_t bytes);
 
-  // The bytes of `extent`, which are then in `buffer` (aligned to kDirectAlignment) at the place
-  // that their offset has in a block. Throws kIo, naming path and offset, and kInvalidArgument.
+  // Reads `extent` into `buffer` (aligned to kDirectAlignment) and returns its bytes there, which
+  // begin at extent.offset % kDirectAlignment. Throws kIo, naming path and offset, and
+  // kInvalidArgument.
   std::span<const std::byte> read(const Extent& extent, std::span<std::byte> buffer) const;
 
-  // Whether reads of a file go past the page cache, as far as is known yet.
+  // Whether reads of a file bypass the page cache, as far as is known yet.
   bool is_direct(int32_t file) const;
 
  private:

@@ -34,7 +34,7 @@ class DirectReaderTest : public ::testing::Test {
  protected:
   DirectReaderTest() : content_(random_bytes(3'000'001)), path_(folder_.write("f", content_)) {
     uint64_t at = 100;
-    // Odd sizes all over a file of odd size, the last up to its end.
+    // The extents have odd sizes all over a file of odd size; the last ones reach its end.
     for (const uint64_t bytes : {4096, 1, 8192, 100'000, 4095, 4097, 1'000'000, 12, 0}) {
       extents_.push_back({0, at, bytes});
       at += bytes + (bytes % 7) * 996;
@@ -53,7 +53,7 @@ class DirectReaderTest : public ::testing::Test {
 
   std::vector<std::filesystem::path> paths() const { return {path_}; }
 
-  TempFolder folder_{std::filesystem::current_path()};  // a disk: /tmp may be tmpfs
+  TempFolder folder_{std::filesystem::current_path()};  // on a disk: /tmp may be a tmpfs
   Bytes content_;
   std::filesystem::path path_;
   std::vector<Extent> extents_;
@@ -76,7 +76,7 @@ TEST_F(DirectReaderTest, ReadsOfSeveralThreadsDoNotDisturbEachOther) {
 }
 
 TEST_F(DirectReaderTest, GoesOnWithoutDirectReadsWhereThereAreNone) {
-  const std::filesystem::path memory = "/dev/shm";  // tmpfs, which may or may not take O_DIRECT
+  const std::filesystem::path memory = "/dev/shm";  // tmpfs, which may or may not accept O_DIRECT
   if (!std::filesystem::is_directory(memory)) GTEST_SKIP() << "no tmpfs";
   const TempFolder folder(memory);
   const std::vector<std::filesystem::path> there{folder.write("f", content_)};
@@ -107,7 +107,7 @@ TEST_F(DirectReaderTest, AFileThatIsTruncatedMeanwhileIsAnError) {
   read_and_check(reader, {0, 100, 5000});
 }
 
-// R8: every call in turn, each kind of trouble.
+// Injects every kind of fault into every call in turn.
 TEST_F(DirectReaderTest, EveryCallSurvivesEveryFault) {
   const Extent extent{.file = 0, .offset = 5000, .bytes = 2'000'000};
   ExtentBuffer buffer(extent.bytes);
@@ -115,7 +115,7 @@ TEST_F(DirectReaderTest, EveryCallSurvivesEveryFault) {
     for (const FaultKind kind : {FaultKind::kEio, FaultKind::kEnospc, FaultKind::kEintr,
                                  FaultKind::kShort, FaultKind::kEinval}) {
       for (uint64_t nth = 1; nth <= 3; ++nth) {
-        arm_fault("io.read", 1, FaultKind::kShort);  // so that there are several
+        arm_fault("io.read", 1, FaultKind::kShort);  // makes one read take several calls
         arm_fault(point, nth, kind);
         std::memset(buffer.data(), 0, buffer.size());
         try {

@@ -22,7 +22,7 @@ bool ExtentBatch::is_done() const {
 }
 
 void ExtentBatch::wait() {
-  std::exception_ptr first;  // all must have ended before the buffer is used for something else
+  std::exception_ptr first;  // thrown after all reads have ended: the buffer may be reused then
   for (ExtentRead& read : reads_) {
     try {
       read.ticket.wait();
@@ -55,7 +55,7 @@ size_t ExtentReader::buffer_bytes(std::span<const Extent> extents) {
 
 ExtentBatch ExtentReader::begin(std::span<const Extent> extents,
                                 std::span<std::byte> buffer) const {
-  for (const Extent& extent : extents) {  // before the first read begins
+  for (const Extent& extent : extents) {  // all are checked before the first read begins
     const IoFile& file = file_at(extent.file);
     const uint64_t size = file_bytes_[static_cast<size_t>(extent.file)];
     SPW_CHECK(extent.offset <= size && extent.bytes <= size - extent.offset, kIo,

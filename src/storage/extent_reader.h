@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads extents of a model's files ahead of their use: DirectReader's asynchronous sister.
+// Reads extents of a model's files asynchronously, ahead of their use.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@
 
 namespace spillway {
 
-// Several extents on their way, e.g. what a layer has on disk. Move-only; reader and buffer must
-// outlive it. Destroying it waits.
+// Several extents in flight, e.g. those of a layer on disk. Move-only; reader and buffer must
+// outlive it. The destructor waits.
 class ExtentBatch {
  public:
   bool is_done() const;
-  // Blocks until all are there. Throws kIo, naming path and offset.
+  // Blocks until all extents are read. Throws kIo, naming path and offset.
   void wait();
-  // Of the ith extent, once all are there.
+  // Returns the ith extent; valid after wait().
   std::span<const std::byte> bytes(size_t i) const { return reads_[i].bytes; }
   size_t size() const { return reads_.size(); }
 
@@ -30,20 +30,20 @@ class ExtentBatch {
   std::vector<ExtentRead> reads_;
 };
 
-// Holds the files open. Thread-safe as IoQueue is, which it uses and which must outlive it.
+// Holds the files open. Thread-safe like IoQueue, which it uses and which must outlive it.
 class ExtentReader {
  public:
-  // Throws as IoFile does.
+  // Throws what IoFile throws.
   ExtentReader(IoQueue& queue, std::span<const std::filesystem::path> paths);
 
-  // What begin() needs for these extents: each with the blocks around it.
+  // Returns the buffer size that begin() needs for these extents; whole blocks are read for each.
   static size_t buffer_bytes(std::span<const Extent> extents);
-  // Begins to read them, one behind the other, into `buffer` (aligned to kDirectAlignment). Each
-  // lies there as its offset lies in a block. Throws kInvalidArgument for a file that there is
-  // not, kIo for extents that end past their file.
+  // Begins to read the extents, one behind another, into `buffer` (aligned to kDirectAlignment).
+  // Each begins at its offset % kDirectAlignment in a block. Throws kInvalidArgument for a file
+  // index that does not exist, and kIo for extents that end past their file.
   ExtentBatch begin(std::span<const Extent> extents, std::span<std::byte> buffer) const;
 
-  // Whether reads of a file go past the page cache, as far as is known yet.
+  // Whether reads of a file bypass the page cache, as far as is known yet.
   bool is_direct(int32_t file) const { return file_at(file).is_direct(); }
 
  private:
@@ -51,7 +51,7 @@ class ExtentReader {
 
   IoQueue& queue_;
   std::vector<std::unique_ptr<IoFile>> files_;
-  std::vector<uint64_t> file_bytes_;  // as of opening
+  std::vector<uint64_t> file_bytes_;  // sizes when the files were opened
 };
 
 }  // namespace spillway

@@ -28,7 +28,7 @@ void MemorySource::read_exact(uint64_t offset, std::span<std::byte> out) const {
 }
 
 File::File(const std::filesystem::path& path) : path_(path), label_(printable_name(path)) {
-  // O_NONBLOCK: opening a FIFO must not wait for a writer. It means nothing for regular files.
+  // O_NONBLOCK keeps open() from waiting for a writer of a FIFO; it has no effect on regular files.
   do {
     fd_ = open_call(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   } while (fd_.get() == -EINTR);
@@ -65,7 +65,7 @@ void File::read_exact(uint64_t offset, std::span<std::byte> out) const {
 }
 
 MappedFile::MappedFile(const File& file) : size_(file.size()) {
-  if (size_ == 0) return;  // nothing to map, and mmap refuses it
+  if (size_ == 0) return;  // mmap refuses empty maps
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
   SPW_CHECK(data != MAP_FAILED, kIo, "mapping {} ({} bytes): {}", printable_path(file.path()),
             size_, std::generic_category().message(errno));
@@ -115,7 +115,7 @@ bool MappedFile::is_cached(size_t offset, size_t bytes) const noexcept {
 }
 
 bool MappedFile::try_populate(size_t offset, size_t bytes) const noexcept {
-  constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ, which not every system's headers have
+  constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ, which some systems' headers lack
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t first = offset / page * page, last = std::min(offset + bytes, size_);
   if (first >= last) return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Read-only files: positioned reads and memory maps.
+// Reads files that exist, by positioned reads and memory maps.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@
 
 namespace spillway {
 
-// Owns a descriptor of a regular file opened for reading; move-only. read_exact() may be called
-// from several threads at once. Throws kInvalidArgument for what is not a regular file or does not
-// exist, kIo for what the system refuses.
+// Owns the descriptor of a regular file opened for reading; move-only. Several threads may call
+// read_exact() at the same time. Throws kInvalidArgument for a path that does not exist or is no
+// regular file, and kIo for other errors of the system.
 class File final : public ByteSource {
  public:
   // Directories, devices, sockets and FIFOs are refused (a FIFO without waiting for a writer).
@@ -24,7 +24,7 @@ class File final : public ByteSource {
   const std::filesystem::path& path() const { return path_; }
   // The file's name without folders, printable.
   const std::string& label() const override { return label_; }
-  // As of opening.
+  // The size when the file was opened.
   uint64_t size() const override { return size_; }
   // Retries interrupted and short reads. Errors name path and offset.
   void read_exact(uint64_t offset, std::span<std::byte> out) const override;
@@ -37,10 +37,10 @@ class File final : public ByteSource {
   FileDescriptor fd_;
 };
 
-// A read-only map of a whole file; move-only. Reading bytes() is thread-safe. Should another
-// process truncate the file while it is mapped, touching the lost pages raises SIGBUS, which ends
-// the process (storage/mapped_files.h): map only files that stay as they are, and prefer File or
-// DirectReader for anything else.
+// A read-only map of a whole file; move-only. Reading bytes() is thread-safe. If another process
+// truncates the file while it is mapped, touching the lost pages raises SIGBUS, which ends the
+// process (storage/mapped_files.h). So map only files that do not change, and use File or
+// DirectReader for all others.
 class MappedFile {
  public:
   explicit MappedFile(const File& file);
@@ -52,14 +52,14 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  // A hint: the pages that lie wholly in [offset, offset + bytes) leave this process; reading them
-  // again brings them back.
+  // A hint that drops the pages lying wholly in [offset, offset + bytes) from this process; reading
+  // them again brings them back.
   void advise_dontneed(size_t offset, size_t bytes) const noexcept;
-  // Whether the page cache has all of [offset, offset + bytes). Where the kernel does not tell (of
-  // a file that this user neither owns nor may write): true.
+  // Whether the page cache has all of [offset, offset + bytes). True if the kernel does not tell,
+  // as for a file that this user neither owns nor may write.
   bool is_cached(size_t offset, size_t bytes) const noexcept;
-  // Reads the pages of [offset, offset + bytes) in now; false where they cannot be read, also where
-  // the file has been truncated (on Linux before 5.14 that raises SIGBUS instead).
+  // Reads the pages of [offset, offset + bytes) in now. Returns false if they cannot be read, also
+  // if the file was truncated (on Linux before 5.14 that raises SIGBUS instead).
   [[nodiscard]] bool try_populate(size_t offset, size_t bytes) const noexcept;
 
  private:
@@ -69,7 +69,7 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// The whole text of a file of at most `max_bytes`; kInvalidArgument for a larger one.
+// Returns the text of a file of at most `max_bytes`; throws kInvalidArgument for a larger one.
 std::string read_text_file(const std::filesystem::path& path, uint64_t max_bytes);
 
 }  // namespace spillway

@@ -97,7 +97,7 @@ TEST(MappedFileTest, AnEmptyFileHasNoBytes) {
 }
 
 TEST(MappedFileTest, KnowsWhatThePageCacheHas) {
-  const TempFolder folder(std::filesystem::current_path());  // a disk: tmpfs has nothing else
+  const TempFolder folder(std::filesystem::current_path());  // not a tmpfs: those keep pages
   const auto path = folder.write("f", std::string(3'000'001, 'x'));
   const MappedFile map(path);
   const File file(path);

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMode = 0666;  // less what the user's mask takes away
+constexpr int kMode = 0666;  // less the user's umask
 constexpr const char* kLabel = "out";
 
 }  // namespace
@@ -32,7 +32,7 @@ FileWriter::FileWriter(const fs::path& path) : path_(path) {
   remove_dead_once(folder_);
   fd_ = open_unnamed(folder_, kMode);
   if (fd_.is_open() && !fs::exists(path_of_descriptor(fd_.get()), error)) {
-    fd_ = FileDescriptor(-EOPNOTSUPP);  // it would never get a name
+    fd_ = FileDescriptor(-EOPNOTSUPP);  // without /proc it could never get a name
   }
   if (has_no_unnamed_files(fd_.get())) fd_ = open_named(folder_, kLabel, kMode, temporary_);
   SPW_CHECK(fd_.is_open(), kIo, "cannot create {}: {}", printable_path(path_),
@@ -57,13 +57,13 @@ void FileWriter::sync() {
   do {
     result = sync_call(fd_.get());
   } while (result == -EINTR);
-  // EINVAL: there is no such thing here.
+  // EINVAL means that this kind of file cannot be synced.
   SPW_CHECK(result == 0 || result == -EINVAL, kIo, "writing {}: {}", printable_path(path_),
             error_text(result));
 }
 
 void FileWriter::commit() {
-  sync();  // before the rename: a name that is there after a crash must have its bytes
+  sync();  // before the rename, so that a name found after a crash has its bytes
   int64_t result = temporary_.empty() ? give_name(fd_.get(), folder_, kLabel, temporary_) : 0;
   if (result == 0) result = rename_call(temporary_, path_);
   SPW_CHECK(result == 0, kIo, "writing {}: {}", printable_path(path_), error_text(result));

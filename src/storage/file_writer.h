@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes a file that has its name only once it is whole.
+// Writes a file that gets its name only once it is complete.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace spillway {
 
-// Owns a descriptor and an unfinished file, which goes with the destructor unless commit() was
-// called. A process that is killed leaves nothing where the file system has unnamed files;
-// elsewhere, what it left goes with the next FileWriter in that folder. Not thread-safe. Throws
-// kIo, and kInvalidArgument for a path that is there and no regular file.
+// Owns a descriptor and an unfinished file, which the destructor removes unless commit() was
+// called. A process that is killed leaves nothing if the file system has unnamed files; if not, the
+// next FileWriter in that folder removes what it left. Not thread-safe. Throws kIo, and
+// kInvalidArgument if the path exists and is no regular file.
 class FileWriter {
  public:
-  // A link at `path` stays: the file that it names is replaced.
+  // If `path` is a symbolic link, the file it points to is replaced and the link stays.
   explicit FileWriter(const std::filesystem::path& path);
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
@@ -25,15 +25,15 @@ class FileWriter {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  // All bytes reach the disk; can take long, and commit() after it does not.
+  // Writes all bytes to the disk. This can take long; a commit() after it does not.
   void sync();
-  // Syncs, and replaces what is at the path given to the constructor.
+  // Syncs, and replaces the file at the path given to the constructor.
   void commit();
 
  private:
   std::filesystem::path path_;
   std::filesystem::path folder_;
-  std::filesystem::path temporary_;  // empty while it has no name
+  std::filesystem::path temporary_;  // empty while the file has no name
   FileDescriptor fd_;
 };
 

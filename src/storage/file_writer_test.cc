@@ -31,8 +31,8 @@ TEST(FileWriterTest, NothingStaysWithoutCommit) {
   EXPECT_THAT(error_of([&] { FileWriter{folder / "missing/a.txt"}; }), HasSubstr("cannot create"));
 }
 
-// R8: every call in turn, each kind of trouble. A file has all of its bytes, or its name never
-// appears.
+// Injects every kind of fault into every call in turn: the file has all of its bytes, or its name
+// never appears.
 TEST(FileWriterTest, EveryCallSurvivesEveryFault) {
   for (const char* point : {"io.open", "io.write", "io.sync", "io.link", "io.rename"}) {
     for (const FaultKind kind :

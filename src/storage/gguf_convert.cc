@@ -32,7 +32,7 @@ NumberType narrowest(T value) {
 
 using Files = std::vector<std::unique_ptr<const File>>;
 
-// Reads the values of a tensor in the type they are stored in, whatever their order there.
+// Reads the values of a tensor in their stored type and the new tensor's order.
 class StoredValues {
  public:
   StoredValues(const ConvertTensor& tensor, const Files& files) : tensor_(tensor), files_(files) {
@@ -42,7 +42,7 @@ class StoredValues {
     }
   }
 
-  // Elements [first, first + count) of the new tensor.
+  // Reads elements [first, first + count) of the new tensor.
   void read(int64_t first, int64_t count, std::byte* out) const {
     int64_t before = 0;  // elements of the parts before
     for (size_t i = 0; i < tensor_.parts.size() && count > 0; ++i) {
@@ -61,7 +61,7 @@ class StoredValues {
  private:
   int64_t bytes(int64_t elements) const { return row_bytes(tensor_.dtype, elements); }
 
-  // Needs the tensor in memory, and its rows.
+  // Needs memory for the whole stored tensor and for its rows.
   void transpose(const ConvertRows& part, std::vector<std::byte>& rows) const {
     std::vector<std::byte> stored(part.extent.bytes);
     file_of(part).read_exact(part.extent.offset, stored);
@@ -84,7 +84,7 @@ class StoredValues {
     const int64_t cols = tensor_.cols();
     while (count > 0) {
       const int64_t row = first / cols, column = first % cols;
-      // Rows that follow one another in the file, too.
+      // `rows` counts rows that are adjacent in the file, too.
       int64_t stored = row, rows = 1;
       if (const int64_t head = part.interleaved_rows; head > 0) {
         const int64_t place = row % head;
@@ -108,10 +108,10 @@ class StoredValues {
 
   const ConvertTensor& tensor_;
   const Files& files_;
-  std::vector<std::vector<std::byte>> transposed_;  // of each part that is; else empty
+  std::vector<std::vector<std::byte>> transposed_;  // rows of parts stored as columns; else empty
 };
 
-// All types' blocks are whole in it.
+// A piece consists of whole blocks of every type.
 constexpr int64_t kPieceElements = 4096;
 
 void convert_piece(const ConvertTensor& tensor, const std::byte* stored, DType type, std::byte* out,
@@ -127,8 +127,8 @@ void convert_piece(const ConvertTensor& tensor, const std::byte* stored, DType t
        dtype_name(type));
 }
 
-// Bytes [offset, offset + out.size()) of the tensor in `type`: whole pieces of 256 elements but for
-// the end.
+// Fills bytes [offset, offset + out.size()) of the tensor in `type`. They are whole multiples of
+// 256 elements, except at the end.
 void fill_converted(const ConvertTensor& tensor, const StoredValues& values, DType type,
                     uint64_t offset, std::span<std::byte> out, ThreadPool* pool) {
   const DTypeInfo& info = dtype_info(type);
@@ -157,7 +157,7 @@ bool shares_values(const Metadata& m) {
          number("llama.attention.head_count") != number("llama.attention.head_count_kv");
 }
 
-// What becomes of each tensor.
+// Chooses the type of each tensor.
 std::vector<ChosenType> choose_types(const ConvertInput& input, const TypeMix& mix) {
   std::vector<MixTensor> matrices;
   for (const ConvertTensor& tensor : input.tensors) {

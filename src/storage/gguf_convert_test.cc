@@ -35,7 +35,8 @@ constexpr DType kStored[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ
 
 class GgufConvertTest : public testing::Test {
  protected:
-  // A matrix of every type, larger than what is converted at a time for one of them, and a vector.
+  // Writes a model with a matrix of every type and a vector. One matrix is larger than what is
+  // converted at a time.
   fs::path write_model() const {
     GgufWriter writer;
     writer.add("general.architecture", "llama");
@@ -145,7 +146,7 @@ TEST_F(GgufConvertTest, StopsWhenCancelledAndTheOutputIsAsItWas) {
   uint64_t last = 0, expected = 0;
   convert(in, "F32", folder_ / "whole.gguf",
           {.progress = [&](uint64_t, uint64_t total) { expected = total; }});
-  // At once, in the middle, and when all is written but has no name yet.
+  // Cancels at the start, in the middle, and when all is written but the file has no name yet.
   for (const uint64_t after : {uint64_t{0}, expected / 2, expected}) {
     std::atomic<bool> cancel{after == 0};
     last = 0;
@@ -187,7 +188,7 @@ TEST_F(GgufConvertTest, WhatDoesNotFitIsRefusedAndNothingIsLeft) {
   convert(in, "BF16", path);
 }
 
-// A small network's names in widths that fit some types and not others.
+// Adds the tensors of a small network, in widths that fit some types and not others.
 void add_network(GgufWriter& writer, int64_t columns) {
   writer.add("general.architecture", "llama");
   int seed = 0;
@@ -290,7 +291,7 @@ TEST_F(GgufConvertTest, CountsWhatIsQuantizedAgain) {
     writer.add_tensor(std::string(dtype_name(type)) + ".weight", type, {2, 256}, bytes);
   }
   writer.write(folder_ / "in.gguf");
-  // Three plain types and Q8_0 itself are not.
+  // The three plain types and Q8_0 itself do not count.
   EXPECT_EQ(convert(read_gguf(folder_ / "in.gguf"), "q8_0", folder_ / "out.gguf").quantized_again,
             9);
 }
@@ -319,7 +320,7 @@ TEST_F(GgufConvertTest, ANanIsNamedAndNotQuantized) {
 TEST_F(GgufConvertTest, HalvesOfAHeadAreLaidIntoEachOther) {
   GgufWriter writer;
   writer.add("general.architecture", "llama");
-  std::vector<float> rows;  // 2 heads of 4 rows, 3 columns: value = row
+  std::vector<float> rows;  // 2 heads of 4 rows, 3 columns; each value is its row
   for (int i = 0; i < 24; ++i) rows.push_back(static_cast<float>(i / 3));
   writer.add_tensor("q.weight", DType::kF32, {8, 3}, std::as_bytes(std::span(rows)));
   writer.write(folder_ / "in.gguf");
@@ -334,7 +335,7 @@ TEST_F(GgufConvertTest, HalvesOfAHeadAreLaidIntoEachOther) {
 TEST_F(GgufConvertTest, RowsComeFromGroupsAndColumns) {
   GgufWriter writer;
   writer.add("general.architecture", "llama");
-  std::vector<float> rows;  // 12 rows of 3 columns: value = 10 * row + column
+  std::vector<float> rows;  // 12 rows of 3 columns; value = 10 * row + column
   for (int i = 0; i < 36; ++i) rows.push_back(static_cast<float>(i / 3 * 10 + i % 3));
   writer.add_tensor("a.weight", DType::kF32, {12, 3}, std::as_bytes(std::span(rows)));
   std::vector<float> columns;  // [3, 5]: value = 100 + 10 * column + row
@@ -342,7 +343,7 @@ TEST_F(GgufConvertTest, RowsComeFromGroupsAndColumns) {
   writer.add_tensor("b.weight", DType::kF32, {3, 5}, std::as_bytes(std::span(columns)));
   writer.write(folder_ / "in.gguf");
   ConvertInput input = convert_input(read_gguf(folder_ / "in.gguf"));
-  // Rows 2 and 3 of each 6; three columns from the second on; then two of the first rows.
+  // The parts are rows 2 and 3 of each 6, three columns from the second on, and the first two rows.
   ConvertRows groups = input.tensors[0].parts[0], first = groups;
   ConvertRows transposed = input.tensors[1].parts[0];
   groups.extent.offset += 2 * 3 * sizeof(float);

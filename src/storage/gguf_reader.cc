@@ -21,11 +21,11 @@ constexpr uint64_t kMaxStringBytes = uint64_t{64} << 20;
 constexpr uint64_t kMaxGgufNameBytes = 256;
 constexpr uint32_t kMaxGgufDims = 4;
 constexpr uint64_t kMaxAlignment = uint64_t{1} << 20;
-// The least a key or a tensor can take: what a declared count is checked against.
+// The smallest size of a key and of a tensor, against which declared counts are checked.
 constexpr uint64_t kLeastKeyBytes = 8 + 4 + 1;
 constexpr uint64_t kLeastTensorBytes = 8 + 4 + 8 + 4 + 8;
 
-// One file: its metadata, and its tensors with Extent::file = `file`.
+// Parses one file: its metadata, and its tensors with Extent::file = `file`.
 class GgufParser {
  public:
   GgufParser(const ByteSource& source, int32_t file)
@@ -143,7 +143,7 @@ class GgufParser {
     return array;
   }
 
-  // Reads the lengths first, so that the text is allocated once and no larger than it is.
+  // Reads all lengths first, so that the text is allocated once and at its real size.
   Value parse_strings() {
     const uint64_t at = cursor_.position();
     const auto count = cursor_.read<uint64_t>("array length");
@@ -155,7 +155,7 @@ class GgufParser {
     for (uint64_t i = 0; i < count; ++i) {
       const uint64_t length = cursor_.read_string_length("string of the array", kMaxStringBytes);
       cursor_.skip(length, "string of the array");
-      total += length;  // at most the file's size
+      total += length;  // cannot exceed the file's size
     }
     SPW_CHECK(total <= StringArray::kMaxBytes, kInvalidArgument,
               "{}the array at byte {} has {} bytes of text, over {}", cursor_.prefix(), at, total,
@@ -205,8 +205,8 @@ class GgufParser {
               dims, kMaxGgufDims);
     tensor.shape.resize(dims);
     for (uint32_t i = 0; i < dims; ++i) {
-      // The file has the fastest dimension first. What does not fit int64 comes out negative, which
-      // checked_tensor_bytes() refuses.
+      // The file lists the fastest dimension first. A value that does not fit int64 becomes
+      // negative, which checked_tensor_bytes() refuses.
       tensor.shape[dims - 1 - i] = static_cast<int64_t>(cursor_.read<uint64_t>("dimension"));
     }
     const uint64_t type_at = cursor_.position();
@@ -234,7 +234,7 @@ class GgufParser {
          cursor_.prefix(), text, at);
   }
 
-  // Offsets count from the end of the header, padded to the alignment.
+  // Makes offsets absolute: they count from the end of the header, padded to the alignment.
   void place_tensors() {
     const auto data_start = try_align_up(cursor_.position(), alignment_);
     SPW_CHECK(data_start.has_value(), kInvalidArgument, "{}: the header's size overflows",
@@ -264,7 +264,7 @@ void append(ModelFiles& model, GgufParser& parser, const std::filesystem::path& 
   std::move(parser.tensors.begin(), parser.tensors.end(), std::back_inserter(model.tensors));
 }
 
-// Shards 2.. of a set, found by the name of the first.
+// Reads shards 2 and up of a set, whose names follow from the name of the first.
 void read_other_shards(const std::filesystem::path& first, int64_t count, ModelFiles& model) {
   const std::string name = first.filename().string();
   const std::string ending = fmt::format("-00001-of-{:05}.gguf", count);

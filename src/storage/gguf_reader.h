@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads GGUF files: metadata and tensor extents, no tensor bytes.
+// Reads the metadata and tensor extents of GGUF files, but no tensor bytes.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace spillway {
 
-// GGUF versions 2 and 3, little endian; one file, or the first of a set of split files
-// (name-00001-of-00003.gguf), of which all must be there. Tensor types: all of DType; any other is
-// kUnsupported and names tensor and type. A vocabulary-only file (no tensors) is fine. Memory stays
-// below a small multiple of the header, never what the file merely declares. Throws Error with one
-// line: file, field, byte offset.
+// Reads GGUF versions 2 and 3, little endian: one file, or the first of a set of split files
+// (name-00001-of-00003.gguf), which must all be there. The types of DType are supported; another
+// type throws kUnsupported naming tensor and type. A file without tensors (vocabulary only) is
+// accepted. Memory stays below a small multiple of the header's real size, whatever sizes the file
+// declares. Throws Error with one line: file, field, byte offset.
 ModelFiles read_gguf(const std::filesystem::path& path);
 
-// One file from any source; split files are refused. The result's only path is empty.
+// Reads one file from any source; split files are refused. The result's only path is empty.
 ModelFiles parse_gguf(const ByteSource& source);
 
 }  // namespace spillway

@@ -31,14 +31,14 @@ ModelFiles parse(const Bytes& bytes) { return parse_gguf(MemorySource("m.gguf", 
 
 Bytes zeros(size_t n) { return Bytes(n); }
 
-// One tensor "t" of F32 [2, 8] after the key "k".
+// A file with one tensor "t" of F32 [2, 8] after the key "k".
 Bytes small_file() {
   GgufWriter writer;
   writer.add_u32("k", 1);
   writer.add_tensor("t", DType::kF32, {2, 8}, zeros(64));
   return writer.bytes();
 }
-// Byte offsets of its fields.
+// The byte offsets of the fields in small_file().
 constexpr size_t kTensorCount = 8, kKeyCount = 16, kKeyLength = 24, kValueType = 33;
 constexpr size_t kNameLength = 41, kName = 49, kDims = 50, kDim0 = 54, kType = 70, kOffset = 74;
 
@@ -203,7 +203,7 @@ TEST(GgufReaderTest, DimensionProductsMustNotWrap) {
   GgufWriter writer;
   writer.add_tensor("t", DType::kF32, {1, 1, 1, 1}, zeros(4));
   Bytes bytes = writer.bytes();
-  for (size_t i = 0; i < 4; ++i) {  // the first dimension is at byte 24 + 8 + 1 + 4
+  for (size_t i = 0; i < 4; ++i) {  // the first dimension is at byte 37 = 24 + 8 + 1 + 4
     const int64_t n = int64_t{1} << 16;
     std::memcpy(bytes.data() + 37 + 8 * i, &n, sizeof(n));
   }
@@ -245,7 +245,7 @@ TEST(GgufReaderTest, OverlappingTensorsAreRefused) {
   writer.add_tensor("a", DType::kF32, {16}, zeros(64));
   writer.add_tensor("b", DType::kF32, {16}, zeros(64));
   Bytes bytes = writer.bytes();
-  // Tensor b's offset field: 24 + 33 bytes of tensor a + 25 of b.
+  // The offset field of tensor b is behind 24 + 33 bytes of tensor a and 25 bytes of b.
   EXPECT_THAT(error_of([&] { parse(with(bytes, 24 + 33 + 25, uint64_t{32})); }),
               AllOf(HasSubstr("'a' (extent"), HasSubstr("'b' (extent"), HasSubstr("overlap")));
 }
@@ -259,7 +259,7 @@ TEST(GgufReaderTest, AlignmentMustBeAPowerOfTwo) {
   }
 }
 
-// Shard `no` of a model in `count` files, with one tensor of its own.
+// Writes shard `no` of a model in `count` files, each with one tensor.
 void write_shard(const std::filesystem::path& path, int no, int count) {
   GgufWriter writer;
   if (no == 0) writer.add("general.name", "split");

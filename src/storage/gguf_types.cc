@@ -17,7 +17,7 @@ constexpr NumberCode kNumbers[] = {
     {4, NumberType::kU32},  {5, NumberType::kI32},  {6, NumberType::kF32}, {7, NumberType::kBool},
     {10, NumberType::kU64}, {11, NumberType::kI64}, {12, NumberType::kF64}};
 
-// By number; empty where the number was withdrawn.
+// The names by number, including those of types that were withdrawn.
 constexpr std::string_view kTensorTypes[] = {
     "F32",   "F16",        "Q4_0",       "Q4_1",       "Q4_2",     "Q4_3",     "Q5_0",
     "Q5_1",  "Q8_0",       "Q8_1",       "Q2_K",       "Q3_K",     "Q4_K",     "Q5_K",

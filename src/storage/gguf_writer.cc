@@ -34,7 +34,7 @@ uint64_t padding(uint64_t bytes, uint64_t alignment) {
   return (alignment - bytes % alignment) % alignment;
 }
 
-// Of 256 elements, which are whole blocks of every type.
+// Returns the bytes of 256 elements, which are whole blocks of every type.
 uint64_t whole_bytes(DType type) { return static_cast<uint64_t>(row_bytes(type, 256)); }
 
 }  // namespace
@@ -68,7 +68,7 @@ void GgufWriter::add_f32(std::string_view key, float value) {
 void GgufWriter::add_int(std::string_view key, NumberType type, int64_t value) {
   if (is_float(type)) return add_double(key, type, static_cast<double>(value));
   begin_value(key, gguf_number_type(type));
-  // Little endian: the low bytes come first.
+  // In little endian the low bytes come first, so the first bytes are the number in its width.
   put_bytes(keys_, std::as_bytes(std::span(&value, 1)).first(number_bytes(type)));
 }
 
@@ -120,7 +120,7 @@ void GgufWriter::add_tensor(std::string_view name, DType dtype, std::vector<int6
 void GgufWriter::add_tensor(std::string_view name, DType dtype, std::vector<int64_t> shape,
                             Fill fill) {
   SPW_CHECK(!shape.empty(), kInvalidArgument, "tensor '{}' has no dimensions", name);
-  gguf_tensor_type(dtype);  // throws where there is none
+  gguf_tensor_type(dtype);  // throws if the type has no number
   std::optional<int64_t> bytes = row_bytes(dtype, shape.back());
   for (size_t i = 0; i + 1 < shape.size() && bytes; ++i) bytes = try_mul(*bytes, shape[i]);
   SPW_CHECK(bytes && *bytes >= 0, kInvalidArgument, "tensor '{}' is too large", name);

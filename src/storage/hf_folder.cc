@@ -80,7 +80,7 @@ void add_weights(const ByteSource& source, std::string_view name, ModelFiles& mo
   parse_safetensors(source, file, model);
 }
 
-// Every tensor of the index must be in the shard it names.
+// Checks that every tensor of the index is in the shard that the index names.
 void check_weight_map(const HfIndex& index, const ModelFiles& model) {
   for (const HfIndex::Entry& entry : index.tensors) {
     const std::string& shard = index.shards[static_cast<size_t>(entry.shard)];

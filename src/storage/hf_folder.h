@@ -12,23 +12,24 @@
 
 namespace spillway {
 
-// Files by bare name: a folder on disk, or memory in tests.
+// Opens files by bare name, in a folder on disk or, for tests, in memory.
 class FolderSource {
  public:
   virtual ~FolderSource() = default;
   virtual const std::string& label() const = 0;
-  // nullptr where there is no such file; throws kIo or kInvalidArgument where it cannot be opened.
+  // Returns nullptr if there is no such file; throws kIo or kInvalidArgument if it cannot be
+  // opened.
   virtual std::unique_ptr<ByteSource> try_open(std::string_view name) const = 0;
 };
 
-// config.json plus model.safetensors, or model.safetensors.index.json and its shards. Throws Error
-// with one line.
+// Reads config.json and model.safetensors, or model.safetensors.index.json and its shards. Throws
+// Error with one line.
 ModelFiles read_hf_folder(const std::filesystem::path& folder);
-// The same from any source; paths are bare names.
+// Does the same from any source; the paths of the result are bare names.
 ModelFiles parse_hf_folder(const FolderSource& folder);
 
-// A folder of which only the tokenizer is wanted: needs tokenizer.json, or vocab.json and
-// merges.txt; config.json is read where there is one, weights are not.
+// Reads a folder of which only the tokenizer is needed: tokenizer.json, or vocab.json and
+// merges.txt. Reads config.json if it is there, but no weights.
 ModelFiles read_tokenizer_folder(const std::filesystem::path& folder);
 
 }  // namespace spillway

@@ -23,7 +23,7 @@ using Bytes = std::vector<std::byte>;
 
 constexpr std::string_view kConfig = R"({"model_type": "llama", "rope_scaling": {"factor": 8.0}})";
 
-// A safetensors file with this header and `data_bytes` of zeros.
+// Returns a safetensors file with this header and `data_bytes` zeros.
 Bytes safetensors(std::string_view header, size_t data_bytes) {
   Bytes out(8 + header.size() + data_bytes);
   const uint64_t length = header.size();
@@ -67,7 +67,7 @@ TEST(SafetensorsReaderTest, ReadsPlainTypesAndListsOthers) {
   EXPECT_EQ(model.get("scalar").rows(), 1);
   EXPECT_EQ(model.unsupported.size(), 3u);
   EXPECT_THAT(error_of([&] { model.get("ids"); }), HasSubstr("tensor 'ids' has type I64"));
-  // A type of ours that is in memory only: no file can bring it in.
+  // G4 is a type of ours that exists in memory only, so no file can bring it in.
   EXPECT_THAT(error_of([&] { model.get("ours"); }), HasSubstr("tensor 'ours' has type G4"));
   EXPECT_THAT(error_of([&] { model.get("empty"); }), HasSubstr("F32 without elements"));
 }

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMaxIndexNameBytes = 1024;
 constexpr size_t kMaxShards = 16384;
 
-// {"metadata": {...}, "weight_map": {"tensor": "shard.safetensors", ...}}
+// Handles {"metadata": {...}, "weight_map": {"tensor": "shard.safetensors", ...}}.
 class IndexHandler final : public JsonHandler {
  public:
   explicit IndexHandler(const std::string& label) : label_(label) {}
@@ -52,7 +52,7 @@ class IndexHandler final : public JsonHandler {
 
   HfIndex take() {
     SPW_CHECK(seen_, kInvalidArgument, "{}: no weight_map object", label_);
-    // In the order of their names, so that Extent::file does not depend on the order in the index.
+    // Shards are sorted by name, so that Extent::file does not depend on their order in the index.
     std::vector<int32_t> order(shards_.size());
     for (auto& [name, number] : shards_) {
       order[static_cast<size_t>(number)] = static_cast<int32_t>(index_.shards.size());
@@ -82,7 +82,7 @@ class IndexHandler final : public JsonHandler {
               kMaxIndexNameBytes);
     SPW_CHECK(index_.tensors.size() < ModelFiles::kMaxTensors, kInvalidArgument,
               "{}: more than {} tensors", label_, ModelFiles::kMaxTensors);
-    // Nothing outside the model's folder is opened, whatever the index says.
+    // No file outside the model's folder may be opened, whatever the index says.
     const bool bare = shard.size() <= 255 && shard.ends_with(".safetensors") &&
                       shard.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
     SPW_CHECK(bare, kInvalidArgument,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// model.safetensors.index.json: which shard holds which tensor.
+// Reads model.safetensors.index.json, which says which shard has which tensor.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct HfIndex {
   std::vector<Entry> tensors;       // sorted by name
 };
 
-// Throws kInvalidArgument for text without a weight_map, tensors that are there twice, and shard
-// names that are paths.
+// Throws kInvalidArgument for text without a weight_map, repeated tensors, and shard names that are
+// paths.
 HfIndex parse_hf_index(std::string_view text, const std::string& label);
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// By which way requests go to the disk, and how callers are told what came of one.
+// How requests go to the disk, and how callers learn their results.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,19 @@
 
 namespace spillway {
 
-// kAuto: reads through io_uring where it is allowed, writes through threads: io_uring finishes
-// each direct write in a kernel worker, which was measured to cost up to a quarter of the rate.
+// kAuto sends reads through io_uring where it is allowed and writes through threads, because
+// io_uring completes each direct write in a kernel worker, which was measured to cost up to a
+// quarter of the rate.
 enum class IoBackend { kAuto, kUring, kThreads };
 
-// What went wrong with a request, as the Error that IoTicket::wait() throws has it.
+// The error of a request, as the Error that IoTicket::wait() throws has it.
 struct IoFailure {
   ErrorCode code;
   std::string message;
 };
-// Called by a thread of the queue when a request has ended, before its ticket is done; null where
-// all is well. Keep it short: with io_uring all users' answers come on one thread. Do not throw or
-// wait for tickets in it.
+// Called by a thread of the queue when a request has ended, before its ticket is done; `failure` is
+// null on success. It must be short, because io_uring delivers all users' completions on one
+// thread. It must not throw or wait for tickets.
 using IoCallback = std::function<void(const IoFailure* failure)>;
 
 }  // namespace spillway

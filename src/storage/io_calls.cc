@@ -15,7 +15,7 @@
 namespace spillway {
 namespace {
 
-constexpr size_t kMost = size_t{1} << 30;  // Linux transfers at most 2 GiB at a time
+constexpr size_t kMost = size_t{1} << 30;  // below Linux's limit of 2 GiB for a transfer
 
 int64_t answer(const char* point, int64_t result) {
   return with_fault(point, result < 0 ? -errno : result);
@@ -40,8 +40,8 @@ int64_t write_call(int fd, std::span<const std::byte> bytes, uint64_t offset) {
 }
 
 int64_t append_call(int fd, std::span<const std::byte> bytes) {
-  // Where the system wrote all and a fault says half, the rest would be written twice: the fault
-  // comes first.
+  // The fault is injected before the call: if it shortened the result of a complete write, the
+  // caller would write the rest twice.
   size_t length = std::min(bytes.size(), kMost);
   const int64_t allowed = with_fault("io.write", static_cast<int64_t>(length));
   if (allowed < 0) return allowed;
@@ -52,7 +52,7 @@ int64_t append_call(int fd, std::span<const std::byte> bytes) {
 
 int64_t allocate_call(int fd, uint64_t bytes) {
   if (const int error = injected_error("io.allocate")) return -error;
-  return -::posix_fallocate(fd, 0, static_cast<off_t>(bytes));  // it returns the error
+  return -::posix_fallocate(fd, 0, static_cast<off_t>(bytes));  // it returns the error code
 }
 
 int64_t truncate_call(int fd, uint64_t bytes) {

@@ -16,7 +16,7 @@ namespace spillway {
 
 IoFile::IoFile(const std::filesystem::path& path, Access access, IoUser user)
     : path_(path), user_(user) {
-  // O_NONBLOCK: opening a FIFO must not wait. It means nothing for regular files.
+  // O_NONBLOCK keeps open() from waiting for a writer of a FIFO; it has no effect on regular files.
   const int flags = (access == Access::kRead ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK;
   do {
     fd_ = open_call(path, flags | O_NOCTTY);
@@ -39,9 +39,9 @@ IoFile::IoFile(FileDescriptor fd, const std::filesystem::path& path, IoUser user
   start_direct();
 }
 
-// Afterwards, not in open(): some file systems create the file and then refuse the flag.
+// The flag is set after open(), because some file systems create the file and then refuse the flag.
 void IoFile::start_direct() {
-  // With O_NONBLOCK io_uring would answer EAGAIN instead of waiting.
+  // With O_NONBLOCK, io_uring would return EAGAIN instead of waiting.
   const int flags = ::fcntl(fd_.get(), F_GETFL) & ~O_NONBLOCK;
   direct_ = injected_error("io.direct") == 0 && ::fcntl(fd_.get(), F_SETFL, flags | O_DIRECT) == 0;
   if (!direct_) ::fcntl(fd_.get(), F_SETFL, flags);

@@ -63,7 +63,7 @@ std::optional<IoPiece> PieceQueue::next_of(User& user) {
   while (user.begun < user_pieces_ && !user.waiting.empty()) {
     const std::shared_ptr<IoRequest>& request = user.waiting.front();
     const size_t begun = request->begun_bytes;
-    if (request->failure) {  // the rest of a request that failed
+    if (request->failure) {  // drops the rest of a failed request
       request->begun_bytes = request->bytes;
       user.waiting.pop_front();
       continue;
@@ -121,8 +121,8 @@ bool PieceQueue::continue_after(IoPiece& piece, int64_t result) {
     end_piece(piece, std::nullopt);
     return false;
   }
-  // Direct I/O goes on at a whole block; so what ends inside one is read again, unless the file
-  // ends there too.
+  // Direct I/O continues at whole blocks, so a transfer that ended inside a block repeats that
+  // block, unless the file ends there, too.
   constexpr int kMostStalls = 100;
   const size_t whole = align_down(reached);
   piece.stalls = whole > piece.done_bytes ? 0 : piece.stalls + 1;
@@ -141,12 +141,14 @@ void PieceQueue::end_piece(IoPiece& piece, std::optional<IoFailure> failure) {
   User& user = user_of(*request);
   {
     const std::lock_guard lock(mutex_);
-    // Lower pieces began earlier and are waited for: the same error whatever ends first.
+    // Pieces with lower offsets started earlier and are waited for, so the reported error does not
+    // depend on which piece ends first.
     if (failure && (!request->failure || piece.offset < request->failure_offset)) {
       request->failure = std::move(failure);
       request->failure_offset = piece.offset;
     }
-    // A failed request ends here although pieces of it have not begun; next_locked() drops them.
+    // A failed request ends here although some of its pieces have not started; next_of() drops
+    // them.
     --request->pieces_out;
     const bool all_begun = request->begun_bytes == request->bytes || request->failure;
     if (request->pieces_out > 0 || !all_begun) {
@@ -157,7 +159,7 @@ void PieceQueue::end_piece(IoPiece& piece, std::optional<IoFailure> failure) {
     std::erase(user.waiting, request);
   }
   finish(request);
-  // Only now: the carrier was busy with this user's callback, too.
+  // The slot is freed only now, because the runner was also busy with this user's callback.
   const std::lock_guard lock(mutex_);
   --user.begun;
 }
@@ -167,7 +169,7 @@ void PieceQueue::finish(const std::shared_ptr<IoRequest>& request) {
     (request->is_write ? bytes_written_ : bytes_read_) += request->needed;
   }
   if (request->on_done) request->on_done(request->failure ? &*request->failure : nullptr);
-  request->on_done = nullptr;  // what it holds must not live as long as the ticket
+  request->on_done = nullptr;  // what it captured must not live as long as the ticket
   request->done.store(true, std::memory_order_release);
   request->done.notify_all();
   const std::lock_guard lock(mutex_);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inside IoQueue: requests cut into pieces, and what becomes of a piece when the system answers.
-// The runners (io_uring_runner.cc, io_thread_runner.cc) only carry pieces to the system and back.
+// The inside of IoQueue: splits requests into pieces, and decides what follows from the system's
+// answer to a piece. The runners (io_uring_runner.cc, io_thread_runner.cc) only carry pieces to the
+// system and back.
 #pragma once
 
 #include <array>
@@ -25,28 +26,28 @@ struct IoRequest {
   bool is_write = false;
   const IoFile* file = nullptr;
   uint64_t offset = 0;
-  std::byte* data = nullptr;  // only read from where is_write
+  std::byte* data = nullptr;  // only read from if is_write
   size_t bytes = 0;
   size_t needed = 0;
   IoCallback on_done;
 
-  // Guarded by the queue's mutex.
-  size_t begun_bytes = 0;  // of which pieces have been handed out
+  // The fields below, except `done`, are guarded by the queue's mutex.
+  size_t begun_bytes = 0;  // bytes whose pieces have been handed out
   size_t pieces_out = 0;
-  std::optional<IoFailure> failure;  // of the lowest offset; final when `done`
+  std::optional<IoFailure> failure;  // the one with the lowest offset; final when `done`
   uint64_t failure_offset = 0;
 
   std::atomic<bool> done{false};
 };
 
-// A part of a request, at most piece_bytes long, that is with the system or about to be.
+// A part of a request, at most piece_bytes long, that is in flight or about to be.
 struct IoPiece {
   std::shared_ptr<IoRequest> request;
-  uint64_t offset = 0;  // in the file, of data[0]
+  uint64_t offset = 0;  // file offset of data[0]
   std::byte* data = nullptr;
   size_t bytes = 0, needed = 0, done_bytes = 0;
-  int stalls = 0;       // answers in a row that brought nothing
-  bool direct = false;  // how the file was opened when it was handed in
+  int stalls = 0;       // consecutive answers without progress
+  bool direct = false;  // whether the file was direct when the piece was submitted
 
   uint64_t next_offset() const { return offset + done_bytes; }
   std::span<std::byte> rest() const { return {data + done_bytes, bytes - done_bytes}; }
@@ -55,23 +56,24 @@ struct IoPiece {
 // Thread-safe.
 class PieceQueue {
  public:
-  // Each user has at most `user_pieces` with the system at once.
+  // Each user has at most `user_pieces` pieces in flight.
   PieceQueue(size_t piece_bytes, int user_pieces)
       : piece_bytes_(piece_bytes), user_pieces_(user_pieces) {}
 
-  // Whether something of it may begin now; otherwise that is when others of its user have ended.
+  // Returns whether a piece of the request may start now. If not, one will when other pieces of the
+  // same user have ended.
   bool push(std::shared_ptr<IoRequest> request);
-  // The next piece to begin.
+  // Returns the next piece to start, if any.
   std::optional<IoPiece> try_next();
-  // Waits for one; nullopt after stop().
+  // Waits for a piece; returns nullopt after stop().
   std::optional<IoPiece> wait_next();
   bool stopped() const;
 
-  // Takes the system's answer (bytes or -errno) for piece.rest(). True: hand it in again. False:
-  // it has ended, well or not.
+  // Takes the system's answer (bytes or -errno) for piece.rest(). Returns true if the piece must be
+  // submitted again, false if it has ended, with or without an error.
   [[nodiscard]] bool continue_after(IoPiece& piece, int64_t result);
 
-  // Requests of which no piece has begun are cancelled; no others begin.
+  // Cancels the parts of requests that have not started; no new ones start.
   void stop();
   void drain();
 
@@ -80,13 +82,13 @@ class PieceQueue {
 
  private:
   struct User {
-    std::deque<std::shared_ptr<IoRequest>> waiting;  // with bytes that have not begun
-    int begun = 0;                                   // pieces, with the system
+    std::deque<std::shared_ptr<IoRequest>> waiting;  // have bytes that are not started
+    int begun = 0;                                   // pieces in flight
   };
   User& user_of(const IoRequest& request) {
     return users_[static_cast<size_t>(request.file->user())];
   }
-  // Whose turn it is decides.
+  // Picks the next piece, from the users in turn.
   std::optional<IoPiece> next_locked();
   std::optional<IoPiece> next_of(User& user);
   void end_piece(IoPiece& piece, std::optional<IoFailure> failure);
@@ -97,25 +99,25 @@ class PieceQueue {
   mutable std::mutex mutex_;
   std::condition_variable wake_, idle_;
   std::array<User, kIoUserCount> users_;
-  size_t turn_ = 0;  // who is asked first
+  size_t turn_ = 0;  // the user to look at first
   size_t unfinished_ = 0;
   bool stopped_ = false;
   std::atomic<uint64_t> bytes_read_{0}, bytes_written_{0};
 };
 
-// Threads that take pieces from a queue to the system. Destroyed after PieceQueue::stop().
+// Carries pieces from a queue to the system with threads. Destroyed after PieceQueue::stop().
 class PieceRunner {
  public:
   virtual ~PieceRunner() = default;
   virtual IoBackend backend() const = 0;
-  // Before the first piece of a user: there are then as many carriers more as it may have pieces
-  // with the system. By one thread at a time.
+  // Called before the first piece of a user, by one thread at a time. Afterwards the runner can
+  // carry as many more pieces as that user may have in flight.
   virtual void add_user() = 0;
-  // Something was pushed, or the queue has stopped.
+  // Called when a request was pushed or the queue has stopped.
   virtual void wake() = 0;
 };
 
-// Null where io_uring is not allowed or too old; `reason` then says why.
+// Returns nullptr if io_uring is not allowed or too old; `reason` then says why.
 std::unique_ptr<PieceRunner> try_make_uring_runner(PieceQueue& pieces, int user_pieces,
                                                    std::string& reason);
 std::unique_ptr<PieceRunner> make_thread_runner(PieceQueue& pieces, int user_threads);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which piece is next, without any thread or system call.
+// Tests which piece comes next, without threads or system calls.
 #include "storage/io_pieces.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ class PieceQueueTest : public ::testing::Test {
     made->bytes = made->needed = pieces * kPiece;
     return made;
   }
-  // Whose pieces come next, until there are none.
+  // Takes pieces until there are none and returns their users.
   std::vector<IoUser> take_all(PieceQueue& queue) {
     std::vector<IoUser> users;
     while (auto piece = queue.try_next()) {
@@ -38,7 +38,7 @@ class PieceQueueTest : public ::testing::Test {
     }
     return users;
   }
-  // The oldest piece of a user that is with the system ends.
+  // Ends the oldest piece of a user that is in flight.
   static void end(PieceQueue& queue, std::vector<IoPiece>& out, IoUser user, int64_t result) {
     for (auto piece = out.begin(); piece != out.end(); ++piece) {
       if (piece->request->file->user() != user) continue;
@@ -54,7 +54,7 @@ class PieceQueueTest : public ::testing::Test {
   TempFolder folder_;
   std::vector<std::unique_ptr<IoFile>> files_;
   AlignedBuffer memory_{16 * kPiece};
-  std::vector<IoPiece> out_;  // with the system
+  std::vector<IoPiece> out_;  // in flight
 };
 
 using Users = std::vector<IoUser>;
@@ -66,7 +66,7 @@ TEST_F(PieceQueueTest, UsersTakeTurnsWithAPieceEach) {
   queue.push(request(kK, 2));
   queue.push(request(kA, 3));
   EXPECT_EQ(take_all(queue), (Users{kW, kK, kA, kW, kK, kA, kW, kA, kW, kW}));
-  for (size_t i = 1; i < out_.size(); ++i) {  // each one's in the order in which they came
+  for (size_t i = 1; i < out_.size(); ++i) {  // the pieces of each request come in order
     for (size_t j = 0; j < i; ++j) {
       EXPECT_TRUE(out_[i].request != out_[j].request || out_[j].offset < out_[i].offset);
     }

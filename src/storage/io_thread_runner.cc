@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces through pread and pwrite, one thread for each that is with the system.
+// Carries pieces with pread and pwrite, one thread for each piece in flight.
 #include <thread>
 #include <vector>
 
@@ -37,7 +37,7 @@ class ThreadRunner final : public PieceRunner {
 
   PieceQueue& pieces_;
   const int user_threads_;
-  std::vector<std::thread> workers_;  // whoever's piece is next
+  std::vector<std::thread> workers_;  // each takes the next piece, of any user
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces through io_uring. One thread owns the ring: it hands pieces in, sleeps until one comes
-// back or somebody wakes it through an eventfd that the ring polls, and hands in the next.
+// Carries pieces through io_uring. One thread owns the ring: it submits pieces, sleeps until one
+// completes or an eventfd polled by the ring wakes it, and submits the next.
 #include <liburing.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -38,11 +38,11 @@ class UringRunner final : public PieceRunner {
   }
 
   IoBackend backend() const override { return IoBackend::kUring; }
-  void add_user() override {}  // there are slots for all of them
+  void add_user() override {}  // there are slots for the pieces of all users
   void wake() override {
     if (!sleeps_.exchange(false)) return;
     const uint64_t one = 1;
-    // Cannot fail but for a counter at its end, and then the thread is awake.
+    // The write can fail only if the counter is at its maximum, and then the thread is awake.
     [[maybe_unused]] const ssize_t n = ::write(wake_fd_.get(), &one, sizeof one);
   }
 
@@ -54,8 +54,8 @@ class UringRunner final : public PieceRunner {
     while (!pieces_.stopped() || free_.size() < slots_.size()) {
       take_pieces();
       if (!free_.empty()) {
-        // With room for more it wants to be woken: said before the last look, so that nothing
-        // that comes in between is missed.
+        // With free slots the thread wants to be woken. It says so before it looks for pieces
+        // again, so that none pushed in between is missed.
         sleeps_ = true;
         take_pieces();
         if (pieces_.stopped() && free_.size() == slots_.size()) return;
@@ -63,7 +63,8 @@ class UringRunner final : public PieceRunner {
       int submitted = -injected_error("io.submit");
       if (submitted == 0) submitted = io_uring_submit_and_wait(&ring_, 1);
       sleeps_ = false;
-      // Too much under way elsewhere, or interrupted: what was not taken stays in the ring.
+      // If the system is too busy or the call was interrupted, what was not taken stays in the
+      // ring.
       if (submitted < 0 && submitted != -EINTR) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
@@ -108,7 +109,7 @@ class UringRunner final : public PieceRunner {
     const IoPiece& piece = slots_[slot];
     const auto rest = piece.rest();
     const int fd = piece.request->file->descriptor();
-    const auto bytes = static_cast<unsigned>(rest.size());  // at most piece_bytes
+    const auto bytes = static_cast<unsigned>(rest.size());  // at most piece_bytes, so it fits
     io_uring_sqe* const entry = new_entry();
     if (piece.request->is_write) {
       io_uring_prep_write(entry, fd, rest.data(), bytes, piece.next_offset());
@@ -124,7 +125,7 @@ class UringRunner final : public PieceRunner {
     io_uring_sqe_set_data64(entry, kWake);
   }
 
-  // The ring has an entry for each slot and one for waking, and each is at most once in it.
+  // The ring has an entry for each slot and one for waking, and each is in it at most once.
   io_uring_sqe* new_entry() {
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
     while (entry == nullptr) {
@@ -137,8 +138,8 @@ class UringRunner final : public PieceRunner {
   PieceQueue& pieces_;
   io_uring ring_;
   FileDescriptor wake_fd_;
-  std::atomic<bool> sleeps_{false};  // until the next answer, although it could take more
-  std::vector<IoPiece> slots_;       // with the system unless in free_
+  std::atomic<bool> sleeps_{false};  // it waits for an answer although slots are free
+  std::vector<IoPiece> slots_;       // in flight unless listed in free_
   std::vector<size_t> free_;
   std::thread thread_;
 };

@@ -13,7 +13,7 @@
 namespace spillway {
 namespace {
 
-// Elements of an array while it is read.
+// Collects the elements of an array while it is read.
 class ArrayBuilder {
  public:
   void add_string(const std::string& value) {
@@ -30,7 +30,7 @@ class ArrayBuilder {
     if (kind_ == Kind::kInts) become_floats();
     if (expect(Kind::kFloats)) append(NumberType::kF64, value);
   }
-  // A nested value, a null: nothing to keep, but an element.
+  // Counts an element that is not kept: a nested value or a null.
   void add_other() { expect(Kind::kMixed); }
   size_t count() const { return count_; }
 
@@ -116,7 +116,7 @@ class Flattener final : public JsonHandler {
  private:
   struct Frame {
     bool is_array = false;
-    size_t path_bytes = 0;  // of the container itself
+    size_t path_bytes = 0;  // length of the container's own path
     ArrayBuilder elements;
   };
 
@@ -133,7 +133,7 @@ class Flattener final : public JsonHandler {
     SPW_CHECK(path_.size() + name.size() < Metadata::kMaxKeyBytes, kInvalidArgument,
               "{}: key '{}' with its path has more than {} bytes", label_, printable(name, 40),
               Metadata::kMaxKeyBytes);
-    // The prefix given by the caller ends in its own dot.
+    // The prefix given by the caller already ends in a dot.
     if (frames_.size() > 1) path_ += '.';
     path_ += name;
   }

@@ -18,12 +18,12 @@
 namespace spillway {
 namespace {
 
-// A list that only grows, so that a signal handler can walk it at any moment: an entry that is not
-// needed any more waits for the next map.
+// A list that only grows, so that a signal handler can walk it at any time. An entry no longer used
+// is taken for the next map.
 struct KnownMap {
-  std::atomic<uintptr_t> begin{0};  // 0: none
+  std::atomic<uintptr_t> begin{0};  // 0: the entry is free
   std::atomic<uintptr_t> end{0};
-  std::string line;  // what to say; as long as somebody reads the map, it stays as it is
+  std::string line;  // the message; does not change while the entry is in use
   FileDescriptor fd;
   KnownMap* next = nullptr;
 };
@@ -42,7 +42,7 @@ std::string& lost() {
   return text;
 }
 
-// Set before the handler is.
+// Set before the handler is installed.
 std::string& line_start() {
   static std::string text;
   return text;
@@ -59,25 +59,25 @@ const KnownMap* find_map(uintptr_t address) {
 }
 
 void say(const std::string& text) {
-  // Nothing can be done about a failure.
+  // There is nothing to do if writing fails.
   static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));
 }
 
 void on_bus_error(int, siginfo_t* info, void*) {
-  const bool fault = info->si_code > 0;  // otherwise somebody sent it
+  const bool fault = info->si_code > 0;  // otherwise a process sent it
   const KnownMap* map = fault ? find_map(reinterpret_cast<uintptr_t>(info->si_addr)) : nullptr;
   if (map != nullptr) {
-    // Several threads may come here together.
+    // Several threads may get here at the same time.
     static std::atomic_flag said = ATOMIC_FLAG_INIT;
     if (!said.test_and_set()) {
       say(line_start());
       say(map->line);
       ::_exit(g_exit_code);
     }
-    while (true) ::pause();  // until the other one has ended the process
+    while (true) ::pause();  // until the other thread has ended the process
   }
   ::sigaction(SIGBUS, &g_before, nullptr);
-  if (!fault) ::raise(SIGBUS);  // else the same access faults again
+  if (!fault) ::raise(SIGBUS);  // if it is a fault, the same access faults again
 }
 
 }  // namespace

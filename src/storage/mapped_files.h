@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which addresses are maps of which files, so that a file that loses its data while it is in use
-// ends the process with one line, not with a bare SIGBUS.
+// Remembers which addresses are maps of which files, so that a file that loses its data while in
+// use ends the process with one line instead of a bare SIGBUS.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,18 @@
 
 namespace spillway {
 
-// For whoever maps files (MappedFile). Thread-safe. `descriptor` is duplicated.
+// Records and forgets a map; called by code that maps files (MappedFile). Thread-safe. `descriptor`
+// is duplicated.
 void remember_map(const std::byte* data, size_t bytes, const std::filesystem::path& path,
                   int descriptor);
 void forget_map(const std::byte* data) noexcept;
-// What is to be said of a file that was found to be shorter when its map was forgotten: what it
-// lost of its last page reads as zeros, without a signal. Empty: none was.
+// Returns a message if some file was found truncated when its map was forgotten, else an empty
+// text. This is needed because the lost part of a file's last page reads as zeros without a signal.
 std::string what_maps_lost();
 
-// From now on a page of such a map that cannot be read (the file was cut, or its disk fails) ends
-// the process: `before` and one line that names the file on standard error, and `exit_code`. Any
-// other SIGBUS does what it did before. Called once, from main().
+// Makes the process end when a page of such a map cannot be read (because the file was truncated or
+// its disk fails): it writes `before` and one line naming the file to standard error, and exits
+// with `exit_code`. Any other SIGBUS has its former effect. Called once, from main().
 void end_when_maps_lose_pages(std::string before, int exit_code);
 
 }  // namespace spillway

@@ -16,10 +16,10 @@
 namespace spillway {
 namespace {
 
-// In a process of its own each: the handler is the process's.
+// Each test runs in a process of its own, because the handler belongs to the process.
 class MappedFilesDeathTest : public ::testing::Test {
  protected:
-  // The last byte of a map, after its file was cut to nothing.
+  // Reads the last byte of a map after its file was truncated to nothing.
   static int read_lost_byte(const TempFolder& folder) {
     const auto path = folder.write("model.gguf", std::string(1 << 16, 'x'));
     const MappedFile map(path);
@@ -68,7 +68,7 @@ TEST(MappedFilesTest, AFileThatLostAPartOfItsLastPageIsNoticedAtTheEnd) {
 TEST_F(MappedFilesDeathTest, ASignalFromElsewhereDoesWhatItAlwaysDid) {
   EXPECT_EXIT(
       {
-        ::signal(SIGBUS, SIG_DFL);  // sanitizers have a handler of their own
+        ::signal(SIGBUS, SIG_DFL);  // replaces the handler that sanitizers install
         end_when_maps_lose_pages("program: ", 1);
         const MappedFile map(folder_.write("model.gguf", "still whole"));
         ::kill(::getpid(), SIGBUS);

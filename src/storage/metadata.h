@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed keys and values: GGUF metadata, and config.json flattened to dotted paths.
+// Stores typed keys and values: GGUF metadata, and config.json flattened to dotted paths.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace spillway {
 
-// An array whose elements have different types, or are arrays themselves (those are also flattened
-// to key.0, key.1, ...): known to be there, not readable.
+// An array whose elements have different types or are arrays themselves; its contents are also
+// flattened to key.0, key.1, ... Only its size can be read.
 struct MixedArray {
   size_t count = 0;
 };
@@ -24,33 +24,33 @@ struct MixedArray {
 using Value = std::variant<bool, int64_t, uint64_t, double, std::string, StringArray, NumberArray,
                            MixedArray>;
 
-// Keys in file order. Reading is thread-safe. Every getter throws kInvalidArgument for a value of
-// the wrong type, naming source, key, what was expected and what was found; x() also for a missing
-// key, where try_x() returns nullopt or nullptr.
+// Keeps keys in file order. Reading is thread-safe. Every getter throws kInvalidArgument for a
+// value of the wrong type, naming source, key, and the expected and the actual type. x() also
+// throws for a missing key, where try_x() returns nullopt or nullptr.
 class Metadata {
  public:
   static constexpr size_t kMaxKeys = 65536;
   static constexpr size_t kMaxKeyBytes = 256;
 
   Metadata() = default;
-  // `source` is the file name for messages.
+  // `source` is the file name used in messages.
   explicit Metadata(std::string source) : source_(std::move(source)) {}
 
   const std::string& source() const { return source_; }
   size_t size() const { return entries_.size(); }
   bool contains(std::string_view key) const { return find(key) != nullptr; }
   const Value* find(std::string_view key) const;
-  // In file order.
+  // Returns the keys in file order.
   std::vector<std::string_view> keys() const;
 
-  // Integers of any width; a bool or a float is a wrong type, and so is one above int64.
+  // Return integers of any width. A bool or a float is a wrong type, and so is a value above int64.
   int64_t get_int(std::string_view key) const;
   std::optional<int64_t> try_int(std::string_view key) const;
-  // ... and within [min, max].
+  // These also require the value to be within [min, max].
   int64_t get_int(std::string_view key, int64_t min, int64_t max) const;
   std::optional<int64_t> try_int(std::string_view key, int64_t min, int64_t max) const;
 
-  // Floats and integers; infinities and NaN are refused.
+  // Return floats and integers; infinities and NaN are refused.
   double get_double(std::string_view key) const;
   std::optional<double> try_double(std::string_view key) const;
   double get_double(std::string_view key, double min, double max) const;
@@ -62,20 +62,20 @@ class Metadata {
   const std::string& get_string(std::string_view key) const;
   const std::string* try_string(std::string_view key) const;
 
-  // An empty array is an empty array of any type.
+  // An empty array is accepted as an array of any type.
   const StringArray& get_string_array(std::string_view key) const;
   const StringArray* try_string_array(std::string_view key) const;
   std::vector<int64_t> get_int_array(std::string_view key) const;
   std::optional<std::vector<int64_t>> try_int_array(std::string_view key) const;
-  std::vector<float> get_float_array(std::string_view key) const;  // integers accepted
+  std::vector<float> get_float_array(std::string_view key) const;  // accepts integers, too
   std::optional<std::vector<float>> try_float_array(std::string_view key) const;
 
-  // The value in a few words on one line: `"llama"`, `32`, `[151936 strings: "!", "\"", ...]`.
-  // "missing" for a key that is not there.
+  // Describes the value in a few words on one line: `"llama"`, `32`, `[151936 strings: "!", "\"",
+  // ...]`, or "missing" if there is no such key.
   std::string describe(std::string_view key) const;
 
-  // For readers. `offset` is where the value lies in the source, for messages. Throws
-  // kInvalidArgument for an empty, overlong or repeated key, or one more than kMaxKeys.
+  // Called by readers. `offset` is the value's position in the source, for messages. Throws
+  // kInvalidArgument for an empty, overlong or repeated key, and for more than kMaxKeys keys.
   void add(std::string key, Value value, std::optional<uint64_t> offset = std::nullopt);
 
  private:
@@ -103,7 +103,7 @@ class Metadata {
   std::unordered_map<std::string, uint32_t, Hash, std::equal_to<>> index_;
 };
 
-// `describe` of a value by itself.
+// Describes a value as Metadata::describe() does.
 std::string describe_value(const Value& value);
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The typed getters of Metadata.
+// Implements the typed getters of Metadata.
 #include "base/error.h"
 #include "base/printable.h"
 #include "storage/metadata.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens whatever the user calls a model.
+// Opens the path that a user gives as a model.
 #pragma once
 
 #include <filesystem>
@@ -8,10 +8,10 @@
 
 namespace spillway {
 
-// A GGUF file or a Hugging Face folder; anything else is a kInvalidArgument that says what would
-// work.
+// Opens a GGUF file or a Hugging Face folder. Throws kInvalidArgument for anything else, with a
+// message that says what would work.
 ModelFiles open_model(const std::filesystem::path& path);
-// As open_model(), but a folder may lack config.json and weights.
+// Opens a model like open_model(), but a folder may lack config.json and weights.
 ModelFiles open_tokenizer(const std::filesystem::path& path);
 
 }  // namespace spillway

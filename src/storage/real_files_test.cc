@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The readers on real models, where the shared data is at hand.
+// Tests the readers on real models, if the shared data is available.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ TEST(RealFilesTest, QuantizedGgufOfStories15M) {
   const ModelFiles model = open_model(path);
   EXPECT_EQ(model.get("token_embd.weight").dtype, DType::kQ8_0);
   EXPECT_THAT(model.get("token_embd.weight").shape, ElementsAre(32000, 288));
-  // The last tensor ends where the file does.
+  // The last tensor must end where the file does, up to padding.
   uint64_t end = 0;
   for (const TensorInfo& t : model.tensors) end = std::max(end, t.extent.offset + t.extent.bytes);
   EXPECT_LE(model.file_bytes[0] - end, 31u);

@@ -29,7 +29,8 @@ std::optional<DType> try_plain_dtype(std::string_view name) {
   return std::nullopt;
 }
 
-// {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {...}}
+// Handles {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__":
+// {...}}.
 class HeaderHandler final : public JsonHandler {
  public:
   HeaderHandler(const ByteSource& source, int32_t file, uint64_t data_start, ModelFiles& model)
@@ -157,7 +158,7 @@ class HeaderHandler final : public JsonHandler {
       model_.unsupported.push_back({std::move(name_), type});
       return;
     }
-    // What does not fit int64 comes out negative, which checked_tensor_bytes() refuses.
+    // A value that does not fit int64 becomes negative, which checked_tensor_bytes() refuses.
     const std::vector<int64_t> shape(entry_.shape->begin(), entry_.shape->end());
     const uint64_t bytes = checked_tensor_bytes(prefix(), *dtype, shape);
     SPW_CHECK(bytes == end - begin, kInvalidArgument,

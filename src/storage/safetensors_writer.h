@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes small safetensors files, for tests and converters of one file.
+// Writes small safetensors files, for tests and one-file converters.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,16 @@
 
 namespace spillway {
 
-// Collect tensors, then write(). Not thread-safe. Like GgufWriter it does not check what it is
-// told.
+// Collects tensors, then writes them with write(). Not thread-safe. Like GgufWriter, it does not
+// check its input.
 class SafetensorsWriter {
  public:
-  // `dtype` as the format spells it: "F32", "BF16", "I64". `bytes` are copied.
+  // `dtype` is spelled as in the format: "F32", "BF16", "I64". `bytes` are copied.
   void add_tensor(std::string_view name, std::string_view dtype, std::span<const int64_t> shape,
                   std::span<const std::byte> bytes);
 
   std::vector<std::byte> bytes() const;
-  // To a temporary name, then renamed. Throws kIo.
+  // Writes to a temporary name and then renames the file. Throws kIo.
   void write(const std::filesystem::path& path) const;
 
  private:

@@ -20,13 +20,14 @@ uint64_t spill_checksum(const SpillHeader& header, std::span<const std::byte> pa
   return XXH3_64bits_withSeed(payload.data(), payload.size(), XXH3_64bits(fields, sizeof fields));
 }
 
-// Shared with the callbacks of transfers, so that none meets an object that is gone. Thread-safe.
+// The state shared with the callbacks of transfers, so that they never touch a destroyed object.
+// Thread-safe.
 class SpillFile::Transfers {
  public:
   explicit Transfers(size_t blocks) : blocks_(blocks) {}
 
-  // Waits until no write of the block is under way, and for a write no read either; then one of
-  // them is.
+  // Waits until no write of the block is in flight (nor a read, if `write`), then registers a
+  // transfer.
   void begin(uint32_t block, bool write) {
     std::unique_lock lock(mutex_);
     Block& state = blocks_[block];
@@ -50,7 +51,7 @@ class SpillFile::Transfers {
     --under_way_;
     ended_.notify_all();
   }
-  // Whether the last write failed; waits for one that is under way.
+  // Whether the last write failed; waits for one in flight.
   bool is_lost(uint32_t block) {
     std::unique_lock lock(mutex_);
     ended_.wait(lock, [&] { return !blocks_[block].writing; });
@@ -75,7 +76,7 @@ class SpillFile::Transfers {
 namespace {
 
 uint64_t checked_file_bytes(const SpillOptions& options) {
-  // Sizes below 2^32 times counts below 2^32 do not wrap.
+  // A size and a count below 2^32 have a product that does not overflow.
   SPW_CHECK(options.block_bytes > 0 && options.block_bytes <= (uint64_t{1} << 31) &&
                 options.blocks > 0 &&
                 options.block_bytes * uint64_t{options.joined_blocks} < (uint64_t{1} << 32),
@@ -152,7 +153,7 @@ IoTicket SpillFile::write(uint32_t block, std::span<const std::byte> payload) {
                         [block, transfers = transfers_](const IoFailure* failure) {
                           transfers->end(block, true, failure != nullptr);
                         });
-  } catch (...) {  // it never began
+  } catch (...) {  // the write never started
     transfers_->end(block, true, true);
     throw;
   }

@@ -20,9 +20,9 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr size_t kBlockBytes = 10000;  // three blocks of the disk, the last partly used
+constexpr size_t kBlockBytes = 10000;  // takes three blocks of the disk, the last partly used
 
-// What is written into `block` the nth time.
+// Fills `out` with the content of the nth write of `block`.
 void fill(std::span<std::byte> out, uint32_t block, uint64_t nth) {
   std::mt19937_64 random(block * 1000003 + nth);
   for (size_t at = 0; at < out.size(); at += 8) {
@@ -51,14 +51,14 @@ class SpillFileTest : public ::testing::TestWithParam<IoBackend> {
     fill(buffer.span().first(bytes), block, nth);
     file.write(block, buffer.span().first(bytes)).wait();
   }
-  // Whether the block reads as the nth write; throws as reading does.
+  // Whether the block reads as its nth write; throws what reading throws.
   bool reads_as(SpillFile& file, uint32_t block, uint64_t nth, size_t bytes = kBlockBytes) {
     AlignedBuffer buffer(kBlockBytes), expected(bytes);
     fill(expected.span().first(bytes), block, nth);
     const auto payload = file.read(block, buffer.span()).wait();
     return payload.size() == bytes && std::memcmp(payload.data(), expected.data(), bytes) == 0;
   }
-  // The code of the error that reading the block gives.
+  // Returns the code of the error that reading the block throws, if any.
   std::optional<ErrorCode> error_reading(SpillFile& file, uint32_t block) {
     try {
       AlignedBuffer buffer(kBlockBytes);
@@ -73,7 +73,7 @@ class SpillFileTest : public ::testing::TestWithParam<IoBackend> {
   std::unique_ptr<IoQueue> queue_;
 };
 
-// The file's bytes, behind the back of SpillFile.
+// These access the file's bytes without SpillFile's knowledge.
 std::vector<std::byte> raw_read(const SpillFile& file, uint64_t offset, size_t bytes) {
   std::vector<std::byte> out(bytes);
   const ssize_t n =
@@ -116,7 +116,7 @@ TEST_P(SpillFileTest, ReadsWaitForWritesOfTheSameBlock) {
 TEST_P(SpillFileTest, ManyRandomWritesAndReads) {
   constexpr uint32_t kBlocks = 24;
   SpillFile file(*queue_, options(kBlocks));
-  std::map<uint32_t, std::pair<uint64_t, size_t>> content;  // block: nth write, length
+  std::map<uint32_t, std::pair<uint64_t, size_t>> content;  // block: number of the write, length
   std::mt19937 random(4);
   for (uint64_t i = 1; i <= 1500; ++i) {
     const auto block = static_cast<uint32_t>(random() % kBlocks);
@@ -132,12 +132,12 @@ TEST_P(SpillFileTest, ManyRandomWritesAndReads) {
   }
 }
 
-// R9: 10,000 blocks that are not what was written.
+// All 10,000 reads of blocks that are not what was written must fail.
 TEST_P(SpillFileTest, DetectsFlipsSwapsStaleBlocksAndTruncation) {
   constexpr uint32_t kBlocks = 8;
   constexpr size_t kStride = 12288;
   SpillFile file(*queue_, options(kBlocks));
-  file.file().stop_direct();  // so that the test itself may write anywhere
+  file.file().stop_direct();  // direct I/O would not let the test write at any offset
   for (uint32_t block = 0; block < kBlocks; ++block) write(file, block, 1);
   const auto older = raw_read(file, 0, kBlocks * kStride);
   for (uint32_t block = 0; block < kBlocks; ++block) write(file, block, 2);
@@ -161,13 +161,13 @@ TEST_P(SpillFileTest, DetectsFlipsSwapsStaleBlocksAndTruncation) {
     const auto block = static_cast<uint32_t>(random() % kBlocks);
     const auto other = static_cast<uint32_t>((block + 1 + random() % 7) % kBlocks);
     const uint64_t at = file.offset_of(block);
-    // One bit.
+    // Flips one bit.
     const size_t flipped = random() % kBlockBytes;
     const std::byte bit{static_cast<unsigned char>(1 << random() % 8)};
     const std::byte bad = good[at + flipped] ^ bit;
     raw_write(file, at + flipped, {&bad, 1});
     expect_detected(block);
-    // Another block's bytes, and those of an earlier write; a part of them is enough.
+    // Puts in another block's bytes, and those of an earlier write; a part of them must be enough.
     raw_write(file, at, bytes_of(good, other));
     expect_detected(block);
     raw_write(file, at, bytes_of(older, block));
@@ -203,11 +203,11 @@ TEST_P(SpillFileTest, AWriteThatFailedIsNotReadAsTheOneBefore) {
   }
 }
 
-// R8: every call in turn, each kind of trouble.
+// Injects every kind of fault into every call in turn.
 TEST_P(SpillFileTest, EveryCallSurvivesEveryFault) {
   struct Point {
     const char* name;
-    uint64_t hits;  // six blocks of two pieces
+    uint64_t hits;  // six blocks of two pieces each
   };
   for (const auto& [point, hits] : {Point{"io.open", 1},
                                     {"io.allocate", 1},
@@ -307,11 +307,11 @@ TEST_P(SpillFileTest, APayloadGoesOnOverBlocksThatMayBeJoined) {
   EXPECT_TRUE(reads_back(4, 3, 2 * kBlockBytes - 77));
   EXPECT_TRUE(reads_as(file, 3, 1));
   EXPECT_EQ(error_reading(file, 1), ErrorCode::kCorrupt) << "covered: it holds nothing";
-  // Whoever writes into the middle of one breaks it, and that is seen.
+  // Writing into the middle of a joined payload breaks it, and reading it must notice.
   write(file, 2, 4);
   EXPECT_TRUE(reads_as(file, 2, 4));
   EXPECT_THROW(reads_back(0, 2, 3 * kBlockBytes), Error);
-  // Neither longer than may be joined, nor past the end.
+  // A payload may neither be longer than the limit nor reach past the last block.
   EXPECT_THROW(write_joined(0, 5, 3 * kBlockBytes + 1), Error);
   EXPECT_THROW(write_joined(6, 5, 2 * kBlockBytes + 1), Error);
 }

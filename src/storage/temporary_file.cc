@@ -34,7 +34,7 @@ namespace {
 
 void allocate(int fd, const TemporaryFileOptions& options) {
   if (options.bytes == 0) return;
-  // First, since an allocation that fails has filled the disk for everyone meanwhile.
+  // This is checked first, because an allocation that fails fills the disk for everyone meanwhile.
   struct statvfs info {};
   if (::fstatvfs(fd, &info) == 0 && info.f_blocks > 0 &&
       options.bytes / info.f_frsize > info.f_bavail) {
@@ -45,7 +45,7 @@ void allocate(int fd, const TemporaryFileOptions& options) {
     result = allocate_call(fd, options.bytes);
   } while (result == -EINTR);
   if (result == -ENOSPC || result == -EDQUOT) fail_full(options);
-  // A file system that cannot promise room: then only the length, and ENOSPC comes when writing.
+  // Some file systems cannot reserve space: only the length is set, and ENOSPC comes when writing.
   if (result == -EOPNOTSUPP || result == -EINVAL || result == -ENOSYS) {
     log_warning("{} cannot set disk space aside; it may run out later",
                 printable_path(options.dir));
@@ -81,12 +81,12 @@ TemporaryFile::TemporaryFile(const TemporaryFileOptions& options) : bytes_(optio
     path_ = by_descriptor;
   } else if (!options.keep_name && std::filesystem::exists(by_descriptor, error) &&
              ::unlink(name_.c_str()) == 0) {
-    name_.clear();  // as good as O_TMPFILE, but for the moment between
+    name_.clear();  // like O_TMPFILE, except for the moment in between
     path_ = by_descriptor;
   }
   try {
     allocate(fd.get(), options);
-    // Messages name the folder: a descriptor's number says nothing to people.
+    // Messages name the folder, because the number of a descriptor tells users nothing.
     file_ = std::make_unique<IoFile>(
         std::move(fd), name_.empty() ? options.dir / ("(" + options.label + ")") : name_,
         options.user);

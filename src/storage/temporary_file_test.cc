@@ -121,7 +121,7 @@ TEST_F(TemporaryFileTest, RemovesOnlyFilesOfTheDead) {
   const int64_t self = ::getpid();
   const uint64_t start = process_start(self);
   ASSERT_NE(start, 0u);
-  constexpr int64_t kNobody = 4194304;  // above the highest process number
+  constexpr int64_t kNobody = 4194304;  // above the highest process id
   const std::string dead = temporary_file_name("kv", kNobody, 5, here, 0);
   const std::string reused = temporary_file_name("kv", self, start - 1, here, 1);
   const std::string alive = temporary_file_name("kv", self, start, here, 2);
@@ -145,7 +145,7 @@ TEST_F(TemporaryFileTest, RemovesOnlyFilesOfTheDead) {
       folder_ / old_boot, std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
   const int lock = ::open((folder_ / locked).c_str(), O_RDONLY | O_CLOEXEC);
   ASSERT_EQ(::flock(lock, LOCK_EX), 0);
-  // A name that fits, of something else: it stays, and what it points to does.
+  // A link or folder whose name fits must stay, and so must what the link points to.
   const auto target = folder_.write("precious", "x");
   const std::string link = temporary_file_name("kv", kNobody, 5, here, 7);
   std::filesystem::create_symlink(target, folder_ / link);

@@ -28,7 +28,8 @@ namespace spillway {
 namespace {
 
 constexpr std::string_view kPrefix = "spillway-", kSuffix = ".tmp";
-// Files of another boot, namespace or machine: between making one and locking it.
+// A file of another boot, namespace or machine is left alone for this long, because it is not
+// locked right after it was made.
 constexpr int64_t kForeignGraceSeconds = 60;
 
 struct NameParts {
@@ -47,7 +48,7 @@ bool take_number(std::string_view& text, T& value, int base, bool last) {
   return true;
 }
 
-// Only what temporary_file_name() makes, to the letter.
+// Accepts exactly the names that temporary_file_name() makes.
 std::optional<NameParts> parse_name(std::string_view name) {
   std::string_view rest = name;
   if (!rest.starts_with(kPrefix) || !rest.ends_with(kSuffix)) return std::nullopt;
@@ -72,7 +73,7 @@ std::optional<NameParts> parse_name(std::string_view name) {
 bool process_has_ended(const NameParts& parts) {
   if (::kill(static_cast<pid_t>(parts.pid), 0) != 0 && errno == ESRCH) return true;
   const uint64_t start = process_start(parts.pid);
-  return start != 0 && start != parts.start;  // another process has the number now
+  return start != 0 && start != parts.start;  // the id now belongs to another process
 }
 
 bool try_remove_dead(const std::filesystem::path& path, const NameParts& parts) {
@@ -86,7 +87,7 @@ bool try_remove_dead(const std::filesystem::path& path, const NameParts& parts) 
   } else if (dead) {
     dead = std::time(nullptr) - info.st_mtime > kForeignGraceSeconds;
   }
-  // The owner's lock ends with it, wherever it runs.
+  // The owner's lock ends with the owner, wherever that runs.
   dead = dead && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0;
   return dead && ::unlink(path.c_str()) == 0;
 }
@@ -98,7 +99,7 @@ std::filesystem::path next_name(const std::filesystem::path& dir, std::string_vi
                                    counter.fetch_add(1));
 }
 
-// What the living hold; a file system without locks: then the process's number decides.
+// Locks a file of this process. On a file system without locks, the process id decides instead.
 void lock(int fd) { static_cast<void>(::flock(fd, LOCK_EX | LOCK_NB)); }
 
 }  // namespace
@@ -113,7 +114,7 @@ uint64_t process_start(int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string text;
   std::getline(file, text);
-  const size_t name_end = text.rfind(')');  // a name may have blanks and brackets
+  const size_t name_end = text.rfind(')');  // the process's name may contain blanks and brackets
   if (name_end == std::string::npos) return 0;
   std::istringstream fields(text.substr(name_end + 1));
   std::string field;
@@ -132,7 +133,7 @@ uint64_t process_instance() {
     std::error_code ignored;
     const auto space = std::filesystem::read_symlink("/proc/self/ns/pid", ignored).native();
     const std::string both = boot + "/" + space;
-    return XXH3_64bits(both.data(), both.size());  // the same in every build
+    return XXH3_64bits(both.data(), both.size());  // XXH3 gives the same hash in every build
   }();
   return instance;
 }

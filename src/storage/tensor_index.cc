@@ -13,7 +13,7 @@
 namespace spillway {
 
 int64_t TensorInfo::elements() const {
-  int64_t product = 1;  // readers have checked that it does not wrap
+  int64_t product = 1;  // readers have checked that it does not overflow
   for (const int64_t n : shape) product *= n;
   return product;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model's files hold and where: tensors as extents, metadata, the texts beside them.
+// Describes what a model's files hold and where: tensors as extents, metadata, and texts.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,21 @@ struct Extent {
   uint64_t bytes = 0;
 };
 
-// Rows of a stored matrix that do not follow one another: groups of `rows` rows, each `stride` rows
-// behind the one before. 0 rows: they do follow one another.
+// Rows of a stored matrix that are not adjacent: groups of `rows` rows, each `stride` rows after
+// the one before. If `rows` is 0, the rows are adjacent.
 struct RowGroups {
   int64_t rows = 0, stride = 0;
   bool operator==(const RowGroups&) const = default;
 };
 
-// Where `count` rows from row `first` on are, each of `row_bytes` bytes, in the order of the rows.
-// `all` begins with row 0.
+// Returns where `count` rows from row `first` on are stored, each of `row_bytes` bytes, in the
+// order of the rows. `all` begins with row 0.
 std::vector<Extent> extents_of_rows(const Extent& all, const RowGroups& groups, uint64_t row_bytes,
                                     int64_t first, int64_t count);
 
-// One stored tensor. Readers have checked: at least one element, every dimension in [1, 2^31),
-// whole blocks per row, extent.bytes = rows() * row_bytes(dtype, cols()), extent inside its file.
+// One stored tensor. Readers have checked that it has at least one element, every dimension is in
+// [1, 2^31), each row is whole blocks, extent.bytes = rows() * row_bytes(dtype, cols()), and the
+// extent lies inside its file.
 struct TensorInfo {
   std::string name;
   DType dtype = DType::kF32;
@@ -47,7 +48,7 @@ struct TensorInfo {
   int64_t rows() const { return elements() / cols(); }
 };
 
-// "[2048, 512]"
+// Formats a shape as "[2048, 512]".
 std::string format_shape(const std::vector<int64_t>& shape);
 
 // A tensor that is in the file but cannot be used, e.g. type "I64".
@@ -66,30 +67,30 @@ struct ModelFiles {
   Format format = Format::kGguf;
   std::string name;                          // file or folder name, printable
   std::vector<std::filesystem::path> paths;  // indexed by Extent::file
-  std::vector<uint64_t> file_bytes;          // sizes of those, as of reading
-  // GGUF keys; or config.json's ("rope_scaling.factor") plus generation_config.json's with the
-  // prefix "generation_config.".
+  std::vector<uint64_t> file_bytes;          // sizes of the files when they were read
+  // GGUF keys, or those of config.json ("rope_scaling.factor") and of generation_config.json with
+  // the prefix "generation_config.".
   Metadata metadata;
   std::vector<TensorInfo> tensors;             // in file order
   std::vector<UnsupportedTensor> unsupported;  // safetensors only
   std::filesystem::path folder;                // Hugging Face and tokenizer folders only
 
-  // nullptr when there is no such tensor (or it is among `unsupported`).
+  // Returns nullptr if there is no such tensor or it is among `unsupported`.
   const TensorInfo* find(std::string_view tensor) const;
   // Throws kInvalidArgument for a missing tensor, kUnsupported for one of an unsupported type.
   const TensorInfo& get(std::string_view tensor) const;
-  // For tensors that may be left out: nullptr only where there is none; one that is there and
-  // cannot be used throws as get() does.
+  // Finds a tensor that may be missing: returns nullptr if it is, and throws like get() if it is
+  // there and cannot be used.
   const TensorInfo* try_get(std::string_view tensor) const;
 
-  // The text of a file in `folder`: tokenizer.json, tokenizer_config.json, vocab.json, merges.txt,
-  // ... nullopt where there is none. `file_name` must be a bare name. Throws kInvalidArgument for a
-  // file over `max_bytes`.
+  // Returns the text of a file in `folder`, such as tokenizer.json, tokenizer_config.json,
+  // vocab.json or merges.txt; nullopt if there is no such file. `file_name` must be a bare name.
+  // Throws kInvalidArgument for a file over `max_bytes`.
   std::optional<std::string> try_read_text(std::string_view file_name,
                                            uint64_t max_bytes = kMaxTextBytes) const;
 
-  // For readers: checks that names are unique and extents of one file do not overlap, and prepares
-  // find(). Throws kInvalidArgument.
+  // Called by readers at the end: checks that names are unique and that extents of one file do not
+  // overlap, and prepares find(). Throws kInvalidArgument.
   void finish();
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that every tensor from a file goes through, whatever the format.
+// Checks that apply to every tensor of a file, whatever its format.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace spillway {
 
-// Bytes of a tensor of `shape` (outermost first). `prefix` starts the messages: "m.gguf: tensor
-// 'x': ". Throws kInvalidArgument for a dimension outside [1, 2^31), a row that is not whole
-// blocks, a product that wraps.
+// Returns the bytes of a tensor of `shape` (outermost first). Messages start with `prefix`:
+// "m.gguf: tensor 'x': ". Throws kInvalidArgument for a dimension outside [1, 2^31), a row that is
+// not whole blocks, or a product that overflows.
 uint64_t checked_tensor_bytes(const std::string& prefix, DType dtype,
                               std::span<const int64_t> shape);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: processes that are killed in the middle of things, and what they leave.
+// Helpers for tests that kill a process in the middle of its work and look at what it leaves.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ inline size_t names_in(const std::filesystem::path& dir) {
   return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(dir), {}));
 }
 
-// Runs `work` in a child, which then stays; returns its number when the work is done.
+// Runs `work` in a child process, which then waits; returns its id when the work is done.
 inline pid_t start_child(const std::function<void()>& work) {
   int ready[2];
   EXPECT_EQ(::pipe(ready), 0);

@@ -25,7 +25,7 @@ bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-// Of "blk.17.attn_v.weight": 17.
+// Returns 17 for "blk.17.attn_v.weight".
 int64_t layer_of(std::string_view name) {
   constexpr std::string_view kPrefix = "blk.";
   int64_t layer = 0;
@@ -38,8 +38,8 @@ int64_t layer_of(std::string_view name) {
 bool is_value(std::string_view name) { return name.ends_with(".attn_v.weight"); }
 bool is_down(std::string_view name) { return contains(name, ".ffn_down"); }
 
-// Tables that are looked up in, what routes to experts, and what is no weight at all are small or
-// sensitive: a quantized file has them as they are.
+// Lookup tables, expert routers and tensors that are no weights are small or sensitive, so a
+// quantized file keeps them unchanged.
 bool stays(std::string_view name) {
   return !name.ends_with("weight") || contains(name, "_norm.weight") ||
          contains(name, "position_embd") || contains(name, "token_types") ||
@@ -104,7 +104,7 @@ std::vector<ChosenType> choose_types(const TypeMix& mix, std::span<const MixTens
   const std::string_view head = tied ? "token_embd.weight" : "output.weight";
 
   const auto wanted_for = [&](std::string_view name) {
-    // Every word depends on the head.
+    // The head gets more bits because every output token depends on it.
     if (name == head) return mix.main == DType::kQ8_0 ? mix.main : DType::kQ6_K;
     if (!mix.more_bits_for_some) return mix.main;
     const int64_t layer = layer_of(name);

@@ -46,7 +46,7 @@ TEST(TypeMixTest, ValuesAndTheWayDownHaveMoreBitsInSomeLayers) {
   for (const auto& [mix, main] :
        {std::pair{"q4_k_m", DType::kQ4_K}, std::pair{"q5_k_m", DType::kQ5_K}}) {
     auto chosen = types(mix, {.layers = 24});
-    // Eighths of three layers at both ends, and 5, 8, 11, ... between.
+    // These are the first and the last eighth (three layers each), and 5, 8, 11, ... in between.
     for (const int layer : {0, 1, 2, 5, 8, 11, 14, 17, 20, 21, 22, 23}) {
       for (const char* name : {"attn_v", "ffn_down"})
         EXPECT_EQ(chosen[fmt::format("blk.{}.{}.weight", layer, name)], DType::kQ6_K) << layer;

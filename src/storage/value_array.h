@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays of metadata, stored no larger than they are in the file.
+// Stores arrays of metadata in no more memory than they take in the file.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace spillway {
 
-// Strings in one block of text: 4 bytes a string on top of its characters (a vocabulary has some
-// 250,000 of them, and a hostile file may claim millions of empty ones).
+// Stores strings in one block of text, with 4 bytes for each string besides its characters. A
+// vocabulary has some 250,000 strings, and a hostile file may claim millions of empty ones.
 class StringArray {
  public:
   static constexpr size_t kMaxBytes = 0xffffffff;
@@ -22,14 +22,14 @@ class StringArray {
 
   size_t size() const { return ends_.size(); }
   bool empty() const { return ends_.empty(); }
-  // Valid as long as the array is neither changed nor moved.
+  // The result is valid until the array is changed or moved.
   std::string_view operator[](size_t i) const {
     const size_t begin = i == 0 ? 0 : ends_[i - 1];
     return std::string_view(text_).substr(begin, ends_[i] - begin);
   }
 
   void reserve(size_t strings, size_t bytes);
-  // Throws kUnsupported beyond kMaxBytes of text.
+  // Throws kUnsupported if the text would exceed kMaxBytes.
   void push_back(std::string_view text);
 
   class Iterator {
@@ -66,18 +66,18 @@ class StringArray {
 enum class NumberType : uint8_t { kBool, kU8, kI8, kU16, kI16, kU32, kI32, kU64, kI64, kF32, kF64 };
 
 size_t number_bytes(NumberType type);
-std::string_view number_name(NumberType type);  // "u8"
+std::string_view number_name(NumberType type);  // returns e.g. "u8"
 inline bool is_float(NumberType type) {
   return type == NumberType::kF32 || type == NumberType::kF64;
 }
 
-// Numbers or bools as they lie in a GGUF file, little endian.
+// Stores numbers or bools as they are in a GGUF file, little endian.
 struct NumberArray {
   NumberType type = NumberType::kI64;
   std::vector<std::byte> raw;
 
   size_t size() const { return raw.size() / number_bytes(type); }
-  // Bits of element `i`, sign-extended for signed types; the pattern itself for floats.
+  // Returns the bits of element `i`, sign-extended for signed types; floats are not converted.
   uint64_t bits(size_t i) const;
   double number(size_t i) const;
 };

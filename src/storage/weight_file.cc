@@ -37,7 +37,7 @@ WeightFileWriter::WeightFileWriter(IoQueue& queue, const WeightFileOptions& opti
   }
 }
 
-// Tickets wait in their destructors, before the memory and the file go.
+// The tickets wait in their destructors, before the memory and the file are freed.
 WeightFileWriter::~WeightFileWriter() { stages_.clear(); }
 
 void WeightFileWriter::flush() {

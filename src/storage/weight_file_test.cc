@@ -29,7 +29,7 @@ class WeightFileTest : public ::testing::Test {
  protected:
   ~WeightFileTest() override { disarm_faults(); }
 
-  // Writes tensors of these sizes; the ith has the bytes of seed i.
+  // Writes tensors of these sizes; the ith one has the bytes of seed i.
   std::unique_ptr<TemporaryFile> write(std::span<const uint64_t> sizes,
                                        std::vector<Extent>& extents, bool keep_name = false) {
     WeightFileWriter writer(queue_, {.dir = folder_.path(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention to a sequence in parts: where it may be cut, and what is kept of the parts before.
+// Sizes of attention over KV partitions: where a sequence may be split, and how large the softmax
+// state of a partition is.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +9,13 @@
 
 namespace spillway {
 
-// Sequences are cut at positions that are multiples of this, and nowhere else: where kernels cut
-// them anyway.
+// A sequence is split into partitions only at positions that are multiples of this, because kernels
+// split there anyway.
 inline constexpr int32_t kAttentionPartTokens = 256;
 inline constexpr int32_t kAttentionPartBlocks = kAttentionPartTokens / kKvBlockTokens;
 
-// Floats of a row of sums: of each head an output, a maximum and a sum. A multiple of four: rows
-// begin where four floats are read at once.
+// Returns the floats of a row of softmax state: an output vector, a maximum and a sum for each
+// head. Rounded up to a multiple of four, because four floats are read at a time.
 constexpr int64_t attention_sum_columns(int64_t heads, int64_t head_dim) {
   return (heads * (head_dim + 2) + 3) / 4 * 4;
 }

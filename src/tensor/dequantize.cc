@@ -13,7 +13,7 @@
 namespace spillway {
 namespace {
 
-// File data may start at any byte, so every block is copied out before it is read.
+// Data in a file may be unaligned, so every block is copied before it is read.
 template <class Block, class Fn>
 void for_each_block(const std::byte* stored, float* out, int64_t count, Fn&& decode) {
   for (int64_t i = 0; i < count; i += Block::kElements) {
@@ -152,7 +152,8 @@ void set_levels(const uint8_t levels[32], uint8_t nibbles[16], uint8_t* high) {
     high[i / 8] = static_cast<uint8_t>(high[i / 8] | ((levels[i] >> 4) << (i % 8)));
 }
 
-// Signed kinds: the largest magnitude maps to -2^(bits-1), which the range reaches exactly.
+// For types without a minimum: the value of largest magnitude becomes -2^(bits-1), which the range
+// includes.
 template <class Block>
 void encode_symmetric(const float* values, Block& b, int half_range, uint8_t* high) {
   float peak = 0;

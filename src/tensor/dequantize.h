@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference meaning of every stored type: scalar, bit-exact, and what all kernels are tested
-// against.
+// Defines what every stored type means: scalar, bit-exact code against which all kernels are
+// tested.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@ namespace spillway {
 // Writes `count` floats from `count` stored elements; `count` is a whole number of blocks.
 void dequantize_reference(DType type, const std::byte* stored, float* out, int64_t count);
 
-// Stores `count` floats as `type`, rounding to nearest; supported for F32, F16, BF16, Q4_0, Q4_1,
-// Q5_0, Q5_1, Q8_0 (throws kUnsupported for others). For tests and generators: simple, not the best
-// possible quantization.
+// Stores `count` floats as `type`, rounding to nearest. Supports F32, F16, BF16, Q4_0, Q4_1, Q5_0,
+// Q5_1 and Q8_0 and throws kUnsupported for others. For tests and generators: simple, but not the
+// best possible quantization.
 void quantize_reference(DType type, const float* values, std::byte* out, int64_t count);
 
 }  // namespace spillway

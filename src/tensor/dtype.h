@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types, plain and block-quantized, and their sizes.
+// Defines element types, plain and block-quantized, and their sizes.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ enum class DType : uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
-  kG4,  // FlexGen's groups of 64 in 4 bits; made while loading, no file has it
+  kG4,  // FlexGen's groups of 64 in 4 bits, made while loading; no file has it
 };
 inline constexpr int kDTypeCount = 14;
 
@@ -34,17 +34,17 @@ struct DTypeInfo {
 
 const DTypeInfo& dtype_info(DType type);
 inline std::string_view dtype_name(DType type) { return dtype_info(type).name; }
-// Case does not matter: "q4_k", "F16".
+// Finds a type by name in any case: "q4_k", "F16".
 [[nodiscard]] std::optional<DType> try_dtype_from_name(std::string_view name);
 
 inline bool is_quantized(DType type) { return dtype_info(type).block_elements > 1; }
-// Types that no file format stores: readers do not know them and writers refuse them.
+// Whether no file format stores the type: readers do not know it and writers refuse it.
 inline bool is_memory_only(DType type) { return type == DType::kG4; }
 
-// Bytes of `columns` contiguous elements. `columns` must be a whole number of blocks.
+// Returns the bytes of `columns` contiguous elements. `columns` must be a whole number of blocks.
 int64_t row_bytes(DType type, int64_t columns);
 
-// All of them, in the order of the enumeration.
+// All types, in the order of the enumeration.
 inline constexpr DType kAllDTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0,
                                        DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
                                        DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K,

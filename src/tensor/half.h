@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 16-bit floats as storage: conversions that round to nearest even and keep NaN and infinity.
+// 16-bit floats as storage types. Conversions round to nearest even and keep NaN and infinity.
 #pragma once
 
 #include <bit>

@@ -23,12 +23,12 @@ float get_half(const std::byte* at) {
 bool fits_half(float value) { return std::fabs(value) < kKvHalfEnd; }  // false for NaN
 bool fits_bf16(float value) { return std::fabs(value) < kKvBf16End; }
 
-// Nearest, ties to even.
+// Rounds to the nearest code, ties to even.
 int code_of(float value, float lowest, float highest) {
   return static_cast<int>(std::nearbyint(std::clamp(value, lowest, highest)));
 }
 
-// Of numbers that are `held` by the type or not.
+// Returns the result for numbers that the type can hold or not (`held`).
 KvStored stored(const float* x, int64_t n, bool held) {
   if (!std::all_of(x, x + n, [](float value) { return std::isfinite(value); }))
     return KvStored::kNotFinite;
@@ -104,7 +104,7 @@ KvStored store_int4(const KvPageLayout& layout, KvPart part, const float* x, std
       continue;
     }
     const Half scale = to_half((largest - base) / 15);
-    // The minimum may round up past all of them: then the difference is negative or zero.
+    // The minimum may be rounded up past all values; the difference is then negative or zero.
     const bool flat = scale.bits == 0 || (scale.bits & 0x8000U) != 0;
     const float inverse = flat ? 0 : 1 / to_float(scale);
     put_half(page + 2 * (g * kKvBlockTokens + token), flat ? Half{} : scale);
@@ -131,7 +131,7 @@ std::optional<KvType> try_kv_type_from_name(std::string_view name) {
 
 namespace {
 
-// Sums and differences of elements `half` apart, in runs of 2 * half.
+// Replaces elements `half` apart by their sum and difference, in runs of 2 * half.
 void rotate_step(float* x, int64_t size, int64_t half) {
   for (int64_t i = 0; i < size; i += 2 * half) {
     float* __restrict first = x + i;
@@ -143,7 +143,7 @@ void rotate_step(float* x, int64_t size, int64_t half) {
     }
   }
 }
-// Steps of 1 and 2 at once: the loops above would have one or two turns.
+// Does the steps of 1 and 2 together, because the loops above would run only once or twice.
 void rotate_fours(float* x, int64_t size) {
   for (int64_t i = 0; i < size; i += 4) {
     const float a = x[i] + x[i + 1], b = x[i] - x[i + 1];

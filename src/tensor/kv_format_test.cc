@@ -46,8 +46,8 @@ TEST(KvFormatTest, RotationKeepsProductsAndIsItsOwnInverse) {
   }
 }
 
-// Squared error of the nearest of sixteen values between the ends of each group, as it would be
-// without rotation.
+// Returns the squared error of rounding each element to one of sixteen values between the ends of
+// its group, which is what int4 would have without rotation.
 double plain_int4_error(const std::vector<float>& x) {
   double error = 0;
   for (size_t first = 0; first < x.size(); first += kKvGroup) {
@@ -109,7 +109,7 @@ TEST(KvFormatTest, WhatIsReadBackIsWithinHalfAStep) {
       std::vector<float> back(x.size());
       store_kv_reference(layout, part, x.data(), page.data(), 5);
       load_kv_reference(layout, part, page.data(), 5, back.data());
-      if (is_rotated(type)) {  // the steps are those of rotated rows
+      if (is_rotated(type)) {  // the bound holds for rotated rows
         rotate_kv(x.data(), dim);
         rotate_kv(back.data(), dim);
       }
@@ -118,7 +118,7 @@ TEST(KvFormatTest, WhatIsReadBackIsWithinHalfAStep) {
         const int64_t end = std::min(dim, first + kKvGroup);
         const auto [low, high] = std::minmax_element(x.begin() + first, x.begin() + end);
         const float largest = std::max(std::fabs(*low), std::fabs(*high));
-        float step = 0;  // with some room for the rounding of scale and minimum
+        float step = 0;  // leaves some room for the rounding of scale and minimum
         if (type == KvType::kF16) step = largest / 1024;
         if (type == KvType::kBf16) step = largest / 128;
         if (type == KvType::kInt8) step = largest / 127 * 1.13F;
@@ -176,7 +176,7 @@ TEST(KvFormatTest, ExtremeRowsStayFinite) {
 TEST(KvFormatTest, WhatATypeCannotHoldIsNoNumber) {
   const float infinity = std::numeric_limits<float>::infinity(), nan = NAN;
   struct Row {
-    float value;  // of one element among small ones
+    float value;  // the value of one element among small ones
     KvStored f32, f16, bf16, int8, int4;
   };
   constexpr auto kWell = KvStored::kWell, kBeyond = KvStored::kBeyondRange,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shape of a KV cache: of one group of layers, and of all groups of a model.
+// Describes the shape of a KV cache: of one group of layers, and of all groups of a model.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace spillway {
 
-// One kind of rows that a group keeps of each token in each layer, its keys for example.
+// One kind of row that a group stores for each token in each layer, for example its keys.
 struct KvPlaneShape {
   int heads = 0;
   int width = 0;  // elements of a head
@@ -23,14 +23,14 @@ struct KvPlaneShape {
   bool operator==(const KvPlaneShape&) const = default;
 };
 
-// One group: layers with state of the same kind and shape (model/state_group.h).
+// A group of layers with state of the same kind and shape (model/state_group.h).
 struct KvGroupShape {
   int layers = 0;
   int kv_heads = 0;
   int head_dim = 0;
   KvType type = KvType::kF16;
   StateRule rule = {};
-  // The plane of values, where it is not like that of keys; one without heads: there is none.
+  // The plane of values, if it differs from that of keys. If it has no heads, there are no values.
   std::optional<KvPlaneShape> values = {};
 
   constexpr KvPlaneShape plane(KvPart part) const {
@@ -38,8 +38,8 @@ struct KvGroupShape {
     return {kv_heads, head_dim, type};
   }
   constexpr bool has_values() const { return plane(KvPart::kValues).heads > 0; }
-  // In one layer: a block of one plane, and of all planes. A block of a recurrent group is a state,
-  // which is F32.
+  // The bytes of a block of one plane, and of all planes, in one layer. In a recurrent group a
+  // block is one F32 state.
   constexpr int64_t plane_block_bytes(KvPart part = KvPart::kKeys) const {
     const KvPlaneShape of = plane(part);
     if (rule.kind == StateKind::kRecurrent)
@@ -49,26 +49,27 @@ struct KvGroupShape {
   constexpr int64_t layer_block_bytes() const {
     return plane_block_bytes(KvPart::kKeys) + plane_block_bytes(KvPart::kValues);
   }
-  // A block in all layers.
+  // The bytes of a block in all layers.
   constexpr int64_t block_bytes() const { return layers * layer_block_bytes(); }
   bool operator==(const KvGroupShape&) const = default;
 };
 
-// Where the KV of a layer is: among the layers of a group.
+// The place of the KV of a layer: its index among the layers of a group.
 struct KvLayerPlace {
-  int group = -1;  // -1: the layer has none
+  int group = -1;  // -1: the layer has no KV
   int index = 0;
-  bool owns = true;  // else it reads what an earlier layer has there, and writes nothing
+  bool owns = true;  // if false, it reads the KV of an earlier layer and writes nothing
   bool operator==(const KvLayerPlace&) const = default;
 };
 
-// All groups of a model, and where each layer's KV is. Layers may share one place: some read what
-// an earlier one wrote.
+// All groups of a model, and the place of each layer's KV. Several layers may have the same place:
+// then some read what an earlier one wrote.
 class KvShapes {
  public:
   KvShapes() = default;
-  // All layers are one group.
-  KvShapes(const KvGroupShape& only) : groups_{only} {  // NOLINT: one group is a model's, too
+  // Makes a model in which all layers are one group.
+  KvShapes(const KvGroupShape& only)
+      : groups_{only} {  // NOLINT: one group is a model's KvShapes, too
     for (int layer = 0; layer < only.layers; ++layer) layers_.push_back({0, layer});
   }
   KvShapes(std::vector<KvGroupShape> groups, std::vector<KvLayerPlace> layers)
@@ -79,24 +80,24 @@ class KvShapes {
   int layers() const { return static_cast<int>(layers_.size()); }
   const KvLayerPlace& place(int layer) const { return layers_.at(static_cast<size_t>(layer)); }
   const KvGroupShape& of_layer(int layer) const { return group(place(layer).group); }
-  // The bytes of a block of tokens in all layers, while no group has given it back.
+  // The bytes of a block of tokens in all layers, as long as no group has released it.
   int64_t block_bytes() const {
     int64_t bytes = 0;
     for (const KvGroupShape& group : groups_) bytes += group.block_bytes();
     return bytes;
   }
-  // The layers that read the KV of a group: those that own it, and those that read theirs.
+  // The number of layers that read the KV of a group: those that own it, and those that share it.
   int readers(int group) const {
     return static_cast<int>(std::ranges::count(layers_, group, &KvLayerPlace::group));
   }
-  // In one layer: the bytes of a block of the group whose blocks are largest there.
+  // The most bytes that a block of any group takes in one layer.
   int64_t most_layer_block_bytes() const {
     int64_t most = 0;
     for (const KvGroupShape& group : groups_) most = std::max(most, group.layer_block_bytes());
     return most;
   }
-  // The bytes that a layer reads for each of the last `keys` tokens, on average over the layers:
-  // behind a window there is nothing to read.
+  // The bytes that a layer reads for each of the last `keys` tokens, on average over the layers.
+  // Layers with a window read nothing before it.
   double mean_token_bytes(double keys) const {
     double bytes = 0;
     for (int i = 0; i < groups(); ++i) {
@@ -107,7 +108,8 @@ class KvShapes {
     }
     return bytes / static_cast<double>(std::max(1, layers()));
   }
-  // The keys that a token with `keys` of them sees, on average over the layers that keep any.
+  // The keys that a token attends to, on average over the layers that keep any. `keys` is their
+  // number in a layer that keeps all.
   double mean_keys(double keys) const {
     double missing = 0, all = 0;
     for (int i = 0; i < groups(); ++i) {
@@ -121,8 +123,8 @@ class KvShapes {
     return static_cast<double>(block_bytes()) / kKvBlockTokens /
            static_cast<double>(std::max(1, layers()));
   }
-  // The group whose layers may be swapped: of those that keep all tokens, the one with the most
-  // bytes a token; where there is none, the first.
+  // The group whose layers may be swapped: the one with the most bytes per token among those that
+  // keep all tokens, or the first group if none does.
   int swapped_group() const {
     int found = 0;
     for (int i = 0; i < groups(); ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kinds of layers a network is made of: said by a model's spec, computed by a device.
+// The variants of layers' ops: a model's spec names them, and a device computes them.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace spillway {
 
 enum class NormKind : uint8_t { kRms, kLayer };
 enum class ActivationKind : uint8_t { kRelu, kGelu, kGeluTanh, kSilu };
-// Which elements of a head are rotated together: (2i, 2i + 1), or (i, i + rotary_dim / 2).
+// The elements of a head that are rotated together: (2i, 2i + 1), or (i, i + rotary_dim / 2).
 enum class RopeStyle : uint8_t { kInterleaved, kHalves };
 
 }  // namespace spillway

@@ -11,7 +11,7 @@
 namespace spillway {
 namespace {
 
-// Elements are moved eight at a time: one byte each in a 64-bit word (little endian).
+// Elements are moved eight at a time, one byte each in a 64-bit word (little endian).
 constexpr uint64_t every_byte(uint64_t byte) { return 0x0101010101010101U * byte; }
 constexpr uint64_t kLowHalves = every_byte(15);
 
@@ -23,7 +23,7 @@ uint64_t load8(const uint8_t* from) {
 void store8(uint8_t* to, uint64_t word) { std::memcpy(to, &word, 8); }
 void or8(uint8_t* to, uint64_t word) { store8(to, load8(to) | word); }
 
-// Bit i of `bits` to bit 0 of byte i, and back.
+// Move bit i of `bits` to bit 0 of byte i, and back.
 uint64_t spread_bits(uint8_t bits) {
   const uint64_t copies = every_byte(bits) & 0x8040201008040201U;
   return ((copies + every_byte(0x7f)) | copies) >> 7 & every_byte(1);
@@ -32,8 +32,8 @@ uint8_t gather_bits(uint64_t bytes) {
   return static_cast<uint8_t>((bytes & every_byte(1)) * 0x0102040810204080U >> 56);
 }
 
-// codes(block, k) are the stored bits of elements k to k + 7, add_codes() puts them into a zeroed
-// block.
+// codes(block, k) returns the stored bits of elements k to k + 7; add_codes() puts them into a
+// zeroed block.
 template <class Block>
 uint64_t simple_nibbles(const Block& b, int k) {
   return load8(b.nibbles + k % 16) >> (k < 16 ? 0 : 4) & kLowHalves;
@@ -116,7 +116,7 @@ void add_codes(BlockG4& b, int k, uint64_t word) {
   or8(b.nibbles + k / 32 * 16 + k % 16, (word & kLowHalves) << (k % 32 < 16 ? 0 : 4));
 }
 
-// Bits per element, and what turns q into two's complement (0: stored as it is).
+// The bits per element, and the bits to flip so that q becomes two's complement (0: q is stored).
 template <class Block>
 constexpr int kBits = 4;
 template <>
@@ -148,7 +148,7 @@ template <class Block>
 constexpr int kHeaderBytes = 16 * static_cast<int>(sizeof(Block)) - Block::kElements /
                                                                         32 * kSubBytes<Block>;
 
-// `high1` and `high2` of the layout: one and two bits of each of a row's columns.
+// These put and get `high1` and `high2` of the layout: one or two bits of each of a row's columns.
 void put_one_bit(uint8_t* high1, int row, int h, uint64_t first, uint64_t second) {
   const int p = row / 2, at = p % 2 * 4 + h * 2;
   or8(high1 + p / 2 * 16 + row % 2 * 8, (first & every_byte(1)) << at | (second & every_byte(1))
@@ -170,7 +170,8 @@ void get_two_bits(const uint8_t* high2, int row, int h, uint64_t& first, uint64_
   second = high >> 2 & every_byte(3);
 }
 
-// Elements [k, k + 8) and [k + 16, k + 24) of a row, to or from its pieces of one sub-block.
+// These move elements [k, k + 8) and [k + 16, k + 24) of a row to and from its pieces of a
+// sub-block.
 template <class Block>
 void put_codes(uint8_t* sub, int row, int h, uint64_t first, uint64_t second) {
   const int p = row / 2, lane = row % 2 * 8;
@@ -231,7 +232,7 @@ Half get_half(const uint8_t* halves, int row) {
   return value;
 }
 
-// Byte s of `values` is that of sub-block s.
+// Byte s of `values` belongs to sub-block s.
 void put_six(uint8_t* six, int row, uint64_t values) {
   const uint64_t low = (values & kLowHalves) | (values >> 32 & kLowHalves) << 4;
   for (int s = 0; s < 4; ++s) six[s * 16 + row] = static_cast<uint8_t>(low >> (8 * s));
@@ -255,7 +256,7 @@ void pack_k_scales(const uint8_t scales[8], const uint8_t minima[8], uint8_t pac
   }
 }
 
-// unpack_k_scales in words: stores of single bytes would be waited for.
+// Does what unpack_k_scales() does in whole words, because loads after single-byte stores stall.
 void load_k_scales(const uint8_t packed[12], uint64_t& scales, uint64_t& minima) {
   const uint64_t first = load8(packed), last = load8(packed + 4) >> 32;
   const uint64_t low = first & every_byte(63), top = (first >> 6 & every_byte(3)) << 4;
@@ -264,7 +265,7 @@ void load_k_scales(const uint8_t packed[12], uint64_t& scales, uint64_t& minima)
   minima = low >> 32 | ((last >> 4 & kLowHalves) | top >> 32) << 32;
 }
 
-// The 16 six-bit scales of Q3_K (see BlockQ3_K), to bytes of two words, and from bytes.
+// Convert the 16 six-bit scales of Q3_K (see BlockQ3_K) to the bytes of two words, and back.
 void load_q3_scales(const uint8_t packed[12], uint64_t scales[2]) {
   const uint64_t low = load8(packed), top = load8(packed + 4) >> 32;
   for (int i = 0; i < 2; ++i) {
@@ -350,7 +351,7 @@ void pack_group(const std::byte* stored, std::byte* packed, int64_t cols) {
     for (int row = 0; row < 16; ++row) {
       const Block& b = from[row * blocks + i];
       put_header(group, row, b);
-#pragma GCC unroll 8  // shifts by constants
+#pragma GCC unroll 8  // makes the shifts constant
       for (int k = 0; k < Block::kElements; k += 32) {
         uint8_t* sub = group + kHeaderBytes<Block> + k / 32 * kSubBytes<Block>;
         put_codes<Block>(sub, row, 0, codes(b, k), codes(b, k + 16));

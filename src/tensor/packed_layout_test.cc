@@ -51,7 +51,7 @@ TEST(PackedTypesTest, AreAllThatAreQuantized) {
   for (const DType type : kAllDTypes) EXPECT_EQ(can_pack(type), is_quantized(type));
 }
 
-// The documented map, for one element in the middle.
+// Checks the documented layout for one element in the middle.
 TEST(PackedLayoutMapTest, Q4_0PutsAColumnWhereTheHeaderSays) {
   BlockQ4_0 rows[16] = {};
   rows[5].nibbles[3 + 8] = 0x0a << 4;  // row 5, column 16 + 8 + 3
@@ -62,7 +62,7 @@ TEST(PackedLayoutMapTest, Q4_0PutsAColumnWhereTheHeaderSays) {
   Half d;
   std::memcpy(&d, packed + 2 * 5, 2);
   EXPECT_EQ(to_float(d), 2.5F);
-  // Pair 2, half 1, second row, byte 3.
+  // This is pair 2, half 1, second row, byte 3.
   EXPECT_EQ(packed[32 + (2 * 2 + 1) * 16 + 8 + 3], 0xa0);
 }
 
@@ -78,7 +78,7 @@ TEST(PackedLayoutMapTest, Q2_KPutsAColumnWhereTheHeaderSays) {
   std::memcpy(&dmin, packed + 32 + 2 * 5, 2);
   EXPECT_EQ(to_float(dmin), 2.5F);
   EXPECT_EQ(packed[64 + 11 * 16 + 5], 0xa7);
-  // Pair 2, second row, byte 27 % 8; column 27 = 16 + 8 * 1 + 3: bits 6 and 7.
+  // This is pair 2, second row, byte 27 % 8; column 27 = 16 + 8 * 1 + 3 has bits 6 and 7.
   EXPECT_EQ(packed[64 + 256 + 5 * 128 + 2 * 16 + 8 + 3], 0xc0);
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Block-quantized formats: GGUF's, byte for byte as they lie in a file (little endian), and G4, our
-// own, which is in memory only.
+// Defines block-quantized formats: GGUF's, byte for byte as in a file (little endian), and G4, our
+// own, which exists in memory only.
 //
-// Simple types: 32 elements with one scale d (and a minimum m for the _1 kinds). In the 4- and
-// 5-bit types byte i of `nibbles` holds element i in its low and element i + 16 in its high half;
-// bit i of `high` is the fifth bit of element i. K types: 256 elements in sub-blocks of 16 or 32
-// whose scales are themselves quantized.
+// Simple types have 32 elements with one scale d (and a minimum m for the _1 kinds). In the 4- and
+// 5-bit types, byte i of `nibbles` holds element i in its low and element i + 16 in its high half;
+// bit i of `high` is the fifth bit of element i. K types have 256 elements in sub-blocks of 16 or
+// 32, whose scales are themselves quantized.
 #pragma once
 
 #include <cstdint>
@@ -93,7 +93,7 @@ struct BlockQ4_K {
 };
 static_assert(sizeof(BlockQ4_K) == 144);
 
-// As Q4_K; the fifth bit of element 32k + i is bit k of high[i].
+// Like Q4_K; the fifth bit of element 32k + i is bit k of high[i].
 struct BlockQ5_K {
   static constexpr int kElements = 256;
   Half d;

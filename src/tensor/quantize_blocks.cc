@@ -13,7 +13,7 @@
 namespace spillway {
 namespace {
 
-// Above it no block type has a scale; far below where sums of squares overflow.
+// No block type has a scale for larger values, and sums of squares do not overflow below it.
 constexpr float kMaxValue = 1e9F;
 constexpr float kMaxHalf = 65504;
 
@@ -29,7 +29,7 @@ bool try_half(float value, Half& out) {
   return true;
 }
 
-// Levels 0 and up; `high` are the fifth bits, for the types that have them.
+// Levels are 0 and up after the shift; `high` gets the fifth bits, for types that have them.
 void pack_levels(const float levels[32], int shift, uint8_t nibbles[16], uint8_t* high) {
   uint8_t q[32];
   for (int i = 0; i < 32; ++i) q[i] = static_cast<uint8_t>(static_cast<int>(levels[i]) + shift);
@@ -66,7 +66,7 @@ bool quantize_block(const float* x, BlockQ4_1& b) { return quantize_affine(x, 15
 bool quantize_block(const float* x, BlockQ5_0& b) { return quantize_symmetric(x, 16, b, b.high); }
 bool quantize_block(const float* x, BlockQ5_1& b) { return quantize_affine(x, 31, b, b.high); }
 
-// Steps are so fine that only the range matters: a search gains less than a percent.
+// The steps are so fine that only the range matters: a search would gain less than a percent.
 bool quantize_block(const float* x, BlockQ8_0& b) {
   const float peak = std::fabs(range_of<32>(x).peak());
   if (!try_half(peak / 127, b.d)) return false;
@@ -87,7 +87,7 @@ bool quantize_all(const float* values, std::byte* out, int64_t count) {
   return true;
 }
 
-// NaN and infinity stay what they are; what becomes infinite by rounding is out of range.
+// NaN and infinity are kept; a finite value that rounds to infinity is out of range.
 bool round_all(DType type, const float* values, std::byte* out, int64_t count) {
   quantize_reference(type, values, out, count);
   const float limit = type == DType::kF16   ? 65519.996F

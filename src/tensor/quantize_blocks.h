@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain weights to the types of GGUF files, at the least error that a search finds; for conversion,
-// where time matters less than what the file is worth afterwards.
+// Converts plain weights to the types of GGUF files, with the least error that a search finds. It
+// is meant for conversion, where quality matters more than time.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 namespace spillway {
 
 // Stores `count` floats (whole blocks) as `type`: F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0,
-// Q4_K, Q5_K or Q6_K; throws kUnsupported for others. False where
-// a value is NaN or infinite or beyond what the type reaches; `out` is then of no use. Each block
-// depends on its own values alone, so any split over threads gives the same bytes. Thread-safe.
+// Q4_K, Q5_K or Q6_K; throws kUnsupported for others. Returns false if a value is NaN, infinite or
+// out of the type's range; `out` is then unusable. Each block depends only on its own values, so
+// any split over threads gives the same bytes. Thread-safe.
 [[nodiscard]] bool quantize_blocks(DType type, const float* values, std::byte* out, int64_t count);
 
 }  // namespace spillway

@@ -25,7 +25,7 @@ std::vector<float> gaussian(size_t count, float deviation, unsigned seed = 7) {
   for (float& value : values) value = normal(random);
   return values;
 }
-// Student's t with 4 degrees of freedom: a few values far outside, as weights have them.
+// Student's t distribution with 4 degrees of freedom has a few outliers, as weights have.
 std::vector<float> heavy_tailed(size_t count, float deviation) {
   std::mt19937 random(11);
   std::student_t_distribution<float> student(4);
@@ -65,7 +65,7 @@ double relative_error(const std::vector<float>& values, const std::vector<float>
   return rms(off) / rms(values);
 }
 
-// What was measured, and a hundredth more.
+// The bounds are the measured errors plus a percent.
 TEST(QuantizeBlocksTest, ErrorsStayWithinWhatTheSearchReaches) {
   const struct {
     DType type;
@@ -114,7 +114,7 @@ TEST(QuantizeBlocksTest, TheScaleOfTheValuesDoesNotMatter) {
 TEST(QuantizeBlocksTest, WhatATypeHoldsExactlyStays) {
   for (const DType type : kBlockTypes) {
     const auto once = there_and_back(type, gaussian(8192, 0.5F));
-    // Scales of scales are found again up to a step.
+    // The scales of scales are only found again up to a step.
     const bool simple = dtype_info(type).block_elements == 32;
     EXPECT_LT(relative_error(once, there_and_back(type, once)), simple ? 1e-3 : 0.02)
         << dtype_name(type);

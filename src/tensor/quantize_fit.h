@@ -2,8 +2,8 @@
 // Finds the scale (and minimum) with which a few values are stored in integer levels at the least
 // squared error.
 //
-// Rounding makes the error a function with many dents, so candidates are tried: each gives every
-// value a level, and for fixed levels the best scale and minimum are a least-squares solution. All
+// Rounding gives the error many local minima, so candidates are tried: each assigns a level to
+// every value, and for fixed levels the best scale and minimum are a least-squares solution. All
 // sums run in four lanes in a fixed order.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace spillway {
 
-// Four floats, in a register of every processor that is built for.
+// Four floats fit a register of every supported processor.
 inline constexpr int kFitLanes = 4;
 using FitLanes = float __attribute__((vector_size(kFitLanes * sizeof(float))));
 
@@ -25,7 +25,7 @@ inline FitLanes load_lanes(const float* x) {
 }
 inline float sum_lanes(FitLanes lanes) { return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]); }
 
-// To the nearest integer, for magnitudes below 2^22: the sum has no bits left for fractions.
+// Rounds to the nearest integer, for magnitudes below 2^22: the sum has no bits left for fractions.
 template <class T>
 T nearest_level(T value) {
   constexpr float kNoFraction = 12582912.0F;
@@ -34,7 +34,7 @@ T nearest_level(T value) {
 inline float clamp_level(float value, float low, float high) {
   return std::min(std::max(value, low), high);
 }
-// round((x - offset) * inverse), held between `bottom` and `top`.
+// Computes round((x - offset) * inverse), clamped to [bottom, top].
 inline FitLanes levels_of(FitLanes x, float offset, float inverse, float bottom, float top) {
   const FitLanes low = FitLanes{} + bottom, high = FitLanes{} + top;
   FitLanes value = (x - offset) * inverse;
@@ -45,7 +45,7 @@ inline FitLanes levels_of(FitLanes x, float offset, float inverse, float bottom,
 
 struct ValueRange {
   float low, high;
-  // The value of largest magnitude, with its sign.
+  // Returns the value of largest magnitude, with its sign.
   float peak() const { return -low > high ? low : high; }
 };
 template <int N>
@@ -58,7 +58,7 @@ ValueRange range_of(const float* x) {
   return range;
 }
 
-// What least squares needs to know about values and their levels.
+// The sums over values x and levels q that least squares needs.
 struct LevelSums {
   float q, qq, xq;
 };
@@ -75,7 +75,7 @@ LevelSums level_sums(const float* x, float offset, float inverse, float bottom, 
   return {sum_lanes(q), sum_lanes(qq), sum_lanes(xq)};
 }
 
-// The squared error of x stored as scale * level + offset with the best level for each.
+// Returns the squared error of storing x as scale * level + offset with the best level for each.
 template <int N>
 float stored_error(const float* x, float scale, float offset, float bottom, float top) {
   const float inverse = scale == 0 ? 0 : 1 / scale;
@@ -89,8 +89,8 @@ float stored_error(const float* x, float scale, float offset, float bottom, floa
   return sum_lanes(sum);
 }
 
-// The scale of x ~ scale * level, levels in [-half_range, half_range - 1]; it may be negative. 0
-// for values that are all (nearly) zero.
+// Returns the scale of x ~ scale * level with levels in [-half_range, half_range - 1]. It may be
+// negative, and is 0 if all values are (nearly) zero.
 template <int N>
 float fit_scale(const float* x, float half_range) {
   const float peak = range_of<N>(x).peak();
@@ -98,15 +98,15 @@ float fit_scale(const float* x, float half_range) {
   float best = 0, best_scale = 0;
   const auto try_peak_at = [&](float level) {
     const LevelSums sums = level_sums<N>(x, 0, level / peak, -half_range, half_range - 1);
-    // By how much it lowers the error of storing zeros.
+    // This is how much the scale lowers the error compared with storing zeros.
     const float gain = sums.xq * sums.xq;
     if (sums.qq > 0 && gain > best * sums.qq) {
       best = gain / sums.qq;
       best_scale = sums.xq / sums.qq;
     }
   };
-  // The range has one more level below zero, so the peak goes there first; being cut a little may
-  // pay for finer steps, and the other way round.
+  // The range has one more level below zero, so the peak is tried there first. Clipping the peak a
+  // little can pay off by finer steps, and not reaching the last level can, too.
   constexpr int kSteps = 12;
   for (int i = -kSteps; i <= kSteps; ++i) {
     const float shift = static_cast<float>(i) * 0.1F * (1 + half_range / 32);
@@ -119,8 +119,8 @@ float fit_scale(const float* x, float half_range) {
 struct AffineFit {
   float scale = 0, offset = 0;
 };
-// x ~ scale * level + offset, levels in [0, top], scale >= 0. With `offset_down` the offset is
-// never above 0.
+// Finds x ~ scale * level + offset with levels in [0, top] and scale >= 0. With `offset_down` the
+// offset is never above 0.
 template <int N>
 AffineFit fit_affine(const float* x, float top, bool offset_down) {
   ValueRange range = range_of<N>(x);
@@ -134,7 +134,8 @@ AffineFit fit_affine(const float* x, float top, bool offset_down) {
   float best_error = stored_error<N>(x, best.scale, best.offset, 0, top);
   constexpr int kSteps = 20;
   for (int i = 0; i <= kSteps; ++i) {
-    // From steps so wide that the upper levels are not used to steps that cut the ends off.
+    // The steps tried range from so wide that the upper levels are unused to so fine that the ends
+    // are clipped.
     const float levels = top - 1 + static_cast<float>(i) * 0.12F * (1 + top / 31);
     const LevelSums sums = level_sums<N>(x, range.low, levels / width, 0, top);
     const float determinant = static_cast<float>(N) * sums.qq - sums.q * sums.q;
@@ -152,7 +153,7 @@ AffineFit fit_affine(const float* x, float top, bool offset_down) {
   return best;
 }
 
-// The final levels, for what scale and offset have become.
+// Sets the final levels for the given scale and offset.
 template <int N>
 void set_levels(const float* x, float scale, float offset, float bottom, float top, float* levels) {
   const float inverse = scale == 0 ? 0 : 1 / scale;

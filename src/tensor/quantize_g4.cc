@@ -15,8 +15,9 @@ namespace {
 constexpr int kGroup = BlockG4::kElements;
 constexpr int32_t kInfinityBits = 0x7f800000;
 
-// An integer that is ordered as the float, and back: compilers make vectors of integer minima, of
-// those of floats only when told that there are no NaNs. Here these are the largest and smallest.
+// Maps a float's bits to an integer of the same order, and back. Compilers vectorize integer
+// minima, but float minima only when told that there are no NaNs; in this order NaNs are the
+// largest and smallest.
 int32_t ordered(int32_t bits) { return bits ^ (bits >> 31 & 0x7fffffff); }
 
 struct Range {
@@ -43,7 +44,7 @@ bool encode(const float* v, BlockG4& b) {
   const Range range = range_of(v);
   b.m = to_half(range.low);
   const float m = to_float(b.m);
-  // A minimum that was rounded up may be above all of them.
+  // A minimum that was rounded up may be above all values.
   b.d = to_half(std::max(range.peak - m, 0.0F) / 15);
   if (!range.finite || !is_finite(b.m) || !is_finite(b.d)) {
     b = {{0x7e00}, {0x7e00}, {}};
@@ -52,7 +53,8 @@ bool encode(const float* v, BlockG4& b) {
   const float d = to_float(b.d), inverse = d == 0 ? 0 : 1 / d;
   uint8_t codes[kGroup];
   for (int i = 0; i < kGroup; ++i) {
-    // No more than thousands either way, since d is not far below a fifteenth of the range.
+    // The level's magnitude is at most some thousands, since d is not far below a fifteenth of the
+    // range.
     const auto level = static_cast<int32_t>((v[i] - m) * inverse + 0.5F);
     codes[i] = static_cast<uint8_t>(std::min(std::max(level, 0), 15));
   }

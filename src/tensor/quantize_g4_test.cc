@@ -43,8 +43,8 @@ Values normal_values(size_t count, float deviation, uint32_t seed) {
   return values;
 }
 
-// Every element gets the nearest of the sixteen values that its group's rounded scale and minimum
-// leave, and the group's ends are kept but for the rounding to F16.
+// Every element must get the nearest of the sixteen values that the group's rounded scale and
+// minimum allow, and the group's ends must be kept except for the rounding to F16.
 TEST(QuantizeG4Test, TakesTheNearestOfTheSixteenValues) {
   for (const float deviation : {1e-6F, 1e-4F, 0.02F, 1.0F, 500.0F}) {
     const Values values = normal_values(64 * 200, deviation, 3);
@@ -58,7 +58,7 @@ TEST(QuantizeG4Test, TakesTheNearestOfTheSixteenValues) {
         nearest = std::min(nearest, std::fabs(m + d * code - values[i]));
       // Ties and the rounding of (v - m) / d may go either way.
       ASSERT_LE(std::fabs(double{out.values[i]} - values[i]), nearest * 1.0001 + d * 1e-4) << i;
-      // Half a step, and what rounding moved the ends: 15 half-ulps of d, one of m.
+      // The bound is half a step plus the rounding of the ends: 15 half-ulps of d and one of m.
       const double ends =
           15 * std::max(d * 0x1p-11, 0x1p-25) + std::max(std::fabs(m) * 0x1p-11, 0x1p-25);
       ASSERT_LE(nearest, d / 2 + ends) << i;
@@ -71,7 +71,7 @@ TEST(QuantizeG4Test, KeepsWhatItCanExpressExactly) {
   for (size_t i = 0; i < 64; ++i) values[i] = -3.5F + 0.25F * static_cast<float>(i * 7 % 16);
   EXPECT_EQ(through_g4(values).values, values);
   EXPECT_EQ(through_g4(Values(64, 0.0F)).values, Values(64, 0.0F));
-  EXPECT_EQ(through_g4(Values(64, -0.125F)).values, Values(64, -0.125F));  // no range at all
+  EXPECT_EQ(through_g4(Values(64, -0.125F)).values, Values(64, -0.125F));  // an empty range
 }
 
 TEST(QuantizeG4Test, StandsConstantsThatF16Rounds) {
@@ -94,7 +94,7 @@ TEST(QuantizeG4Test, ShowsWhatItCannotExpress) {
       for (size_t i = 0; i < 192; ++i) EXPECT_EQ(std::isnan(out.values[i]), i / 64 == 1) << bad;
     }
   }
-  // Large, but within what a minimum of F16 and fifteen steps of F16 reach.
+  // These values are large, but within reach of an F16 minimum and fifteen F16 steps.
   Values large = normal_values(64, 1, 5);
   large[9] = 9e5F;
   large[10] = -6e4F;

@@ -18,15 +18,15 @@ int nearest(float value, int low, int high) {
       nearest_level(clamp_level(value, static_cast<float>(low), static_cast<float>(high))));
 }
 
-// Scales of small weights lie where F16 has few bits: one rounded down by more than a trifle would
-// not let the largest factor reach its sub-block's scale.
+// Rounds to F16, upwards if rounding down loses more than 1/512. F16 has few bits for the scales of
+// small weights, and with a smaller scale the largest factor would not reach that of its sub-block.
 Half half_that_reaches(float value) {
   Half half = to_half(value);
   if (to_float(half) < value * (1 - 1.0F / 512) && half.bits < 0x7bffU) ++half.bits;
   return half;
 }
 
-// The counterpart of unpack_k_scales().
+// Does the inverse of unpack_k_scales().
 void pack_k_scales(const int scales[8], const int minima[8], uint8_t packed[12]) {
   for (int i = 0; i < 4; ++i) {
     packed[i] = static_cast<uint8_t>(scales[i] | (scales[i + 4] >> 4) << 6);
@@ -35,14 +35,15 @@ void pack_k_scales(const int scales[8], const int minima[8], uint8_t packed[12])
   }
 }
 
-// Two Halves and the six-bit factors of eight sub-blocks; q are the levels.
+// Two F16 scales, the six-bit factors of eight sub-blocks, and the levels.
 struct AffineBlock {
   Half d, dmin;
   int scales[8] = {}, minima[8] = {};
   float levels[256] = {};
 };
 
-// The factors next to the ideal ones: which pair is best shows only once both are rounded.
+// Tries the factors next to the ideal ones, because the best pair shows only once both are rounded.
+// Returns the least squared error.
 float choose_factors(const float* x, const AffineFit& ideal, float d, float dmin, float top,
                      int& scale, int& minimum) {
   const int near_scale = d == 0 ? 0 : nearest(ideal.scale / d, 0, 63);
@@ -62,7 +63,7 @@ float choose_factors(const float* x, const AffineFit& ideal, float d, float dmin
   return best;
 }
 
-// For fixed levels and factors: d and dmin by least squares over the whole block.
+// Fits d and dmin by least squares over the whole block, for fixed levels and factors.
 void refit(const float* x, const AffineBlock& block, float& d, float& dmin) {
   double aa = 0, ab = 0, bb = 0, ax = 0, bx = 0;
   for (int s = 0; s < 8; ++s) {
@@ -91,7 +92,7 @@ void refit(const float* x, const AffineBlock& block, float& d, float& dmin) {
   }
 }
 
-// Factors and levels for given d and dmin; the squared error.
+// Chooses factors and levels for the block's d and dmin. Returns the squared error.
 float settle(const float* x, const AffineFit ideal[8], float top, AffineBlock& block) {
   const float d = to_float(block.d), dmin = to_float(block.dmin);
   float error = 0;

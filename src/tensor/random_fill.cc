@@ -40,23 +40,23 @@ void random_bytes(Random& random, Block& block) {
   }
 }
 
-// K blocks: random bits everywhere, then scales that give uniform levels the wanted spread.
-// Each `unit` below is the standard deviation of a decoded element for d = 1 (and dmin chosen to
-// centre it).
+// K blocks get random bits, then scales that give uniform levels the wanted deviation. The divisor
+// of `deviation` is the standard deviation of a decoded element for d = 1 (with dmin chosen to
+// center it).
 void scale_block(BlockQ2_K& b, float deviation) {
   std::fill(std::begin(b.scales), std::end(b.scales), uint8_t{2 | (3 << 4)});  // 2 q - 3: -3 -1 1 3
   b.d = b.dmin = to_half(deviation / 2.236F);
 }
 void scale_block(BlockQ3_K& b, float deviation) {
-  // Scales 33 and 31 in turn: +d (q - 4) and -d (q - 4), so that the uneven range -4..3 averages
-  // out.
+  // Scales alternate between 33 and 31, which gives +d (q - 4) and -d (q - 4), so that the uneven
+  // range -4..3 averages out.
   for (int i = 0; i < 8; ++i) b.scales[i] = i % 2 == 0 ? 0x11 : 0xff;
   for (int i = 8; i < 12; ++i) b.scales[i] = i % 2 == 0 ? 0xaa : 0x55;
   b.d = to_half(deviation / 2.345F);
 }
 template <class Block>
 void scale_k45(Block& b, int top, float deviation) {
-  // Scale 2 and minimum `top`: 2 q - top.
+  // Scale 2 and minimum `top` give 2 q - top.
   for (int i = 0; i < 4; ++i) {
     b.scales[i] = 2;
     b.scales[i + 4] = static_cast<uint8_t>(top | ((top >> 4) << 6));
@@ -112,7 +112,7 @@ std::vector<std::byte> make_pattern(DType type, int64_t blocks, uint64_t seed, f
 
 }  // namespace
 
-// About a MiB, and an odd number of blocks, so that equal rows do not line up.
+// The pattern has about 1 MiB and an odd number of blocks, so that equal rows do not line up.
 RandomPattern::RandomPattern(DType type, uint64_t seed, float deviation)
     : type_(type),
       blocks_(((int64_t{1} << 20) / dtype_info(type).block_bytes) | 1),

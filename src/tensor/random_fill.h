@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights nobody trained: valid stored data of any type, written at about the speed of memory.
+// Makes random weights: valid stored data of any type, written at about the speed of memory.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +10,15 @@
 
 namespace spillway {
 
-// A random pattern of about 1 MiB, laid out again and again at shifting offsets: enough for
-// benchmarks, useless as noise. Values have a mean of about 0 and a standard deviation of about
-// `deviation`. The same (type, seed, deviation) gives the same bytes, whatever the machine.
-// Immutable, so thread-safe.
+// A random pattern of about 1 MiB, repeated at shifting offsets: good enough for benchmarks, but no
+// real noise. Values have a mean of about 0 and a standard deviation of about `deviation`. The same
+// (type, seed, deviation) gives the same bytes on every machine. Immutable, so thread-safe.
 class RandomPattern {
  public:
   RandomPattern(DType type, uint64_t seed, float deviation);
 
-  // Fills `count` stored elements (whole blocks); `shift` moves the beginning, so that weights
-  // differ.
+  // Fills `count` stored elements (whole blocks). `shift` moves the start within the pattern, so
+  // that weights differ.
   void fill(std::byte* out, int64_t count, uint64_t shift = 0) const;
 
  private:
@@ -28,7 +27,7 @@ class RandomPattern {
   std::vector<std::byte> bytes_;
 };
 
-// One fill, where the pattern is not needed again.
+// Fills once, for callers that do not need the pattern again.
 void fill_random(DType type, std::byte* out, int64_t count, uint64_t seed, float deviation);
 
 }  // namespace spillway

@@ -24,8 +24,8 @@ TEST(StateRuleTest, ARecurrentStateIsOneBlock) {
   EXPECT_EQ(rule.most_blocks(100'000, 512), 1);
 }
 
-// Every token that a step of any length computes, or computes again after a cut, has what it
-// reaches, and no sequence holds more than was said.
+// Whatever the steps, every token computed for the first time or again after a truncation must find
+// what it reaches, and no sequence may hold more blocks than most_blocks() says.
 TEST(StateRuleTest, NothingIsReleasedThatATokenReaches) {
   for (const StateRule rule :
        {StateRule{StateKind::kWindow, 1}, StateRule{StateKind::kWindow, 40},

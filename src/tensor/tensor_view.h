@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Non-owning views of matrices in some memory: what ops take and return.
+// Non-owning views of matrices in memory, which ops take and return.
 #pragma once
 
 #include <cstddef>
@@ -16,33 +16,35 @@ enum class WeightLayout : uint8_t {
 };
 inline constexpr int64_t kGroupRows = 16;
 
-// A stored, read-only matrix [rows, cols], row-major: rows are output features, so a range of rows
-// is one contiguous range of bytes and can be cut out, moved and computed by itself. A vector (norm
-// weight, bias) is [1, n]. Packed groups take the bytes of their 16 rows, so a range of whole
+// A stored, read-only matrix [rows, cols], row-major. Rows are output features, so a range of rows
+// is one contiguous range of bytes that can be sliced, moved and computed by itself. A vector (norm
+// weight, bias) is [1, n]. A packed group takes the bytes of its 16 rows, so a range of whole
 // groups lies where its rows would; rows after the last whole group stay as in the file.
 //
-// A slice remembers of how many rows it is one, and where it begins in them: kernels are chosen,
-// and sums cut, by those, so that a row's result does not depend on who computes the others.
+// A slice remembers how many rows the whole matrix has and where it begins in it. Kernels and the
+// split of sums are chosen by those, so that a row's result does not depend on what computes the
+// other rows.
 struct WeightView {
   DType dtype = DType::kF32;
   int64_t rows = 0;
   int64_t cols = 0;
   const std::byte* data = nullptr;
   WeightLayout layout = WeightLayout::kRows;
-  int64_t sliced_from = 0;  // rows of the matrix that it is a slice of; 0: it is whole
-  int64_t sliced_at = 0;    // the first of them that it has
+  int64_t sliced_from = 0;  // rows of the matrix that this is a slice of; 0: it is whole
+  int64_t sliced_at = 0;    // index of its first row in that matrix
 
   bool empty() const { return data == nullptr; }
   int64_t whole_rows() const { return sliced_from > 0 ? sliced_from : rows; }
   int64_t row_bytes() const { return spillway::row_bytes(dtype, cols); }
   int64_t bytes() const { return rows * row_bytes(); }
-  // How many rows, from the first, lie in packed groups.
+  // Returns how many rows, from the first on, are in packed groups.
   int64_t grouped_rows() const {
     return layout == WeightLayout::kGroups16 ? rows / kGroupRows * kGroupRows : 0;
   }
-  // Where row i begins; of a packed group's rows only the first has such a place.
+  // Returns where row i begins. In a packed group only the first row has such a place.
   const std::byte* row(int64_t i) const { return data + i * row_bytes(); }
-  // Of a packed matrix: whole groups, or whole groups and all rows behind them.
+  // Returns a range of rows. In a packed matrix it must consist of whole groups, except that it may
+  // include the rows after the last one.
   WeightView slice(int64_t first, int64_t count) const {
     SPW_ASSERT(first >= 0 && count >= 0 && first + count <= rows);
     SPW_ASSERT(layout == WeightLayout::kRows ||
@@ -51,8 +53,8 @@ struct WeightView {
   }
 };
 
-// Activations [rows, cols] of plain elements (F32 on the CPU), rows `stride` elements apart, so
-// that a range of columns of a wider buffer is a view too.
+// Activations [rows, cols] of plain elements (F32 on the CPU), with rows `stride` elements apart,
+// so that a range of columns of a wider buffer is a view, too.
 struct Activations {
   DType dtype = DType::kF32;
   int64_t rows = 0;
@@ -69,7 +71,7 @@ struct Activations {
     SPW_ASSERT(first >= 0 && count >= 0 && first + count <= rows);
     return {dtype, count, cols, stride, data + spillway::row_bytes(dtype, first * stride)};
   }
-  // Row `i` as floats; only for F32 in memory the host can read.
+  // Returns row `i` as floats; only for F32 in memory that the host can read.
   float* f32(int64_t i = 0) const { return reinterpret_cast<float*>(data) + i * stride; }
 };
 

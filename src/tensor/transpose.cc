@@ -9,7 +9,7 @@
 namespace spillway {
 namespace {
 
-// Both sides of a tile stay in the first cache.
+// Both sides of a tile fit the first-level cache.
 constexpr int64_t kTile = 32;
 
 template <class T>

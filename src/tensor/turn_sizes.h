@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the device's memory for KV is cut where some layers take turns there (Pie, 3.1).
+// Computes how the device's memory for KV is divided if some layers are swapped (Pie, 3.1).
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,15 @@
 
 namespace spillway {
 
-// Buffers on the device that layers share which take turns: while one is in use, the next arrives
-// in the other, and the link is never idle. Where layers that take turns are far apart, one does:
-// the link idles while a layer's KV is in use, which is little of the time between two of them, and
-// the other buffer is room for as many blocks as one more such layer brings.
+// Buffers on the device that swapped layers share: while one is in use, the next layer's KV loads
+// into the other, and the link is never idle. If swapped layers are far apart, one shared buffer is
+// enough: the link is idle only while a layer's KV is in use, a small part of the time between two
+// of them, and the other buffer's memory gives as many blocks as swapping one more layer.
 inline constexpr int kSpareBuffers = 2;
-inline constexpr int kFarApart = 6;  // layers
+inline constexpr int kFarApart = 6;  // layers between swapped ones, from which one buffer is enough
 
-// Which of the layers are swapped: as evenly spread over a step as they can be, so that each has
-// the same time to arrive.
+// Chooses which layers are swapped: spread as evenly over a step as possible, so that each has the
+// same time to load.
 inline std::vector<int> choose_swapped_layers(int layers, int swapped) {
   std::vector<int> found;
   for (int k = 0; k < swapped; ++k) found.push_back((2 * k + 1) * layers / (2 * swapped));
@@ -24,13 +24,13 @@ inline std::vector<int> choose_swapped_layers(int layers, int swapped) {
 
 struct TurnSizes {
   int layers = 0;
-  int32_t blocks = 0;         // of each layer's buffer on the device, where all layers stay there
-  int most = 0;               // layers that take turns, at most; 0: none ever does
-  int spare = kSpareBuffers;  // at most
+  int32_t blocks = 0;         // blocks of each layer's buffer on the device if no layer is swapped
+  int most = 0;               // the most layers that are ever swapped; 0: none
+  int spare = kSpareBuffers;  // the most shared buffers
 
-  // Of so many layers that take turns: buffers that they share, all buffers on the device, and
-  // blocks of each. The same memory in fewer buffers: that is what turns are for. No more layers
-  // than shared buffers gain nothing.
+  // For a number of swapped layers, these return the buffers that they share, all buffers on the
+  // device, and the blocks of each buffer. The same memory is divided among fewer buffers, which is
+  // the purpose of swapping. Swapping no more layers than there are shared buffers gains nothing.
   int spare_with(int turning) const { return kFarApart * turning <= layers ? 1 : spare; }
   bool gains_with(int turning) const { return turning > spare_with(turning); }
   int buffers(int turning) const {

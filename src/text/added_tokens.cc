@@ -15,7 +15,7 @@ size_t skip_space_forward(std::string_view text, size_t position) {
   return position;
 }
 
-// The start of the character that ends at `position`, which must not be 0.
+// Returns the start of the character that ends at `position`, which must not be 0.
 size_t previous_character(std::string_view text, size_t position) {
   size_t start = position - 1;
   while (start > 0 && position - start < 4 && (static_cast<uint8_t>(text[start]) & 0xC0) == 0x80)

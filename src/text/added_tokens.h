@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds control and user-defined tokens in text, before anything else looks at it.
+// Finds control and user-defined tokens in a text before the rest of it is tokenized.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ struct TextRange {
   size_t end = 0;
 };
 
-// A stretch of plain text (never empty), or one token.
+// A stretch of plain text (never empty), or one token if `token` is set.
 struct TextFragment {
   std::string_view text;
   TokenId token = kNoToken;
@@ -32,9 +32,9 @@ class AddedTokens {
  public:
   explicit AddedTokens(const std::vector<VocabToken>& tokens);
 
-  // Cuts `text` at the tokens in it: the leftmost first, and of those the longest. User-defined
-  // tokens are found everywhere, control and unknown tokens only where they lie inside one of
-  // `special_ranges` (ascending, disjoint).
+  // Splits `text` at the tokens in it, searching from the left and taking the longest token at each
+  // position. User-defined tokens are found everywhere, control and unknown tokens only where they
+  // lie inside one of `special_ranges` (ascending, disjoint).
   std::vector<TextFragment> split(std::string_view text,
                                   std::span<const TextRange> special_ranges) const;
 
@@ -54,13 +54,13 @@ class AddedTokens {
   int32_t child_of(int32_t node, char byte) const;
   bool is_special(TokenId id) const;
   bool stands_alone(std::string_view text, size_t begin, size_t end) const;
-  // The longest token that starts at `begin`; special ones must end by `special_end`.
+  // Returns the longest token that starts at `begin`; special ones must end by `special_end`.
   Match longest_match(std::string_view text, size_t begin, size_t special_end) const;
 
   const std::vector<VocabToken>* tokens_;
   std::array<int32_t, 256> roots_;
   std::vector<Node> nodes_;
-  std::optional<Regex> word_character_;  // only when some token must stand apart from words
+  std::optional<Regex> word_character_;  // set only if some token must not touch a word character
 };
 
 }  // namespace spillway

@@ -8,7 +8,7 @@
 namespace spillway {
 namespace {
 
-// Fragments as text: plain text in quotes, tokens by their spelling.
+// Shows fragments as text: plain text in quotes, tokens by their spelling.
 std::string show(const Vocabulary& vocabulary, std::string_view text,
                  std::vector<TextRange> ranges) {
   std::string result;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which characters BERT's tokenizers drop or cut at: the data behind bert_words.cc.
+// Declares the character ranges that BERT's tokenizers drop or split at; bert_words.cc uses them.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@ struct CodePointRange {
   char32_t last;
 };
 
-// All ascend.
+// The ranges of each table are in ascending order.
 std::span<const CodePointRange> removed_ranges();  // control characters and the like
 std::span<const CodePointRange> ideograph_ranges();
 std::span<const CodePointRange> accent_ranges();  // nonspacing marks

@@ -21,7 +21,8 @@ bool is_in(std::span<const CodePointRange> ranges, char32_t c) {
   return after != ranges.begin() && c <= std::prev(after)->last;
 }
 
-// Capitals that Unicode has gained since 14, which is what jinja::append_lower() knows.
+// Lowercases the capitals added to Unicode after version 14, the version that jinja::append_lower()
+// knows; returns any other character unchanged.
 char32_t lower_of_new(char32_t c) {
   switch (c) {
     case 0xA7CB:
@@ -72,7 +73,8 @@ bool is_ascii(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
 }
 
-// What lies between white space, in the form that the vocabulary has.
+// Applies the rules to a run of text between white space, so that it has the form of the
+// vocabulary.
 std::string normalized(std::string_view chunk, const BertWordRules& rules) {
   std::string result(chunk);
   if (is_ascii(chunk)) {
@@ -85,7 +87,7 @@ std::string normalized(std::string_view chunk, const BertWordRules& rules) {
   return result;
 }
 
-// False where it was told to end.
+// Splits `chunk` at punctuation and passes each word to `take`. Returns false if `take` did.
 bool take_words(std::string_view chunk, const BertWordRules& rules,
                 const std::function<bool(std::string_view)>& take) {
   const std::string text = normalized(chunk, rules);

@@ -12,7 +12,7 @@ constexpr int kLetters = 0x100 + 68;  // 68 bytes are not printable
 
 struct Alphabet {
   std::array<std::string, 256> letters;
-  std::array<int16_t, kLetters> bytes;  // by code point, -1 for none
+  std::array<int16_t, kLetters> bytes;  // by code point, -1 if it stands for no byte
 
   Alphabet() {
     bytes.fill(-1);

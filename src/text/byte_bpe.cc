@@ -39,7 +39,7 @@ void ByteBpe::encode(std::span<const TextFragment> fragments, std::vector<TokenI
         vocabulary_.normalize_nfc ? to_nfc(fragment.text) : std::string(fragment.text);
     if (vocabulary_.add_space_prefix && !text.starts_with(' ')) text.insert(0, 1, ' ');
     encode_text(text, scratch, ids);
-    scratch.cache = {};  // it refers to `text`
+    scratch.cache = {};  // its keys refer to `text`
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-level BPE (GPT-2, OPT, Llama 3, Qwen2): patterns cut the text into words, each word's bytes
-// are merged by rank.
+// Implements byte-level BPE (GPT-2, OPT, Llama 3, Qwen2): patterns split the text into words, and
+// the bytes of each word are merged by rank.
 #pragma once
 
 #include <array>
@@ -14,12 +14,12 @@
 
 namespace spillway {
 
-// Keeps references to the vocabulary and the index. Bytes that are not UTF-8 are words of their
-// own.
+// Keeps references to the vocabulary and the index. A run of bytes that are not UTF-8 is a word of
+// its own.
 class ByteBpe final : public TextEncoder {
  public:
-  // Throws Error(kInvalidArgument) for merges that are not two known tokens with a known joint
-  // text, and Error(kUnsupported) for a pattern that cannot be run.
+  // Throws Error(kInvalidArgument) if a merge does not name two known tokens whose joint text is a
+  // token, and Error(kUnsupported) for a pattern that cannot be run.
   ByteBpe(const Vocabulary& vocabulary, const TokenIndex& index);
   void encode(std::span<const TextFragment> fragments, std::vector<TokenId>& ids) const override;
 

@@ -52,7 +52,7 @@ constexpr std::array<ChatStyle, 5> kStyles{{{"chatml", kChatMl, kChatMlTokens},
                                             {"zephyr", kZephyr, {}},
                                             {"phi-3", kPhi3, kPhi3Tokens}}};
 
-// Without case and hyphens, so that Llama3 is llama-3.
+// Removes case and hyphens, so that "Llama3" is found as "llama-3".
 std::string bare_name(std::string_view name) {
   std::string bare;
   for (const char c : name)

@@ -21,7 +21,7 @@ bool shows_system(const ChatTemplate& chat) {
     for (const TextSegment& segment : segments)
       if (segment.text.find(kWords) != std::string::npos) return true;
   } catch (const Error&) {
-    // It says that it has no such role.
+    // The template refuses a system message.
   }
   return false;
 }

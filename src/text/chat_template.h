@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversations as the text a chat model was trained on: by a Jinja template, the model's own or
-// another.
+// Renders a conversation as the text a chat model was trained on, by a Jinja template: the model's
+// own or another.
 #pragma once
 
 #include <memory>
@@ -19,31 +19,32 @@ struct ChatMessage {
   std::string role;
   std::string content;
 };
-// As templates take them.
+// Returns the messages in the form that templates take.
 nlohmann::ordered_json messages_to_json(const std::vector<ChatMessage>& messages);
 
-// What is to be rendered.
+// The input of ChatTemplate::render().
 struct ChatPrompt {
   nlohmann::ordered_json messages;        // an array of objects with role and content
   nlohmann::ordered_json tools = {};      // OpenAI's function definitions; null for none
-  nlohmann::ordered_json variables = {};  // what else the template may look at; null for nothing
+  nlohmann::ordered_json variables = {};  // other variables for the template; null for none
   bool add_generation_prompt = true;
 };
 
-// Cheap to copy. Immutable, so thread-safe.
+// A compiled chat template. Cheap to copy; immutable, so thread-safe.
 class ChatTemplate {
  public:
-  // With BOS and EOS as this vocabulary spells them. Throws kInvalidArgument where the text is no
-  // template.
+  // Templates see BOS and EOS as this vocabulary spells them. Throws kInvalidArgument if `jinja` is
+  // not a valid template.
   ChatTemplate(std::string_view jinja, const Vocabulary& vocabulary);
 
-  // What is in messages, tools and variables is in no marker, so that it is never taken for a
-  // control token. The text contains BOS where the template has it: encode with add_special =
-  // false. Throws kInvalidArgument for what the template refuses, in its words.
+  // Renders a prompt. Text that comes from messages, tools or variables never lies in a marker
+  // segment, so it is never taken for a control token. The text contains BOS if the template writes
+  // it, so encode it with add_special = false. Throws kInvalidArgument, with the template's own
+  // message, if the template refuses the prompt.
   std::vector<TextSegment> render(const ChatPrompt& prompt) const;
-  // As it was given.
+  // The text of the template, as it was given.
   const std::string& source() const { return *source_; }
-  // Whether a system message comes out in the text.
+  // Whether the template writes system messages into the text.
   bool takes_system() const { return takes_system_; }
 
  private:

@@ -25,7 +25,7 @@ Vocabulary vocabulary_with(const std::string& bos, const std::string& eos) {
   return vocabulary;
 }
 
-// All segments as one text.
+// Joins all segments into one text.
 std::string render(std::string_view style, const Messages& messages, bool prompts = true,
                    const std::string& bos = "<s>") {
   const ChatTemplate chat(try_chat_style(style)->jinja, vocabulary_with(bos, "</s>"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token ids to text one at a time, without ever showing half a character.
+// Turns token ids into text one at a time, without ever returning part of a character.
 #pragma once
 
 #include <string>
@@ -8,17 +8,17 @@
 
 namespace spillway {
 
-// Keeps a reference to the tokenizer. One per stream, not thread-safe. What push() and flush()
-// return, put together, is decode() of the same ids with the same options, with U+FFFD for what is
-// not valid UTF-8.
+// Keeps a reference to the tokenizer. Make one for each stream; it is not thread-safe. The
+// concatenated results of push() and flush() equal decode() of the same ids with the same options,
+// with U+FFFD in place of bytes that are not valid UTF-8.
 class IncrementalDetokenizer {
  public:
   explicit IncrementalDetokenizer(const Tokenizer& tokenizer, DecodeOptions options = {});
 
-  // The text that is complete now; bytes that may be the start of a character wait for the next
-  // token.
+  // Returns the text that is complete with this token. Bytes that may be the start of a character
+  // are kept for the next call.
   std::string push(TokenId id);
-  // What still waits, as U+FFFD; the stream can then start anew.
+  // Returns U+FFFD for bytes that are still kept, and resets the stream.
   std::string flush();
 
  private:

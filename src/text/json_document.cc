@@ -51,14 +51,15 @@ class Builder final : public JsonHandler {
     open_.pop_back();
   }
 
-  // The parser hands out copies. What it read stands in the text behind the next quote: without
-  // escapes it is the string.
+  // Returns a node for the string that the parser has just read. The parser hands out copies, but
+  // the string stands in the text behind the next quote; if it has no escapes, the node points
+  // there.
   JsonNode string_node(const std::string& value) {
     const size_t begin = text_.find('"', position_) + 1;
     size_t end = begin;
     while (text_[end] != '"') end += text_[end] == '\\' ? 2 : 1;
     position_ = end + 1;
-    const bool plain = end - begin == value.size();  // escapes are longer than what they stand for
+    const bool plain = end - begin == value.size();  // an escape is longer than its character
     JsonNode node;
     node.text = plain ? text_.data() + begin : keep(value);
     node.size = static_cast<uint32_t>(value.size());
@@ -80,8 +81,8 @@ class Builder final : public JsonHandler {
   const std::string& label_;
   std::vector<JsonNode>& nodes_;
   std::vector<std::string>& unescaped_;
-  std::vector<size_t> open_;  // nodes of the containers around
-  size_t position_ = 0;       // in the text, after the last string
+  std::vector<size_t> open_;  // indices of the open containers
+  size_t position_ = 0;       // position in the text after the last string
 };
 
 }  // namespace

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A JSON text as a tree that stays small: 16 bytes for each value and key, strings left in the
-// text.
+// Parses JSON into a compact tree: 16 bytes for each value and key, with strings left in the text.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +11,20 @@
 
 namespace spillway {
 
-// A value or a key. Containers are followed by what is in them, members by key and value.
+// A value or a key. A container is followed by its contents, in an object each key by its value.
 struct JsonNode {
   enum class Kind : uint8_t { kNull, kFalse, kTrue, kInteger, kNumber, kString, kArray, kObject };
   union {
     int64_t integer = 0;
     const char* text;
-    uint64_t nodes;  // of a container: with itself and all inside
+    uint64_t nodes;  // nodes of a container, including itself and all inside
   };
   uint32_t size = 0;  // bytes of a string, elements of an array, members of an object
   Kind kind = Kind::kNull;
 };
 
-// Refers to a value of a JsonDocument, which must outlive it. What it is not asked for first
-// (is_string() before string()) it must not be asked for.
+// Refers to a value of a JsonDocument, which must outlive it. Callers check the kind first
+// (is_string() before string()): the accessors do not.
 class JsonValue {
  public:
   explicit JsonValue(const JsonNode& node) : node_(&node) {}
@@ -42,22 +41,24 @@ class JsonValue {
   int64_t integer() const { return node_->integer; }
   size_t size() const { return node_->size; }
 
-  // fn(JsonValue) for each element of an array.
+  // Calls fn(JsonValue) for each element of an array.
   template <class Fn>
   void for_each_element(Fn&& fn) const {
     const JsonNode* child = node_ + 1;
     for (uint32_t i = 0; i < node_->size; ++i, child = after(child)) fn(JsonValue(*child));
   }
-  // fn(std::string_view key, JsonValue) for each member of an object, in the order of the text.
+  // Calls fn(std::string_view key, JsonValue) for each member of an object, in the order of the
+  // text.
   template <class Fn>
   void for_each_member(Fn&& fn) const {
     const JsonNode* child = node_ + 1;
     for (uint32_t i = 0; i < node_->size; ++i, child = after(child + 1))
       fn(JsonValue(*child).string(), JsonValue(child[1]));
   }
-  // Walks from the first: for small indices. `index` must be below size().
+  // Returns an element by walking from the first, so it is meant for small indices. `index` must be
+  // below size().
   JsonValue element(size_t index) const;
-  // Of several members of that name the last. Walks the members.
+  // Finds a member by walking all of them; the last one wins if several have that name.
   [[nodiscard]] std::optional<JsonValue> try_member(std::string_view key) const;
 
  private:
@@ -69,22 +70,22 @@ class JsonValue {
   const JsonNode* node_;
 };
 
-// Owns the nodes and the strings that had escapes; refers to `text`, which must outlive it.
+// Owns the nodes and the strings that had escapes. Refers to `text`, which must outlive it.
 // Immutable and thread-safe.
 class JsonDocument {
  public:
-  // A tokenizer of 260,000 tokens and 580,000 merges has 2.3 million.
+  // A tokenizer with 260,000 tokens and 580,000 merges has 2.3 million nodes.
   static constexpr uint64_t kMaxNodes = 3'500'000;
 
-  // Throws kInvalidArgument with `label` for what read_json_events() refuses and for more than
-  // kMaxNodes values and keys.
+  // Throws kInvalidArgument, with `label` in the message, for whatever read_json_events() refuses
+  // and for more than kMaxNodes values and keys.
   JsonDocument(std::string_view text, const std::string& label);
 
   JsonValue root() const { return JsonValue(nodes_.front()); }
 
  private:
   std::vector<JsonNode> nodes_;
-  std::vector<std::string> unescaped_;  // never grow beyond their capacity: nodes point into them
+  std::vector<std::string> unescaped_;  // must not be reallocated: nodes point into them
 };
 
 }  // namespace spillway

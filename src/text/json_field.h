@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading a JSON document so that every complaint names the field. For .cc files of this folder
-// only.
+// Reads a JSON document so that every error message names the field. It is meant for the .cc files
+// of this folder only.
 #pragma once
 
 #include <fmt/core.h>
@@ -16,8 +16,8 @@
 
 namespace spillway {
 
-// A value and the path that leads to it. Refers to the document, which must outlive it; so must it
-// the strings that it returns. A wrong type throws Error(kInvalidArgument).
+// A value and the path that leads to it, for error messages. Refers to the document, which must
+// outlive it and the strings it returns. A wrong type throws Error(kInvalidArgument).
 class JsonField {
  public:
   JsonField(JsonValue value, std::string path) : value_(value), path_(std::move(path)) {}
@@ -27,7 +27,7 @@ class JsonField {
   bool is_array() const { return value_.is_array(); }
   bool is_string() const { return value_.is_string(); }
 
-  // nullopt when the member is missing or null.
+  // Returns nullopt if the member is missing or null.
   [[nodiscard]] std::optional<JsonField> try_member(std::string_view key) const {
     expect(value_.is_object(), "an object");
     const auto found = value_.try_member(key);
@@ -44,12 +44,12 @@ class JsonField {
     expect(value_.is_array(), "an array");
     return value_.size();
   }
-  // For small indices.
+  // Returns an element by walking from the first, so it is meant for small indices.
   JsonField element(size_t index) const {
     SPW_CHECK(index < size(), kInvalidArgument, "{} has no element {}", path_, index);
     return JsonField(value_.element(index), element_path(index));
   }
-  // fn(const JsonField&)
+  // Calls fn(const JsonField&) for each element.
   template <class Fn>
   void for_each_element(Fn&& fn) const {
     expect(value_.is_array(), "an array");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The heart of both tokenizers: neighbours are merged, the best pair first, in O(n log n).
+// Merges neighbouring symbols, the best pair first, in O(n log n); both BPE tokenizers use it.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,8 @@ namespace spillway {
 
 inline constexpr TokenId kNoToken = -1;
 
-// A piece [begin, end) of the text, in a doubly linked list by index; -1 ends it.
+// A piece [begin, end) of the text in a linked list; `previous` and `next` are indices, -1 for
+// none.
 struct MergeSymbol {
   uint32_t begin = 0;
   uint32_t end = 0;
@@ -28,11 +29,12 @@ struct Merge {
   TokenId id = kNoToken;
 };
 
-// Merges neighbours until none is left to merge; among equal ranks the leftmost goes first. Keeps
-// its memory between words. Not thread-safe.
+// Merges neighbouring symbols until no pair can be merged; among equal ranks the leftmost pair goes
+// first. Keeps its memory between words. Not thread-safe.
 class Merger {
  public:
-  // Symbols in the order of the text, none empty. Afterwards for_each() walks what is left.
+  // Symbols are added in the order of the text, none of them empty. After run(), for_each() visits
+  // those that are left.
   void clear() { symbols_.clear(); }
   void add(uint32_t begin, uint32_t end, TokenId id) {
     const auto index = static_cast<int32_t>(symbols_.size());
@@ -40,7 +42,8 @@ class Merger {
     symbols_.push_back({.begin = begin, .end = end, .previous = index - 1, .next = -1, .id = id});
   }
 
-  // find_merge(left, right) -> std::optional<Merge>, must be a function of the two symbols alone.
+  // `find_merge(left, right)` returns std::optional<Merge> and must depend on the two symbols
+  // alone.
   template <class FindMerge>
   void run(FindMerge&& find_merge) {
     queue_.clear();
@@ -59,8 +62,8 @@ class Merger {
       std::pop_heap(queue_.begin(), queue_.end(), std::greater<>());
       const Candidate best = queue_.back();
       queue_.pop_back();
-      // Stale when either side has been merged since: a symbol that is gone has end 0, one that
-      // grew ends elsewhere.
+      // A candidate is stale if either side was merged since it was queued: a symbol merged into
+      // its left neighbour has end 0, and one that grew ends elsewhere.
       MergeSymbol& left = symbols_[best.left];
       if (left.end == 0 || left.next < 0 || symbols_[left.next].end != best.end) continue;
       MergeSymbol& right = symbols_[left.next];

@@ -23,7 +23,7 @@ MergeTable::MergeTable(const Vocabulary& vocabulary, const TokenIndex& index) {
     const TokenId both = index.find(joint);
     SPW_CHECK(left != kNoToken && right != kNoToken && both != kNoToken, kInvalidArgument,
               "vocabulary: merge {} names a token that does not exist", rank);
-    // Plain text must not become a control token, whatever the merges say.
+    // Plain text must not become a control token, so merges that make one are left out.
     if (vocabulary.tokens[static_cast<size_t>(both)].kind == TokenKind::kControl) continue;
     insert(left, right, {.rank = static_cast<uint32_t>(rank), .id = both});
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The merges of a vocabulary: from two neighbouring tokens to the one that replaces them.
+// Maps two neighbouring tokens to the token that replaces them, for the merges of a vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace spillway {
 
-// An open-addressing table, since it is asked for every pair of neighbours in a text. Immutable and
-// thread-safe.
+// An open-addressing hash table, because every pair of neighbours in a text is looked up in it.
+// Immutable and thread-safe.
 class MergeTable {
  public:
   // A merge's rank is its place in vocabulary.merges. Throws Error(kInvalidArgument), with the
-  // number of the merge, when it does not name two known tokens whose joint text is a token.
+  // index of the merge, if it does not name two known tokens whose joint text is a token.
   MergeTable(const Vocabulary& vocabulary, const TokenIndex& index);
 
   [[nodiscard]] std::optional<Merge> try_find(TokenId left, TokenId right) const {

@@ -22,7 +22,7 @@ constexpr char32_t kVowelCount = 21;
 constexpr char32_t kTailCount = 28;
 constexpr char32_t kSyllableCount = kLeadCount * kVowelCount * kTailCount;
 
-// Below this no character decomposes into something else than itself, combines or is combined with.
+// No character below this one is a combining mark, so text of such characters alone is already NFC.
 constexpr char32_t kFirstInteresting = 0x300;
 
 struct Decomposed {
@@ -49,7 +49,7 @@ const CanonicalDecomposition* find_decomposition(const std::array<CanonicalDecom
   return found != table.end() && found->composed == c ? &*found : nullptr;
 }
 
-// Recursion ends after a few steps: the tables come from Unicode, not from a file.
+// The recursion ends after a few steps because the tables come from Unicode, not from a file.
 void decompose(char32_t c, std::vector<Decomposed>& out) {
   if (c < 0xC0) {
     out.push_back({c, 0});
@@ -93,7 +93,7 @@ std::optional<char32_t> try_compose(char32_t a, char32_t b) {
   return found->second;
 }
 
-// Marks in the order of their class; those of one class keep their order.
+// Sorts each run of marks by combining class; marks of one class keep their order.
 void order_marks(std::vector<Decomposed>& text) {
   for (auto begin = text.begin(); begin != text.end();) {
     if (begin->combining_class == 0) {
@@ -115,7 +115,7 @@ void compose(std::vector<Decomposed>& text) {
   size_t kept = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     const Decomposed current = text[i];
-    // Blocked when something of the same or a higher class, or a starter, lies between.
+    // A mark is blocked if a starter, or a mark of the same or a higher class, lies in between.
     const bool adjacent = starter != kNone && kept == starter + 1;
     const bool reachable = starter != kNone &&
                            (adjacent || (text[kept - 1].combining_class != 0 &&

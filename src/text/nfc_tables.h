@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unicode's canonical decompositions and combining classes, the data behind nfc.cc.
+// Declares Unicode's canonical decompositions and combining classes; nfc.cc uses them.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@ namespace spillway {
 struct CanonicalDecomposition {
   char32_t composed;
   char32_t first;
-  char32_t second;  // 0 when there is only one
+  char32_t second;  // 0 if the decomposition is a single character
 };
 
 struct CombiningRange {
@@ -19,8 +19,8 @@ struct CombiningRange {
   uint8_t combining_class;
 };
 
-// All are sorted by their first member. Pairs work both ways; the others only decompose. Hangul is
-// in neither.
+// All tables are sorted by their first member. kCanonicalPairs both compose and decompose,
+// kOneWayDecompositions only decompose. Hangul is in neither; it is computed.
 extern const std::array<CanonicalDecomposition, 940> kCanonicalPairs;
 extern const std::array<CanonicalDecomposition, 1120> kOneWayDecompositions;
 extern const std::array<CombiningRange, 333> kCombiningRanges;

@@ -36,8 +36,8 @@ TEST(PreSplitTest, FalconSeparatesPunctuationAndGroupsDigits) {
   EXPECT_EQ(split(PreSplit::kFalcon, "x==1 23456"), (Words{"x", "==", "1", " ", "234", "56"}));
 }
 
-// Its tokenizer.json has Digits after ByteLevel: the letter for the second byte of these is itself
-// a number.
+// Falcon's tokenizer.json has Digits after ByteLevel, and the letter that stands for the second
+// byte of these characters is itself a number.
 TEST(PreSplitTest, FalconCutsCharactersWhoseBytesLookLikeNumbers) {
   EXPECT_EQ(split(PreSplit::kFalcon, "½"), (Words{"\xC2", "\xBD"}));
   EXPECT_EQ(split(PreSplit::kFalcon, "ò1"), (Words{"\xC3", "\xB2", "1"}));

@@ -14,14 +14,13 @@ namespace spillway {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 16384;
-// Enough for a built-in pattern on any text, too little for an exponential one to take more than
-// seconds.
+// Allows every built-in pattern on any text, but stops an exponential pattern within seconds.
 constexpr uint32_t kMatchLimit = 200'000'000;
 constexpr uint32_t kHeapLimitKiB = 256 * 1024;
 
 using namespace unicode_sets;
 
-// A set that Oniguruma and PCRE2 read differently, as the inside of a class, in parts.
+// A set that Oniguruma and PCRE2 read differently: the inside of a character class, in parts.
 using Set = std::array<std::string_view, 8>;
 
 constexpr Set kLetters = {R"(\p{L})", kNewLettersUpper, kNewLettersLower, kNewLettersModifier,
@@ -46,7 +45,7 @@ constexpr Escape kEscapes[] = {
     {R"(\S)", {kSpaces}, true},
     {R"(\w)", kWords},
     {R"(\W)", kWords, true},
-    {R"(\h)", {"0-9A-Fa-f"}},  // PCRE2's is horizontal space
+    {R"(\h)", {"0-9A-Fa-f"}},  // PCRE2's \h is horizontal space
     {R"(\H)", {"0-9A-Fa-f"}, true},
     {R"(\d)", {R"(\p{Nd})", kNewDecimals}},
     {R"(\D)", {R"(\p{Nd})", kNewDecimals}, true},
@@ -64,7 +63,7 @@ constexpr Escape kEscapes[] = {
     {R"(\p{S})", {R"(\p{S})", kNewSymbols}},
 };
 
-// The escape that `rest` begins with, or nullptr where PCRE2 reads it alike.
+// Returns the escape that `rest` begins with, or nullptr if PCRE2 reads it as Oniguruma does.
 const Escape* try_escape(std::string_view rest) {
   for (const Escape& escape : kEscapes) {
     if (rest.starts_with(escape.text)) return &escape;
@@ -109,7 +108,7 @@ std::string translate_oniguruma(std::string_view pattern) {
       SPW_CHECK(!rest.starts_with("&&") && (c != '[' || rest.starts_with("[:")), kUnsupported,
                 "pattern '{}': set operations inside a character class are not supported",
                 printable(pattern));
-      if (rest.starts_with("[:")) {  // a POSIX class: its ] does not end ours
+      if (rest.starts_with("[:")) {  // a POSIX class: its ] does not end the outer class
         const size_t close = rest.find(":]");
         if (close != std::string_view::npos) {
           result.append(rest.substr(0, close + 2));
@@ -135,7 +134,7 @@ Regex::Regex(std::string_view pattern) : code_(std::make_unique<Code>()) {
   const std::string translated = translate_oniguruma(pattern);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  // Oniguruma's ^ and $ match at every line.
+  // PCRE2_MULTILINE is set because Oniguruma's ^ and $ match at every line.
   code_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                               PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
                               &error, &offset, nullptr);
@@ -171,7 +170,7 @@ RegexSearch::~RegexSearch() = default;
 RegexSearch::RegexSearch(RegexSearch&&) noexcept = default;
 
 std::optional<RegexMatch> RegexSearch::try_find(std::string_view text, size_t start) {
-  // Without PCRE2_NO_UTF_CHECK every search would read the whole text: quadratic.
+  // Without PCRE2_NO_UTF_CHECK every search would validate the whole text, which is quadratic.
   constexpr uint32_t kOptions = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
   const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   const pcre2_code* code = regex_->code_->code;
@@ -179,7 +178,7 @@ std::optional<RegexMatch> RegexSearch::try_find(std::string_view text, size_t st
   if (regex_->code_->jit)
     result = pcre2_jit_match(code, subject, text.size(), start, kOptions, scratch_->data,
                              scratch_->context);
-  // The interpreter keeps its state on the heap, so it can go on where JIT's 32 KiB stack ends.
+  // If JIT's 32 KiB stack is too small, the interpreter goes on: it keeps its state on the heap.
   if (result == PCRE2_ERROR_JIT_STACKLIMIT)
     result = pcre2_match(code, subject, text.size(), start, kOptions | PCRE2_NO_JIT, scratch_->data,
                          scratch_->context);
@@ -187,7 +186,7 @@ std::optional<RegexMatch> RegexSearch::try_find(std::string_view text, size_t st
   SPW_CHECK(result >= 0, kUnsupported, "the tokenizer's pattern fails on this text: {}",
             pcre2_message(result));
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(scratch_->data);
-  // \K could move the start past the end, or before where the search began.
+  // \K could move the start of a match past its end, or before the start of the search.
   SPW_CHECK(ends[0] >= start && ends[0] < ends[1], kUnsupported,
             "the tokenizer's pattern gives a match that starts after its end");
   return RegexMatch{.begin = ends[0], .end = ends[1]};

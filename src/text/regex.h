@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions of tokenizer files (Oniguruma's dialect) run by PCRE2.
+// Runs the regular expressions of tokenizer files (Oniguruma's dialect) with PCRE2.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,8 @@ class Regex {
   std::unique_ptr<Code> code_;
 };
 
-// The scratch memory of searches with one Regex, which must outlive it. One thread at a time.
+// Holds the scratch memory for searches with one Regex, which must outlive it. One thread at a time
+// may use it.
 class RegexSearch {
  public:
   explicit RegexSearch(const Regex& regex);
@@ -40,9 +41,9 @@ class RegexSearch {
   RegexSearch(RegexSearch&&) noexcept;
   RegexSearch& operator=(RegexSearch&&) = delete;
 
-  // The leftmost match that is not empty and starts at `start` or later. `text` must be valid UTF-8
-  // and `start` the start of a character. Throws Error(kUnsupported) when the pattern needs too
-  // many steps on this text.
+  // Returns the leftmost match that is not empty and starts at `start` or later. `text` must be
+  // valid UTF-8, and a character must begin at `start`. Throws Error(kUnsupported) if the pattern
+  // needs too many steps on this text.
   [[nodiscard]] std::optional<RegexMatch> try_find(std::string_view text, size_t start);
 
  private:
@@ -51,13 +52,13 @@ class RegexSearch {
   std::unique_ptr<Scratch> scratch_;
 };
 
-// Appends the pieces of `text` (valid UTF-8) to `pieces`: the matches and what lies between them.
+// Splits `text` (valid UTF-8) into the matches and the text between them, and appends these to
+// `pieces`.
 void split_by_matches(RegexSearch& search, std::string_view text,
                       std::vector<std::string_view>& pieces);
 
-// The pattern as PCRE2 should read it: Oniguruma's \s, \w and \h are other sets than PCRE2's, and
-// its categories are those of a newer Unicode.
-// Exposed for tests.
+// Rewrites a pattern so that PCRE2 matches what Oniguruma would: Oniguruma's \s, \w and \h are
+// other sets than PCRE2's, and its categories come from a newer Unicode version. Exposed for tests.
 std::string translate_oniguruma(std::string_view pattern);
 
 }  // namespace spillway

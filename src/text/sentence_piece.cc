@@ -10,15 +10,15 @@
 namespace spillway {
 namespace {
 
-// Ranks in the reverse order of the scores; equal scores have equal ranks.
+// Turns scores into ranks: a higher score gives a lower rank, equal scores equal ranks.
 uint32_t rank_of_score(float score) {
   const auto bits = std::bit_cast<uint32_t>(score + 0.0F);  // -0 becomes 0
   const uint32_t ascending = (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
   return ~ascending;
 }
 
-// The position of the next word's start after `from`: a space symbol that follows another
-// character.
+// Returns where the word after `from` starts: at the first space symbol that follows another
+// character, or at the end of the text.
 size_t next_word_start(std::string_view text, size_t from) {
   while (text.substr(from).starts_with(kSpaceSymbol)) from += kSpaceSymbol.size();
   return std::min(text.find(kSpaceSymbol, from), text.size());
@@ -30,7 +30,7 @@ struct SentencePiece::Scratch {
   WordCache cache;
   Merger merger;
   std::unordered_map<TokenId, uint32_t>
-      unused_split;  // unused token -> bytes of the left half it was merged from
+      unused_split;  // unused token -> size in bytes of the left half it was merged from
 };
 
 SentencePiece::SentencePiece(const Vocabulary& vocabulary, const TokenIndex& index)
@@ -47,7 +47,7 @@ SentencePiece::SentencePiece(const Vocabulary& vocabulary, const TokenIndex& ind
     }
   }
   if (index.find_plain(kSpaceSymbol) == kNoToken)
-    words_are_apart_ = false;  // then it may be part of a run of unknowns
+    words_are_apart_ = false;  // a space may then be part of a run of unknown characters
   if (vocabulary.split_on_space) words_are_apart_ = true;
 }
 
@@ -94,7 +94,7 @@ void SentencePiece::encode_text(std::string_view text, Scratch& scratch,
   }
   while (!text.empty()) {
     size_t end = next_word_start(text, 0);
-    // Metaspace's split gives every space symbol a word of its own.
+    // Metaspace's `split` makes every space symbol start a word.
     if (vocabulary_.split_on_space && text.starts_with(kSpaceSymbol))
       end = std::min(text.find(kSpaceSymbol, kSpaceSymbol.size()), text.size());
     encode_word(text.substr(0, end), scratch, ids);
@@ -145,7 +145,7 @@ void SentencePiece::merge_by_score(std::string_view word, Scratch& scratch) cons
 
 void SentencePiece::emit(std::string_view text, TokenId id, const Scratch& scratch,
                          std::vector<TokenId>& ids) const {
-  // Unused tokens are steps on the way to longer ones; one that is left over is taken apart again.
+  // Unused tokens are only steps on the way to longer ones; one that is left over is split again.
   std::vector<std::string_view> pending;
   while (true) {
     const auto split = is_unused(id) ? scratch.unused_split.find(id) : scratch.unused_split.end();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SentencePiece's BPE (Llama 1 and 2, Phi-3, Gemma): characters are merged, what is unknown falls
-// back to bytes.
+// Implements SentencePiece's BPE (Llama 1 and 2, Phi-3, Gemma): characters are merged, and unknown
+// ones fall back to byte tokens.
 #pragma once
 
 #include <array>
@@ -14,13 +14,13 @@
 
 namespace spillway {
 
-// Keeps references to the vocabulary and the index. With merges in the vocabulary they rank the
-// pairs, as in tokenizer.json; without, any two neighbours whose joint text is a token merge, the
-// highest score first, as in SentencePiece's own model files and GGUF.
+// Keeps references to the vocabulary and the index. If the vocabulary has merges, they rank the
+// pairs, as in tokenizer.json. If not, any two neighbours whose joint text is a token are merged,
+// the highest score first, as in SentencePiece's own model files and GGUF.
 class SentencePiece final : public TextEncoder {
  public:
-  // Throws Error(kInvalidArgument) for merges that are not two known tokens with a known joint
-  // text.
+  // Throws Error(kInvalidArgument) if a merge does not name two known tokens whose joint text is a
+  // token.
   SentencePiece(const Vocabulary& vocabulary, const TokenIndex& index);
   void encode(std::span<const TextFragment> fragments, std::vector<TokenId>& ids) const override;
 
@@ -30,7 +30,7 @@ class SentencePiece final : public TextEncoder {
   void encode_text(std::string_view text, Scratch& scratch, std::vector<TokenId>& ids) const;
   void encode_word(std::string_view word, Scratch& scratch, std::vector<TokenId>& ids) const;
   void merge_by_score(std::string_view word, Scratch& scratch) const;
-  // The ids of one symbol that merging has left, which may be an unused token or none.
+  // Appends the ids of one symbol left after merging, whose token may be unused or missing.
   void emit(std::string_view text, TokenId id, const Scratch& scratch,
             std::vector<TokenId>& ids) const;
   void emit_unknown(std::string_view text, std::vector<TokenId>& ids) const;
@@ -40,8 +40,8 @@ class SentencePiece final : public TextEncoder {
   const TokenIndex& index_;
   MergeTable merges_;
   std::array<TokenId, 256> byte_tokens_;
-  bool words_are_apart_ =
-      true;  // no token reaches from one word into the next, so that words can be merged alone
+  // No token reaches from one word into the next, so each word can be merged by itself.
+  bool words_are_apart_ = true;
 };
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small vocabularies for the tests of this folder.
+// Provides small vocabularies for the tests of this folder.
 #pragma once
 
 #include <fmt/core.h>
@@ -18,8 +18,8 @@ inline TokenId add_token(Vocabulary& vocabulary, std::string text,
   return static_cast<TokenId>(vocabulary.tokens.size() - 1);
 }
 
-// The 256 bytes (the id is the byte), then one token for each merge, then <|end|> (control), <s>
-// (control) and <tool> (user-defined).
+// Returns a vocabulary of the 256 bytes (the id is the byte), one token for each merge, then
+// <|end|> (control), <s> (control) and <tool> (user-defined).
 inline Vocabulary byte_vocabulary(const std::vector<std::string>& merges = {}) {
   Vocabulary vocabulary;
   for (int byte = 0; byte < 256; ++byte)
@@ -35,8 +35,8 @@ inline Vocabulary byte_vocabulary(const std::vector<std::string>& merges = {}) {
   return vocabulary;
 }
 
-// <unk> <s> </s>, the 256 byte tokens (id 3 + byte), then the given pieces with falling scores: -1,
-// -2 ...
+// Returns a vocabulary of <unk> <s> </s>, the 256 byte tokens (id 3 + byte), then the given pieces
+// with falling scores: -1, -2 ...
 inline Vocabulary piece_vocabulary(const std::vector<std::string>& pieces) {
   Vocabulary vocabulary;
   vocabulary.model = TokenizerModel::kSentencePiece;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two tokenizer models have in common: plain text between added tokens becomes ids.
+// The interface of the two tokenizer models, which turn the plain text between added tokens into
+// ids.
 #pragma once
 
 #include <span>
@@ -11,7 +12,7 @@
 
 namespace spillway {
 
-// Immutable and thread-safe. Each call is O(n log n) in the text, however it looks.
+// Immutable and thread-safe. Each call is O(n log n) in the length of any text.
 class TextEncoder {
  public:
   virtual ~TextEncoder() = default;
@@ -19,11 +20,11 @@ class TextEncoder {
   virtual void encode(std::span<const TextFragment> fragments, std::vector<TokenId>& ids) const = 0;
 };
 
-// Words that come again in one text are merged once: the cache remembers where their ids are in the
-// output.
+// Remembers where in the output the ids of a word are, so that a word that occurs again in the same
+// text is copied instead of merged again.
 class WordCache {
  public:
-  // True when the word is known; its ids are then appended.
+  // Returns true and appends the ids if the word is known.
   bool append(std::string_view word, std::vector<TokenId>& ids) const {
     const auto found = places_.find(word);
     if (found == places_.end()) return false;
@@ -33,7 +34,7 @@ class WordCache {
     }
     return true;
   }
-  // `word` must stay where it is while the cache is used.
+  // `word` must stay at its address while the cache is used.
   void remember(std::string_view word, size_t begin, size_t end) {
     if (word.size() <= kMaxWordBytes)
       places_.emplace(word, Place{.begin = begin, .count = end - begin});

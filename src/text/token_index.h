@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a token's text, as the vocabulary spells it, to its id.
+// Maps a token's text, as the vocabulary spells it, to its id.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace spillway {
 
-// Refers to the texts of `tokens`, which must stay where they are. Immutable and thread-safe. Of
-// two tokens with the same text the first is found; empty texts are not.
+// Refers to the texts of `tokens`, which must stay where they are. Immutable and thread-safe. If
+// two tokens have the same text, the first one is found; tokens with empty text are not found.
 class TokenIndex {
  public:
   explicit TokenIndex(const std::vector<VocabToken>& tokens) : tokens_(&tokens) {
@@ -25,14 +25,15 @@ class TokenIndex {
     }
   }
 
-  // kNoToken when there is none.
+  // Returns kNoToken if there is none.
   TokenId find(std::string_view text) const {
     if (text.size() > longest_) return kNoToken;
     const auto found = ids_.find(text);
     return found == ids_.end() ? kNoToken : found->second;
   }
 
-  // Like find(), but only tokens that plain text may become: no control, unknown or byte tokens.
+  // Like find(), but finds only tokens that plain text may become: no control, unknown or byte
+  // tokens.
   TokenId find_plain(std::string_view text) const {
     const TokenId id = find(text);
     if (id == kNoToken) return kNoToken;

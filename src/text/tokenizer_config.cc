@@ -8,7 +8,7 @@
 namespace spillway {
 namespace {
 
-constexpr size_t kMaxIdGap = 65536;  // ids may be missing, but not many
+constexpr size_t kMaxIdGap = 65536;  // some ids may be missing, but not many
 
 // A token is given by its text or by an object with the text in `content`.
 std::optional<std::string> token_text(const JsonField& config, const char* key) {

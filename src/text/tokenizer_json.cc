@@ -13,7 +13,7 @@ namespace {
 
 using Ids = std::unordered_map<std::string_view, TokenId>;
 
-// Tokens of the model itself. The views of the result refer to the document.
+// Reads the tokens of the model itself. The keys of the result refer to the document.
 Ids read_tokens(const JsonField& model, size_t entries, Vocabulary& vocabulary) {
   const JsonField vocab = model.member("vocab");
   SPW_CHECK(vocab.value().is_object(), kUnsupported, "{} must be an object from texts to ids",
@@ -49,7 +49,8 @@ void read_merges(const JsonField& model, Vocabulary& vocabulary) {
               vocabulary.merges.size());
     std::string joined(merge.element(0).string());
     joined.append(" ").append(merge.element(1).string());
-    // Spaces are spelled otherwise by the time merges apply, so a merge with one in it never does.
+    // Spaces have been replaced by other characters when merges apply, so a merge with a space in
+    // one of its sides never applies and is left out.
     if (try_split_merge(joined)) vocabulary.merges.push_back(std::move(joined));
   });
 }

@@ -98,7 +98,7 @@ TEST(TokenizerJsonTest, TakesNamesAndTheTemplateFromTheConfiguration) {
       read(kByteLevel, R"({"eos_token": {"content": "<e>"}, "bos_token": "<t>",
       "add_bos_token": false, "chat_template": [{"name": "tool", "template": "T"}, {"name": "default", "template": "D"}]})");
   EXPECT_EQ(vocabulary.eos, 6);
-  EXPECT_EQ(vocabulary.bos, 6);  // tokenizer.json says what is added
+  EXPECT_EQ(vocabulary.bos, 6);  // tokenizer.json decides, not the configuration
   EXPECT_TRUE(vocabulary.add_bos);
   EXPECT_EQ(vocabulary.chat_template, "D");
 }

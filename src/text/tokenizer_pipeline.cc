@@ -28,10 +28,10 @@ void for_each_stage(const JsonField& stage, const char* members,
 
 struct Pipeline {
   bool byte_level = false;
-  bool space_symbol = false;  // spaces become U+2581
+  bool space_symbol = false;  // spaces are replaced by U+2581
   std::vector<SplitStage> stages;
 
-  // What follows ByteLevel sees its letters instead of the text.
+  // A stage after ByteLevel is matched against its letters instead of the text.
   void add(std::string pattern) {
     stages.push_back({.pattern = std::move(pattern), .on_bytes = byte_level});
   }
@@ -56,7 +56,7 @@ void read_normalizer(std::string_view type, const JsonField& stage, Pipeline& pi
   }
 }
 
-// Every character that is special in a pattern gets a backslash.
+// Escapes every character that is special in a pattern with a backslash.
 std::string pattern_for(std::string_view text) {
   std::string result;
   for (char c : text) {
@@ -74,9 +74,10 @@ void read_split(const JsonField& stage, Pipeline& pipeline) {
       regex ? std::string(regex->string()) : pattern_for(pattern.member("String").string());
   const std::string_view behavior = stage.member("behavior").string();
   const bool inverted = stage.boolean_or("invert", false);
-  // Once spaces have become symbols there is nothing left to split at.
+  // Once spaces have been replaced by symbols, there is nothing left to split at.
   if (pipeline.space_symbol && text == " ") return;
-  // An inverted Removed drops what the pattern does not cover; such patterns cover everything.
+  // An inverted `Removed` drops the text that the pattern does not match. Patterns written for it
+  // match everything, so it is the same as `Isolated`.
   SPW_CHECK(behavior == "Isolated" || (behavior == "Removed" && inverted), kUnsupported,
             "{}: split behavior {} is not supported", stage.path(), printable(behavior));
   pipeline.add(std::move(text));
@@ -161,7 +162,7 @@ void read_template(const JsonField& stage, Vocabulary& vocabulary) {
   });
 }
 
-// [text, id]
+// `pair` is [text, id].
 TokenId classifier_token_id(const JsonField& pair) {
   const int64_t id = pair.element(1).integer();
   return id >= 0 && id <= INT32_MAX ? static_cast<TokenId>(id) : -1;

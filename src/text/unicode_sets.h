@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets of characters, as the inside of a PCRE2 class, where PCRE2 and the libraries that tokenizers
-// were made with disagree. tests/python/test_pre_splits.py holds them to the reference.
+// Sets of characters on which PCRE2 and the libraries that tokenizers were made with disagree, each
+// written as the inside of a PCRE2 class. tests/python/test_pre_splits.py compares them with the
+// reference.
 #pragma once
 
 #include <string_view>
 
 namespace spillway::unicode_sets {
 
-// Oniguruma knows Unicode 16, PCRE2 10.42 Unicode 14: what each category has gained since.
+// Oniguruma has Unicode 16, PCRE2 10.42 has Unicode 14: these are the additions to each category.
 inline constexpr std::string_view kNewLettersUpper =
     R"(\x{1c89}\x{a7cb}-\x{a7cc}\x{a7da}\x{a7dc}\x{10d50}-\x{10d65})";
 inline constexpr std::string_view kNewLettersLower =
@@ -45,10 +46,10 @@ inline constexpr std::string_view kNewSymbols =
     R"(\x{1fa8f}\x{1faad}-\x{1faaf}\x{1fabb}-\x{1fabf}\x{1fac6}\x{1face}-\x{1facf})"
     R"(\x{1fada}-\x{1fadc}\x{1fadf}\x{1fae8}-\x{1fae9}\x{1faf7}-\x{1faf8}\x{1fbcb}-\x{1fbef})";
 
-// The pre-tokenizer Digits knows numbers of Unicode 17.
+// The pre-tokenizer Digits also has the numbers of Unicode 17.
 inline constexpr std::string_view kNumbersOfDigits = R"(\x{11de0}-\x{11de9}\x{16ff4}-\x{16ff6})";
 
-// The pre-tokenizer Punctuation has an older table: what it has that \p{P} has not, and
+// The pre-tokenizer Punctuation has an older table. These sets are what it has beyond \p{P} and
 // what it lacks.
 inline constexpr std::string_view kMoreOfPunctuation = R"(\x{166d}\x{111c9})";
 inline constexpr std::string_view kLessOfPunctuation =
@@ -60,12 +61,12 @@ inline constexpr std::string_view kLessOfPunctuation =
     R"(\x{11c70}-\x{11c71}\x{11ef7}-\x{11ef8}\x{11f43}-\x{11f4f}\x{11fff}\x{12ff1}-\x{12ff2})"
     R"(\x{16d6d}-\x{16d6f}\x{16e97}-\x{16e9a}\x{16fe2}\x{1e5ff}\x{1e95e}-\x{1e95f})";
 
-// Oniguruma's \w beyond letters, marks, decimals, letter numbers and connectors.
+// Oniguruma's \w has these beyond letters, marks, decimals, letter numbers and connectors.
 inline constexpr std::string_view kMoreOfWords =
     R"(\x{b2}-\x{b3}\x{b9}\x{bc}-\x{be}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149})"
     R"(\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
 
-// PCRE2's \s also has U+180E.
+// Oniguruma's \s is this set; PCRE2's also has U+180E.
 inline constexpr std::string_view kSpaces =
     R"(\t-\r\x20\x85\xa0\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 

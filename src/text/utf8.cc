@@ -11,8 +11,8 @@ Utf8Char decode_utf8(std::string_view text, size_t position) {
   if (first < 0x80) return {.code_point = first, .bytes = 1, .valid = true};
   uint32_t length = 0;
   char32_t value = 0;
-  // Only the second byte has bounds of its own: they exclude overlong forms, surrogates and the end
-  // of the range.
+  // Only the second byte has narrower bounds: they exclude overlong forms, surrogates and values
+  // above U+10FFFF.
   uint8_t low = 0x80;
   uint8_t high = 0xBF;
   if (first >= 0xC2 && first <= 0xDF) {

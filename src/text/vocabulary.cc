@@ -11,7 +11,8 @@ namespace {
 constexpr size_t kMaxTokens = size_t{1} << 24;
 constexpr size_t kMaxMerges = size_t{1} << 26;
 constexpr size_t kMaxTokenBytes = 65536;
-// Control, unknown and user-defined tokens are looked for everywhere: each byte of theirs costs 16.
+// Control, unknown and user-defined tokens are searched for in every text; each byte of theirs
+// takes 16 bytes in AddedTokens.
 constexpr size_t kMaxMatchedTokenBytes = 1024;
 constexpr size_t kMaxMatchedBytes = size_t{1} << 20;
 constexpr size_t kMaxSplitStages = 64;

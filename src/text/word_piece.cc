@@ -32,7 +32,7 @@ WordPiece::WordPiece(const WordPieceVocabulary& vocabulary)
     if (piece.empty()) continue;
     longest_piece_ = std::max(longest_piece_, piece.size());
     const auto& mark = vocabulary.continuation;
-    // Of a piece that is there twice, the last counts: so do the libraries that models come from.
+    // If a piece occurs twice, the last one counts, as in the libraries that models come from.
     beginnings_.insert_or_assign(piece, static_cast<TokenId>(id));
     if (piece.starts_with(mark))
       continuations_.insert_or_assign(piece.substr(mark.size()), static_cast<TokenId>(id));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// WordPiece, the tokenizer of BERT and its kin: each word is cut into the longest pieces that the
-// vocabulary has.
+// Implements WordPiece, the tokenizer of BERT and related models: each word is split into the
+// longest pieces that the vocabulary has.
 #pragma once
 
 #include <cstddef>
@@ -15,25 +15,26 @@
 namespace spillway {
 
 struct WordPieceVocabulary {
-  // By id; empty: there is no such token. Pieces within a word begin with `continuation`.
+  // The index is the id, and an empty text means that there is no such token. Pieces inside a word
+  // begin with `continuation`.
   std::vector<std::string> pieces;
   std::string continuation = "##";
-  size_t longest_word = 100;                 // in characters; longer ones are unknown
+  size_t longest_word = 100;                 // in characters; longer words are unknown
   TokenId unknown = 0, first = 0, last = 0;  // [UNK], [CLS], [SEP]
   BertWordRules words;
 };
 
-// Immutable and thread-safe. Names of special tokens in a text are plain text.
+// Immutable and thread-safe. Names of special tokens in a text are treated as plain text.
 class WordPiece {
  public:
-  // Throws kInvalidArgument where the special tokens are not in the vocabulary.
+  // Throws kInvalidArgument if the special tokens are not in the vocabulary.
   explicit WordPiece(const WordPieceVocabulary& vocabulary);
 
-  // `first`, the pieces of `text`, `last`: at most `most_tokens` (2 and more), the beginning of
-  // what is longer. Looks no further than that.
+  // Returns `first`, the pieces of `text` and `last`, at most `most_tokens` (2 or more) ids in all.
+  // A longer text is cut off at the end and not read any further.
   std::vector<TokenId> encode(std::string_view text, size_t most_tokens) const;
 
-  size_t size() const { return size_; }  // ids are below it
+  size_t size() const { return size_; }  // all ids are below it
 
  private:
   struct Hash {
@@ -48,7 +49,7 @@ class WordPiece {
   size_t longest_word_, longest_piece_ = 0;  // characters, bytes
   TokenId unknown_, first_, last_;
   size_t size_;
-  Pieces beginnings_, continuations_;  // the latter without their mark
+  Pieces beginnings_, continuations_;  // continuations without their mark
 };
 
 }  // namespace spillway

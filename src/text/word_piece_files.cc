@@ -31,7 +31,7 @@ void read_pieces(const JsonField& model, WordPieceVocabulary& vocabulary) {
   const JsonField vocab = model.member("vocab");
   SPW_CHECK(vocab.value().is_object(), kInvalidArgument, "{} must be an object from texts to ids",
             vocab.path());
-  // Ids may have gaps where added tokens go; more than that is no vocabulary.
+  // Ids may have gaps for added tokens; larger gaps mean a broken file.
   const auto end = static_cast<int64_t>(std::min(2 * vocab.value().size() + 1000, kMaxPieces));
   vocab.value().for_each_member([&](std::string_view text, JsonValue value) {
     const int64_t id = value.is_integer() ? value.integer() : -1;
@@ -56,7 +56,7 @@ BertWordRules read_rules(const JsonField& root) {
           .lowercase = lowercase};
 }
 
-// What stands before and behind a text.
+// Reads the tokens that stand before and after a text.
 void read_ends(const JsonField& root, WordPieceVocabulary& vocabulary) {
   const JsonField post = root.member("post_processor");
   const std::string_view type = post.member("type").string();
@@ -86,7 +86,7 @@ WordPieceVocabulary word_piece_from_tokenizer_json(std::string_view tokenizer_js
   const JsonDocument document(tokenizer_json, path);
   const JsonField root(document.root(), path);
   const JsonField model = root.member("model");
-  // Older files do not say it: only WordPiece has such a prefix and no merges.
+  // Older files do not name their type; without merges they are taken for WordPiece.
   const bool is_unnamed = !model.try_member("type") && !model.try_member("merges");
   if (!is_unnamed) expect_type(model, "WordPiece");
   WordPieceVocabulary vocabulary;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// WordPiece vocabularies from the files of a Hugging Face folder.
+// Builds WordPiece vocabularies from the files of a Hugging Face folder.
 #pragma once
 
 #include <string_view>
@@ -8,13 +8,13 @@
 
 namespace spillway {
 
-// `where` names the folder in messages. Throws kInvalidArgument for bad JSON or fields,
-// kUnsupported for other kinds of tokenizers; one line naming the field.
+// `where` names the folder in messages. Throws kInvalidArgument for bad JSON or fields, and
+// kUnsupported for other kinds of tokenizers. The message is one line that names the field.
 WordPieceVocabulary word_piece_from_tokenizer_json(std::string_view tokenizer_json,
                                                    std::string_view where);
 
-// From vocab.txt, a piece a line, and tokenizer_config.json (may be empty), as older models have
-// them.
+// Reads vocab.txt, with one piece a line, and tokenizer_config.json (may be empty), the files of
+// older models.
 WordPieceVocabulary word_piece_from_vocab_txt(std::string_view vocab_txt,
                                               std::string_view tokenizer_config_json,
                                               std::string_view where);

@@ -11,7 +11,7 @@ namespace {
 
 bool begins_character(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) != 0x80; }
 
-// Cuts the letters that stand for the word's bytes, and the word where they are cut.
+// Splits the letters that stand for the bytes of `word`, and splits `word` at the same places.
 void split_by_letters(RegexSearch& search, std::string_view word,
                       std::vector<std::string_view>& pieces) {
   const std::string letters = spell_bytes(word);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts text into the words that byte-level BPE merges in.
+// Splits text into words; byte-level BPE merges only within a word.
 #pragma once
 
 #include <span>
@@ -11,8 +11,8 @@
 
 namespace spillway {
 
-// The compiled stages. Immutable and thread-safe; each thread cuts with a WordSplit of its own. The
-// constructor throws Error(kUnsupported) for a pattern that cannot be run.
+// Holds the compiled stages. Immutable and thread-safe; each thread splits with a WordSplit of its
+// own. The constructor throws Error(kUnsupported) for a pattern that cannot be run.
 class WordSplitter {
  public:
   explicit WordSplitter(std::span<const SplitStage> stages);
@@ -26,13 +26,13 @@ class WordSplitter {
   std::vector<Stage> stages_;
 };
 
-// The scratch memory of one thread for a WordSplitter, which must outlive it.
+// Holds one thread's scratch memory for a WordSplitter, which must outlive it.
 class WordSplit {
  public:
   explicit WordSplit(const WordSplitter& splitter);
 
-  // The words of `text` (valid UTF-8), which lie in it one after the other; they end where the next
-  // call begins. A stage on bytes may cut inside a character.
+  // Returns the words of `text` (valid UTF-8), which cover it in order. They are valid until the
+  // next call. A stage on bytes may split inside a character.
   std::span<const std::string_view> split(std::string_view text);
 
  private:

@@ -56,7 +56,7 @@ double floor_modulo(double a, double b) {
   return rest;
 }
 
-// As Python computes it, which is not the floor of a / b.
+// Divides as Python does, whose result is not the floor of a / b.
 double floor_divide(double a, double b) {
   check_divisor(b == 0);
   const double rest = floor_modulo(a, b);
@@ -84,7 +84,7 @@ Value power(const Value& a, const Value& b) {
   for (int64_t exponent = b.integer(); exponent > 0; exponent >>= 1) {
     if ((exponent & 1) != 0 && __builtin_mul_overflow(result, base, &result)) fail_overflow();
     if (exponent > 1 && __builtin_mul_overflow(base, base, &base)) {
-      // Squares of 0, 1 and -1 do not overflow, so the result would.
+      // Squares of 0, 1 and -1 do not overflow, so the result would overflow, too.
       fail_overflow();
     }
   }

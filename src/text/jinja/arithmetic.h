@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators of expressions that make new values, as Python has them.
+// Computes the operators of expressions that make new values, as Python does.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ enum class BinaryOperator : uint8_t {
   kPower,
 };
 
-// Throw Error(kInvalidArgument) for operands that Python refuses, and for integers that would need
-// more than 64 bits.
+// These throw Error(kInvalidArgument) for operands that Python refuses, and for integers that would
+// need more than 64 bits.
 Value apply(Heap& heap, BinaryOperator op, const Value& a, const Value& b);
 Value negate(const Value& value);
 Value plus(const Value& value);

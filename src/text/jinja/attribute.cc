@@ -47,7 +47,7 @@ Value dict_items(Heap& heap, const Value& self, const Arguments& arguments) {
 
 Value copy(Heap&, const Value& self, const Arguments& arguments) {
   const Parameters given("copy()", arguments, {});
-  return self;  // nothing can change it
+  return self;  // values are immutable, so no copy is needed
 }
 
 Value list_index(Heap& heap, const Value& self, const Arguments& arguments) {
@@ -100,7 +100,7 @@ bool changes_value(const Value& object, std::string_view name) {
   return object.is(Kind::kList) && object.list().sequence == Sequence::kList && in(kChangeLists);
 }
 
-// Null when the object has no such method.
+// Returns nullptr if the object has no such method.
 ListMethod find_method(const Value& object, std::string_view name) {
   if (object.is(Kind::kDict)) return find_in(kDictMethods, name);
   if (!object.is(Kind::kList) || object.list().is_view()) return nullptr;

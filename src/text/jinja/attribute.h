@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// object.name, object[key] and calls: a fixed list of methods, and nothing of how values are made.
+// Resolves object.name, object[key] and calls. Only a fixed list of methods exists, so a template
+// cannot reach into how values are implemented.
 #pragma once
 
 #include <optional>
@@ -9,23 +10,23 @@
 
 namespace spillway::jinja {
 
-// Methods and attributes go before elements. What is not there is an undefined value, which names
-// what was asked for; so are methods that would change a value, and names with an underscore in
-// front. Throw Error(kInvalidArgument) for an object that is undefined.
+// Looks for methods and attributes first, then for elements. A missing name gives an undefined
+// value that mentions it; so do methods that would change a value, and names with a leading
+// underscore. Throws Error(kInvalidArgument) if the object is undefined.
 Value get_attribute(Heap& heap, const Value& object, std::string_view name);
-// Elements go before methods and attributes.
+// Looks for elements first, then for methods and attributes; otherwise like get_attribute().
 Value get_item(Heap& heap, const Value& object, const Value& key);
 
-// Calls a method without making a value of it first; nothing when there is no such method.
+// Calls a method without making a value of it first; returns nullopt if there is no such method.
 [[nodiscard]] std::optional<Value> try_call_method(Heap& heap, const Value& object,
                                                    std::string_view name,
                                                    const Arguments& arguments);
 
-// Throws Error(kInvalidArgument) for what cannot be called.
+// Throws Error(kInvalidArgument) for values that cannot be called.
 Value call_value(Heap& heap, const Value& callee, const Arguments& arguments);
 
 using StringMethod = Value (*)(Heap& heap, const Text& self, const Arguments& arguments);
-// Null when strings have no such method.
+// Returns nullptr if strings have no such method.
 StringMethod find_string_method(std::string_view name);
 
 }  // namespace spillway::jinja

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What filters look at in each element: 'user.name', 'scores.0', or the element itself.
+// Resolves the part of each element that a filter looks at: 'user.name', 'scores.0', or the element
+// itself.
 #pragma once
 
 #include <optional>
@@ -11,11 +12,11 @@ namespace spillway::jinja {
 
 class AttributePath {
  public:
-  // Of none: the element itself.
+  // If `attribute` is none, the path is the element itself.
   AttributePath(Heap& heap, const Value& attribute);
 
   Value of(const Value& item) const;
-  // With `otherwise` for what is missing on the way.
+  // Uses `otherwise` wherever a value on the path is undefined.
   Value of(const Value& item, const std::optional<Value>& otherwise) const;
 
  private:
@@ -23,10 +24,10 @@ class AttributePath {
   std::vector<Value> parts_;
 };
 
-// One path for each of the attributes that are separated by commas.
+// Returns one path for each of the attributes that are separated by commas.
 std::vector<AttributePath> attribute_paths(Heap& heap, const Value& attributes);
 
-// A string in lower case, everything else as it is: what sorting goes by.
+// Returns a string in lower case and any other value unchanged; this is the key for sorting.
 Value ignoring_case(Heap& heap, const Value& value);
 
 }  // namespace spillway::jinja

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's classes and cases of characters as tables, in ascending order.
+// Declares Python's character classes and case mappings as tables in ascending order.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct CharacterRange {
   uint32_t last;
 };
 
-// Every `stride`-th character from first to last becomes the one `difference` further.
+// Maps every `stride`-th character from first to last to the one `difference` code points further.
 struct CaseStep {
   uint32_t first;
   uint32_t last;

@@ -24,7 +24,8 @@ void append_case(std::string& out, char32_t c, const CaseTables& tables) {
     out.append(text->text);
     return;
   }
-  // Steps of stride 2 may interleave, so one before the nearest can hold the character, too.
+  // Steps of stride 2 may interleave, so the step before the nearest one can hold the character,
+  // too.
   auto step = std::upper_bound(tables.steps.begin(), tables.steps.end(), c,
                                [](char32_t at, const CaseStep& entry) { return at < entry.first; });
   for (int tries = 0; tries < 2 && step != tables.steps.begin(); ++tries) {
@@ -73,7 +74,7 @@ std::string_view strip_spaces_left(std::string_view text) {
 }
 
 std::string_view strip_spaces_right(std::string_view text) {
-  // A character starts at most three bytes before its last one.
+  // A UTF-8 character starts at most three bytes before its last byte.
   while (!text.empty()) {
     size_t start = text.size() - 1;
     while (start > 0 && text.size() - start < 4 && (text[start] & 0xC0) == 0x80) --start;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Truth, equality and order of values, as Python has them.
+// Computes truth, equality and order of values as Python does.
 #pragma once
 
 #include "text/jinja/heap.h"
@@ -8,14 +8,14 @@ namespace spillway::jinja {
 
 bool is_true(const Value& value);
 
-// Where a text came from makes no difference. Throws Error(kInvalidArgument) for values nested too
+// The origins of texts make no difference. Throws Error(kInvalidArgument) for values nested too
 // deeply.
 bool equals(Heap& heap, const Value& a, const Value& b);
 
 // Throws Error(kInvalidArgument) for values that have no order.
 bool less(Heap& heap, const Value& a, const Value& b);
 
-// `item in container`. Goes through an iterator.
+// Computes `item in container`. If the container is an iterator, its items are consumed.
 bool contains(Heap& heap, const Value& container, const Value& item);
 
 }  // namespace spillway::jinja

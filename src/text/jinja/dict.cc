@@ -10,8 +10,8 @@
 namespace spillway::jinja {
 namespace {
 
-constexpr size_t kIndexedFrom = 9;      // smaller dicts are searched from the front
-constexpr uint32_t kMostKeyDepth = 16;  // tuples in tuples as a key
+constexpr size_t kIndexedFrom = 9;      // smaller dicts are searched linearly
+constexpr uint32_t kMostKeyDepth = 16;  // limit for tuples within tuples as a key
 
 uint64_t hash_nested(const Value& value, uint32_t depth) {
   switch (value.kind()) {

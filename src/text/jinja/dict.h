@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's dict, and the namespaces of templates.
+// Implements Python's dict and the namespaces of templates.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace spillway::jinja {
 
-// Keeps the order in which keys came. Keys are what Python can hash: others throw
-// Error(kInvalidArgument). 1, 1.0 and true are one key.
+// Keeps keys in the order in which they were added. Keys must be hashable in Python; others throw
+// Error(kInvalidArgument). 1, 1.0 and true are the same key.
 class Dict {
  public:
   const std::vector<std::pair<Value, Value>>& items() const { return items_; }

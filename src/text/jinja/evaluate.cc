@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interpreter's expressions.
+// Evaluates expressions: the part of Interpreter that is recursive over expression trees.
 #include <fmt/core.h>
 
 #include "base/error.h"
@@ -14,7 +14,8 @@
 
 namespace spillway::jinja {
 
-// One function for each kind of expression keeps the frames of this recursion small.
+// Each kind of expression has its own function, which keeps the stack frames of this recursion
+// small.
 Value Interpreter::evaluate(const Expression& expression) {
   const NestingScope nested(nesting_, heap_.limits());
   heap_.charge_steps(1);
@@ -102,7 +103,7 @@ Arguments Interpreter::evaluate_arguments(const CallArguments& from) {
 }
 
 Value Interpreter::evaluate_call(const CallExpression& node, const Value* caller) {
-  // A method is called on the spot, without a value made of it.
+  // A method is called directly, without making a function value of it.
   if (const auto* attribute = std::get_if<AttributeExpression>(&node.callee->node)) {
     const Value object = evaluate(*attribute->object);
     if (object.is_string() || object.is(Kind::kDict) || object.is(Kind::kList)) {

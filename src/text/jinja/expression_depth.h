@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How deep expressions are nested: what evaluates them is recursive.
+// Computes how deep expressions are nested, which is limited because evaluation is recursive.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace spillway::jinja {
 
-// The largest depth of the expressions right inside; 0 when there are none.
+// Returns the largest depth of the direct subexpressions; 0 if there are none.
 uint32_t depth_inside(const Expression& expression);
 
 }  // namespace spillway::jinja

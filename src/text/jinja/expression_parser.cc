@@ -12,8 +12,8 @@
 namespace spillway::jinja {
 namespace {
 
-constexpr uint32_t kMostDepth = 200;    // of a tree of expressions
-constexpr uint32_t kMostNesting = 150;  // of the parser in itself
+constexpr uint32_t kMostDepth = 200;    // limit for the depth of an expression tree
+constexpr uint32_t kMostNesting = 150;  // limit for the parser's recursion
 
 std::optional<CompareOperator> compare_operator(const TokenStream& stream) {
   static constexpr std::pair<std::string_view, CompareOperator> kOperators[] = {
@@ -150,7 +150,7 @@ ExpressionPtr ExpressionParser::product() {
   }
 }
 
-// To the left, unlike Python's.
+// `**` groups to the left here, unlike in Python.
 ExpressionPtr ExpressionParser::power() {
   const uint32_t line = stream_.line();
   ExpressionPtr left = unary(true);
@@ -313,7 +313,7 @@ ExpressionPtr ExpressionParser::subscript(ExpressionPtr object) {
   }
   ExpressionPtr parts[3];
   size_t colons = 0;
-  ListExpression keys;  // where there are several
+  ListExpression keys;  // used for several keys
   keys.is_tuple = true;
   while (!stream_.at_operator("]")) {
     if (stream_.skip_operator(":")) {
@@ -377,7 +377,7 @@ ExpressionPtr ExpressionParser::call(ExpressionPtr callee) {
   return make(CallExpression{std::move(callee), std::move(given)}, line);
 }
 
-// After the '|'.
+// Parses a filter; the '|' has been read.
 ExpressionPtr ExpressionParser::filter(ExpressionPtr input) {
   const Token first = stream_.expect(TokenType::kName, "the name of a filter");
   FilterExpression node{std::move(input), first.text, {}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expressions of templates, with Jinja's precedence.
+// Parses the expressions of templates with Jinja's precedence.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace spillway::jinja {
 
-// What the body of a macro mentions, and so can be called with.
+// Records which special names the body of a macro mentions; only those may be passed to it.
 struct MacroUses {
   bool caller = false;
   bool varargs = false;
@@ -21,19 +21,17 @@ class ExpressionParser {
   // Both must outlive the parser.
   ExpressionParser(TokenStream& stream, NameTable& names) : stream_(stream), names_(names) {}
 
-  // All throw Error(kInvalidArgument).
+  // All functions throw Error(kInvalidArgument).
   ExpressionPtr expression();
-  // Several with commas between them are a tuple. `end` is a name that ends it.
+  // Parses one expression, or a tuple if there are commas. `end` is a name that ends it.
   ExpressionPtr tuple(bool with_condition = true, std::string_view end = {});
-  // Several with commas between them, printed one after the other.
+  // Parses expressions separated by commas, which are printed one after the other.
   ExpressionPtr printed();
   Target target(bool with_tuple, bool with_attributes, std::string_view end = {});
-  // One or more filters, the first of which gets the text of a block.
+  // Parses one or more filters; the input of the first one is the text of a block.
   ExpressionPtr block_filter(bool begins_with_name);
 
-  std::vector<MacroUses>& macros() {
-    return macros_;
-  }  // those that are being read, outermost first
+  std::vector<MacroUses>& macros() { return macros_; }  // the macros being parsed, outermost first
   NameId name_id(const std::string& name) { return names_.id(name); }
 
  private:

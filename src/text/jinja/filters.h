@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The filters and tests of templates, by name.
+// Declares the filters and tests of templates, found by name.
 #pragma once
 
 #include <string_view>
@@ -12,12 +12,13 @@ namespace spillway::jinja {
 using Filter = Value (*)(Heap& heap, const Value& input, const Arguments& arguments);
 using Test = bool (*)(Heap& heap, const Value& input, const Arguments& arguments);
 
-// Throw Error(kInvalidArgument) for names that do not exist, and for arguments that do not fit.
+// These throw Error(kInvalidArgument) for names that do not exist and for arguments that do not
+// fit.
 Value apply_filter(Heap& heap, std::string_view name, const Value& input,
                    const Arguments& arguments);
 bool apply_test(Heap& heap, std::string_view name, const Value& input, const Arguments& arguments);
 
-// For the tests `filter` and `test`.
+// The tests `filter` and `test` use these.
 bool filter_exists(std::string_view name);
 bool test_exists(std::string_view name);
 

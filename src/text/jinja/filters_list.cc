@@ -60,7 +60,7 @@ Value items(Heap& heap, const Value& input, const Arguments& arguments) {
   return heap.iterator(std::move(pairs));
 }
 
-// An element and what it is sorted by.
+// An element with the keys that it is sorted by.
 struct Keyed {
   std::vector<Value> keys;
   Value value;

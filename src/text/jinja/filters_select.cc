@@ -11,7 +11,7 @@
 namespace spillway::jinja {
 namespace {
 
-// The arguments after the first `count`.
+// Returns the arguments after the first `count` positional ones.
 Arguments without_first(const Arguments& arguments, size_t count) {
   Arguments rest = arguments;
   rest.positional.erase(rest.positional.begin(),

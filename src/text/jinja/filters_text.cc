@@ -97,7 +97,7 @@ Value indent(Heap& heap, const Value& input, const Arguments& arguments) {
   const bool blank = given.flag_or(2, false);
   TextBuilder out(heap);
   if (given.flag_or(1, false)) out.append(indention.text());
-  // One line more than the text has ends, as if another end followed.
+  // An empty last line is added if the text ends with a line break, as Jinja does.
   std::vector<Text> lines = split_lines(text, false);
   const bool ends_line = [&] {
     if (text.empty()) return true;
@@ -244,7 +244,7 @@ Value xml_attributes(Heap& heap, const Value& input, const Arguments& arguments)
   return out.take();
 }
 
-// What separates items and keys, or one level of JSON.
+// Returns the text of a separator that the template passed to tojson.
 Text separator(const Value& value) {
   SPW_CHECK(value.is_string(), kInvalidArgument, "tojson wants strings as separators");
   return value.text();

@@ -61,7 +61,7 @@ Value to_int(Heap&, const Value& input, const Arguments& arguments) {
   return static_cast<int64_t>(*number);
 }
 
-// Half to even, on the decimal digits of the number, as Python's round() does.
+// Rounds half to even on the decimal digits of the number, as Python's round() does.
 double round_to(double number, int64_t precision) {
   if (!std::isfinite(number) || precision > 300) return number;
   if (precision >= 0) {
@@ -114,7 +114,7 @@ Value round_number(Heap& heap, const Value& input, const Arguments& arguments) {
 Value attribute(Heap& heap, const Value& input, const Arguments& arguments) {
   const Parameters given("attr", arguments, {"name"});
   const std::string_view name = given.text(0).bytes();
-  // Attributes only, no elements.
+  // Looks up attributes only, no elements.
   if (input.is(Kind::kDict)) {
     const Value empty = heap.dict({});
     return get_attribute(heap, empty, name);

@@ -18,7 +18,7 @@ std::optional<size_t> find_bytes(std::string_view text, std::string_view what, s
 std::optional<size_t> find_last_bytes(std::string_view text, std::string_view what) {
   if (what.empty()) return text.size();
   if (what.size() > text.size()) return std::nullopt;
-  // Backwards, as the last place is the first of the text read from its end.
+  // The last occurrence is the first one in the reversed text.
   const std::string backwards(text.rbegin(), text.rend());
   const auto found = find_bytes(backwards, std::string(what.rbegin(), what.rend()));
   if (!found) return std::nullopt;

@@ -18,7 +18,7 @@
 namespace spillway::jinja {
 namespace {
 
-// The values of a % in the order in which the pattern asks for them.
+// Hands out the values right of a % in the order in which the pattern uses them.
 class PercentValues {
  public:
   explicit PercentValues(const Value& values) : values_(values) {
@@ -45,7 +45,7 @@ class PercentValues {
   }
 
   void check_all_used() const {
-    // A single value that could hold several may stay unused, as in Python.
+    // In Python a single value that can hold several may stay unused.
     const bool may_stay =
         values_.is(Kind::kDict) || values_.is(Kind::kList) || values_.is_undefined() || by_name_;
     const bool rest = is_tuple_ ? used_ < values_.list().items.size() : used_ == 0 && !may_stay;
@@ -122,7 +122,7 @@ void append_percent(Heap& heap, TextBuilder& out, char type, const Value& value,
   }
 }
 
-// A number, or a star that takes it from the values; -1 when there is neither.
+// Reads a number, or takes it from the values if there is a star; returns -1 if there is neither.
 int64_t read_size(std::string_view bytes, size_t& at, PercentValues& values) {
   if (at < bytes.size() && bytes[at] == '*') {
     ++at;
@@ -140,7 +140,7 @@ int64_t read_size(std::string_view bytes, size_t& at, PercentValues& values) {
   return number;
 }
 
-// One replacement field of str.format(), without its braces.
+// Formats replacement fields of str.format().
 class BraceFields {
  public:
   BraceFields(Heap& heap, const Arguments& arguments) : heap_(heap), arguments_(arguments) {}
@@ -148,7 +148,7 @@ class BraceFields {
   void append_field(TextBuilder& out, const Text& field, int depth) {
     SPW_CHECK(depth < 2, kInvalidArgument, "a pattern has fields nested too deeply");
     const std::string_view bytes = field.bytes();
-    size_t colon = 0;  // the first that is not in brackets
+    size_t colon = 0;  // the first one that is not in brackets
     for (int brackets = 0; colon < bytes.size(); ++colon) {
       if (bytes[colon] == '[') ++brackets;
       if (bytes[colon] == ']') --brackets;

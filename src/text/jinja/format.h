@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python's two ways to put values into a pattern; parts keep their origins.
+// Implements Python's two ways to format values with a pattern; each part keeps its origin.
 #pragma once
 
 #include "text/jinja/heap.h"
 
 namespace spillway::jinja {
 
-// 'pattern %s' % values. Throws Error(kInvalidArgument) for patterns and values that do not fit.
+// Computes 'pattern %s' % values. Throws Error(kInvalidArgument) if pattern and values do not fit.
 Value format_percent(Heap& heap, const Text& pattern, const Value& values);
-// 'pattern {}'.format(...).
+// Computes 'pattern {}'.format(...).
 Value format_braces(Heap& heap, const Text& pattern, const Arguments& arguments);
 
 }  // namespace spillway::jinja

@@ -82,7 +82,7 @@ std::string float_digits(double magnitude, const FormatSpec& spec) {
   return digits;
 }
 
-// Sign, prefix, digits and padding of a number.
+// Appends a number: sign, prefix, digits and padding.
 void append_number(TextBuilder& out, bool negative, const std::string& prefix, std::string digits,
                    const FormatSpec& spec) {
   const size_t whole = std::min(digits.find_first_not_of("0123456789"), digits.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How one value is laid out: Python's format specifications.
+// Lays out one value by Python's format specification.
 #pragma once
 
 #include <string_view>
@@ -9,8 +9,8 @@
 namespace spillway::jinja {
 
 struct FormatSpec {
-  std::string_view fill = " ";  // one character; part of the text it was parsed from
-  char align = 0;               // < > ^ =, or 0 for what the value's type has
+  std::string_view fill = " ";  // one character, a view into the parsed text
+  char align = 0;               // < > ^ =, or 0 for the default of the value's type
   char sign = '-';
   bool alternate = false;  // #
   char grouping = 0;       // , or _
@@ -19,13 +19,14 @@ struct FormatSpec {
   char type = 0;
 };
 
-// "[[fill]align][sign][#][0][width][grouping][.precision][type]". Throws Error(kInvalidArgument).
+// Parses "[[fill]align][sign][#][0][width][grouping][.precision][type]". Throws
+// Error(kInvalidArgument) if `text` does not have this form.
 FormatSpec parse_format_spec(std::string_view text);
 
-// Throws Error(kInvalidArgument) for a type that the value cannot be shown as.
+// Throws Error(kInvalidArgument) if the value cannot be shown as this type.
 void append_formatted(Heap& heap, TextBuilder& out, const Value& value, const FormatSpec& spec);
 
-// A text within its width.
+// Appends a text, padded to the width of `spec`.
 void append_padded(TextBuilder& out, const Text& text, const FormatSpec& spec, char default_align);
 
 }  // namespace spillway::jinja

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Variables of a template: frames within frames.
+// Holds the variables of a template in frames, each with a parent frame.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@ namespace spillway::jinja {
 struct Frame {
   std::map<NameId, Value> variables;
   Frame* parent = nullptr;
-  bool is_captured = false;  // by a macro, which may be called when the block has ended
+  bool is_captured = false;  // by a macro, which may be called after the block has ended
 };
 
 [[nodiscard]] inline std::optional<Value> try_find_variable(const Frame* frame, NameId name) {
@@ -30,7 +30,7 @@ inline void capture(Frame* frame) {
   for (; frame != nullptr && !frame->is_captured; frame = frame->parent) frame->is_captured = true;
 }
 
-// Owns the frames of a rendering; those that no macro holds are used again.
+// Owns the frames of a rendering, and reuses those that no macro has captured.
 class FramePool {
  public:
   explicit FramePool(Heap& heap) : heap_(heap) {}

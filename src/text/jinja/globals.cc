@@ -19,7 +19,8 @@ Value range(Heap& heap, const Arguments& arguments) {
   return heap.range(given.integer(0), given.integer(1), given.integer_or(2, 1));
 }
 
-// What dict() and namespace() are made from: a mapping or pairs, and named values.
+// Collects the items of dict() and namespace(): those of a mapping or of pairs, and named
+// arguments.
 Dict collected(Heap& heap, const Arguments& arguments) {
   SPW_CHECK(arguments.positional.size() <= 1, kInvalidArgument,
             "dict() and namespace() take at most one mapping");
@@ -51,7 +52,7 @@ Value make_namespace(Heap& heap, const Arguments& arguments) {
   return heap.name_space(collected(heap, arguments));
 }
 
-// Gives its values in turn.
+// Returns its items one after another, beginning again after the last.
 class Cycler : public Object {
  public:
   Cycler(Heap& heap, std::vector<Value> items) : heap_(heap), items_(std::move(items)) {}
@@ -88,7 +89,7 @@ class Cycler : public Object {
   size_t at_ = 0;
 };
 
-// Nothing the first time, its separator from then on.
+// Returns an empty text at the first call, and its separator at every later one.
 class Joiner : public Object {
  public:
   Joiner(Heap& heap, const Value& separator) : heap_(heap), separator_(separator) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions every chat template can call.
+// Implements the functions that every chat template can call.
 #pragma once
 
 #include <ctime>
@@ -11,13 +11,14 @@
 
 namespace spillway::jinja {
 
-// Told apart from other errors: its message is the template's own.
+// Thrown by raise_exception. It is a type of its own because its message is the template's.
 struct TemplateRefusal {
   std::string message;
 };
 
-// range, dict, namespace, cycler, joiner, raise_exception (which throws TemplateRefusal) and
-// strftime_now, which tells `now` or, without it, the local time. Nothing for other names.
+// Returns range, dict, namespace, cycler, joiner, raise_exception (which throws TemplateRefusal) or
+// strftime_now, which formats `now` or, if that is not set, the local time. Returns nullopt for
+// other names.
 [[nodiscard]] std::optional<Value> try_global(Heap& heap, std::string_view name,
                                               const std::optional<std::tm>& now);
 

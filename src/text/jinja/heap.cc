@@ -47,7 +47,7 @@ Value Heap::group(const Value& grouper, const Value& members) {
 
 Value Heap::range(int64_t start, int64_t stop, int64_t step) {
   SPW_CHECK(step != 0, kInvalidArgument, "range() wants a step that is not zero");
-  // Unsigned: the distance of two 64-bit numbers may not fit a signed one.
+  // The distance of two 64-bit numbers may not fit a signed number, so it is unsigned.
   uint64_t count = 0;
   const auto distance = [](int64_t from, int64_t to) {
     return static_cast<uint64_t>(to) - static_cast<uint64_t>(from);
@@ -107,7 +107,7 @@ void TextBuilder::append(std::string_view more, Origin origin) {
 }
 
 void TextBuilder::append(const Text& more) {
-  // Runs count too: a text of many short ones is larger than its bytes.
+  // Runs are charged, too: a text of many short runs takes more memory than its bytes.
   more.for_each_run([&](std::string_view part, Origin origin) {
     heap_.charge_bytes(part.size() + sizeof(Run));
     bytes_.append(part, origin);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Owns all that one rendering makes, and counts it: hostile templates end at a limit.
+// Owns all values that one rendering makes, and counts them, so that hostile templates end at a
+// limit.
 #pragma once
 
 #include <deque>
@@ -15,7 +16,7 @@
 namespace spillway::jinja {
 
 // Values live until the rendering ends, so there are no cycles to break and nothing is freed
-// recursively; the limit on bytes counts all that was ever made. Not thread-safe.
+// recursively. The limit on bytes counts everything ever made. Not thread-safe.
 class Heap {
  public:
   explicit Heap(const JinjaLimits& limits) : limits_(limits) {}
@@ -24,15 +25,15 @@ class Heap {
 
   const JinjaLimits& limits() const { return limits_; }
 
-  // Throw Error(kInvalidArgument) at the limit.
+  // These throw Error(kInvalidArgument) at the limit.
   void charge_steps(uint64_t steps);
   void charge_bytes(uint64_t bytes);
-  // For functions that look at every byte of a text.
+  // Charges for a function that looks at every byte of a text.
   void charge_scan(size_t bytes) { charge_steps(1 + bytes / 64); }
 
   Value text(const Text& text);  // the bytes must live as long as the heap
   Value text(std::string bytes, Origin origin);
-  // A constant of the program, counted as written in the template.
+  // Makes a value of a constant of the program; it counts as written in the template.
   Value constant(std::string_view text) { return this->text(Text(text, Origin::kTemplate)); }
   Value list(std::vector<Value> items, Sequence sequence = Sequence::kList);
   Value tuple(std::vector<Value> items) { return list(std::move(items), Sequence::kTuple); }
@@ -61,7 +62,7 @@ class Heap {
   std::deque<std::string> reasons_;
 };
 
-// Puts a text together, and charges the heap while it grows.
+// Builds a text, and charges the heap while it grows.
 class TextBuilder {
  public:
   explicit TextBuilder(Heap& heap) : heap_(heap) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Templates and inputs made to harm: every one ends with an error of one line, soon.
+// Tests that harmful templates and inputs end soon, with an error of one line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -120,7 +120,8 @@ TEST(HostileTemplateTest, SearchesAreLinear) {
             "-1-1False011");
 }
 
-// Pieces of templates, put together and damaged at random: whatever comes out, an error or a text.
+// Templates put together from random parts and then damaged must give a text or an error, never a
+// crash.
 TEST(HostileTemplateTest, DamagedTemplatesDoNoHarm) {
   const std::vector<std::string_view> pieces = {
       "{% for m in messages %}",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON as values of a template.
+// Converts JSON into values of a template.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,9 +10,9 @@
 
 namespace spillway::jinja {
 
-// Strings are not copied: `json` must outlive the heap. All strings are of `origin`, but members
-// `role` with one of `trusted_roles` are the template's. Throws Error(kInvalidArgument) for what is
-// nested too deeply, and for integers of more than 64 bits.
+// Strings are not copied, so `json` must outlive the heap. All strings get `origin`, except that a
+// member `role` whose text is one of `trusted_roles` counts as written in the template. Throws
+// Error(kInvalidArgument) for values nested too deeply and integers of more than 64 bits.
 Value from_json(Heap& heap, const nlohmann::ordered_json& json, Origin origin,
                 std::span<const std::string_view> trusted_roles);
 

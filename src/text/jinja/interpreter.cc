@@ -22,7 +22,7 @@ constexpr std::string_view kCaller = "caller";
 
 NameId id_of(const Tree& tree, std::string_view name) {
   const auto found = std::find(tree.names.begin(), tree.names.end(), name);
-  return static_cast<NameId>(found - tree.names.begin());  // one that nobody asks for, if missing
+  return static_cast<NameId>(found - tree.names.begin());  // if missing, an id that no name has
 }
 
 }  // namespace
@@ -119,7 +119,7 @@ Interpreter::Flow Interpreter::run_loop(const ForStatement& node, Frame* outer,
   LoopObject& loop = *owned;
   const Value loop_value = heap_.object(std::move(owned));
   const NameId loop_name = id_of(tree_, kLoop);
-  bool completed = false;  // as in Python's Jinja, `else` also follows where every round was left
+  bool completed = false;  // `else` also runs if all iterations end in break or continue
   for (size_t i = 0; i < loop.items().size(); ++i) {
     heap_.charge_steps(1);
     const FrameScope scope(frames_, frame_, outer);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a syntax tree.
+// Runs a syntax tree and produces the text.
 #pragma once
 
 #include <vector>
@@ -10,15 +10,15 @@
 
 namespace spillway::jinja {
 
-// One rendering: used once, by one thread. Tree and heap must outlive it.
+// Does one rendering, on one thread, and is then discarded. Tree and heap must outlive it.
 class Interpreter {
  public:
   Interpreter(const Tree& tree, Heap& heap) : tree_(tree), heap_(heap), frames_(heap) {}
 
-  // Throws Error(kInvalidArgument).
+  // Throws Error(kInvalidArgument) if the template fails or reaches a limit.
   OriginBytes run(Frame& root);
 
-  uint32_t line() const { return line_; }  // of the statement that runs, for errors
+  uint32_t line() const { return line_; }  // line of the running statement, for errors
 
  private:
   enum class Flow : uint8_t { kNormal, kBreak, kContinue };
@@ -36,7 +36,7 @@ class Interpreter {
   void run_filter_block(const FilterStatement& node);
   Flow run_scope(const ScopeStatement& node);
   void assign(const Target& target, const Value& value);
-  Value render_body(const Body& body);  // into a text of its own, in a frame of its own
+  Value render_body(const Body& body);  // renders into a text and a frame of its own
 
   // Macros.
   Value make_macro(const MacroStatement& macro);
@@ -67,7 +67,7 @@ class Interpreter {
   FramePool frames_;
   Frame* frame_ = nullptr;
   TextBuilder* out_ = nullptr;
-  const Value* block_text_ = nullptr;  // what the first filter of a block gets
+  const Value* block_text_ = nullptr;  // the input of a block's first filter
   uint32_t nesting_ = 0;
   uint32_t macro_depth_ = 0;
   uint32_t line_ = 0;

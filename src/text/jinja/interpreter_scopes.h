@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the interpreter sets for a while and puts back, also when an error passes.
+// Sets state of the interpreter for the lifetime of an object and restores it, also on errors.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace spillway::jinja {
 
-// Evaluation is recursive, so its depth is limited.
+// Counts the depth of evaluation, which is recursive and therefore limited.
 class NestingScope {
  public:
   NestingScope(uint32_t& nesting, const JinjaLimits& limits) : nesting_(nesting) {
@@ -26,7 +26,7 @@ class NestingScope {
   uint32_t& nesting_;
 };
 
-// A new frame within `parent` is the current one.
+// Makes a new frame within `parent` the current one.
 class FrameScope {
  public:
   FrameScope(FramePool& pool, Frame*& current, Frame* parent)
@@ -46,7 +46,7 @@ class FrameScope {
   Frame* before_;
 };
 
-// Output goes to a text of its own.
+// Redirects output to a text of its own.
 class OutputScope {
  public:
   OutputScope(TextBuilder*& current, Heap& heap)

@@ -16,7 +16,7 @@
 namespace spillway {
 namespace {
 
-// Input variables go before the functions of the same name. Only what the template names is read.
+// Sets the variables that the template mentions. Input variables hide functions of the same name.
 void fill_root(jinja::Frame& root, jinja::Heap& heap, const jinja::Tree& tree,
                std::span<const JinjaVariable> variables, const JinjaOptions& options) {
   std::unordered_map<std::string_view, const nlohmann::ordered_json*> given;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat templates as models bring them: Jinja, run in a sandbox of its own.
+// Runs the chat templates that models come with: Jinja, in a sandbox.
 #pragma once
 
 #include <memory>
@@ -17,30 +17,30 @@ namespace jinja {
 struct Tree;
 }
 
-// Refers to a value, which must outlive the rendering: copying JSON is recursive, and a hostile
-// input may be nested deeply.
+// A named value. It must outlive the rendering and is not copied, because copying JSON is recursive
+// and a hostile input may be nested deeply.
 struct JinjaVariable {
   std::string_view name;
   const nlohmann::ordered_json* value = nullptr;
 };
 
-// What Hugging Face's apply_chat_template runs: Jinja with trim_blocks and lstrip_blocks, break,
-// continue and generation, tojson, raise_exception and strftime_now. Nothing else can be reached,
-// no value can be changed, and every resource is limited.
-// Cheap to copy: copies share what was parsed. Immutable, so thread-safe.
+// Supports what Hugging Face's apply_chat_template runs: Jinja with trim_blocks and lstrip_blocks,
+// break, continue and generation, tojson, raise_exception and strftime_now. A template can reach
+// nothing else, cannot change a value, and is limited in every resource.
+// Cheap to copy: copies share the parsed tree. Immutable, so thread-safe.
 class JinjaTemplate {
  public:
-  // Throws Error(kInvalidArgument) with the line and what is wrong.
+  // Throws Error(kInvalidArgument) with the line and the reason.
   explicit JinjaTemplate(std::string_view source);
 
-  // `variables` is an object. Text of the template, and of variables that are trusted, is in
-  // markers; all text of other variables is not, whatever the template does to it. Segments are not
-  // empty, and neighbours differ in is_marker.
-  // Throws Error(kInvalidArgument) for what the template cannot render, with its own message when
-  // it calls raise_exception(), and at any of the limits.
+  // `variables` must be an object. Text of the template and of trusted variables is in marker
+  // segments; text of other variables never is, whatever the template does to it. Segments are not
+  // empty, and neighbours differ in is_marker. Throws Error(kInvalidArgument) if the template
+  // cannot be rendered or reaches a limit; if it calls raise_exception(), the error has the
+  // template's own message.
   std::vector<TextSegment> render(const nlohmann::ordered_json& variables,
                                   const JinjaOptions& options = {}) const;
-  // The same with variables from several places; of one name the last counts.
+  // Does the same with a list of variables; if a name occurs several times, the last one counts.
   std::vector<TextSegment> render(std::span<const JinjaVariable> variables,
                                   const JinjaOptions& options = {}) const;
 

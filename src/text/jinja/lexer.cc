@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kMostBrackets = 200;
 
-// Line ends as \n, and without the last one.
+// Turns all line ends into \n and removes the last one.
 std::string normalized(std::string_view source) {
   std::string text;
   text.reserve(source.size());
@@ -79,7 +79,7 @@ class Lexer {
     if (!data.empty()) add(TokenType::kData).text = data;
   }
 
-  // Lines are counted on the way.
+  // Moves to `to` and counts the lines in between.
   void advance(size_t to) {
     line_ +=
         static_cast<uint32_t>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(at_),
@@ -96,7 +96,7 @@ class Lexer {
     return text_.size() - strip_spaces_left(text_.substr(position)).size();
   }
 
-  // What stays of the text before a tag.
+  // Returns the text before a tag without the white space that the tag removes.
   std::string_view before_tag(std::string_view data, char sign, bool is_variable) const {
     if (sign == '-') return strip_spaces_right(data);
     if (sign == '+' || is_variable) return data;
@@ -136,7 +136,7 @@ class Lexer {
     advance(after);
   }
 
-  // Where the word ends, when `position` is before it and white space.
+  // If `position` is before `word` and optional white space, returns where both end, else npos.
   size_t after_word(size_t position, std::string_view word) const {
     position = after_spaces(position);
     if (text_.substr(position, word.size()) != word) return std::string_view::npos;
@@ -193,7 +193,7 @@ class Lexer {
   }
 
   void read_expression(bool is_variable) {
-    std::string brackets;  // those that are open
+    std::string brackets;  // the closing brackets still expected
     while (true) {
       advance(after_spaces(at_));
       if (at_ >= text_.size()) fail_here(is_variable ? "'{{' is not closed" : "'{%' is not closed");
@@ -211,7 +211,7 @@ class Lexer {
     }
   }
 
-  // Digits with single underscores between them.
+  // Skips digits, which may have single underscores between them.
   size_t after_digits(size_t position, bool (*is)(char)) const {
     while (is(at(position)) || (at(position) == '_' && is(at(position + 1)))) ++position;
     return position;
@@ -245,7 +245,7 @@ class Lexer {
     advance(integer_end);
   }
 
-  // 0x1F, 0o17 and 0b11, too; a number that begins with 0 is zero.
+  // Also accepts 0x1F, 0o17 and 0b11. Any other number that begins with 0 must be zero.
   size_t after_integer(size_t whole) const {
     if (text_[at_] != '0') return whole;
     const auto is_hex = [](char c) {

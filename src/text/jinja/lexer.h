@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A template as tokens: text, and what is inside {{ }} and {% %}.
+// Splits a template into tokens: plain text, and what is inside {{ }} and {% %}.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,13 @@ enum class TokenType : uint8_t {
 struct Token {
   TokenType type = TokenType::kEnd;
   uint32_t line = 0;
-  std::string text;  // of a string: what it stands for, escapes resolved
+  std::string text;  // for strings, the value with escapes resolved
   int64_t integer = 0;
   double number = 0;
 };
 
-// Comments and raw blocks are resolved, white space is removed as trim_blocks, lstrip_blocks, - and
-// + say. Throws Error(kInvalidArgument) with the line for what is no template.
+// Resolves comments and raw blocks, and removes white space as trim_blocks, lstrip_blocks, - and +
+// demand. Throws Error(kInvalidArgument) with the line if `source` is not a valid template.
 std::vector<Token> tokenize(std::string_view source);
 
 [[noreturn]] void fail_at_line(uint32_t line, std::string_view what);

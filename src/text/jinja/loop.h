@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The variable `loop` of a for statement.
+// Implements the variable `loop` of a for statement.
 #pragma once
 
 #include <functional>
@@ -12,16 +12,16 @@ namespace spillway::jinja {
 
 class LoopObject : public Object {
  public:
-  // `recurse` runs the loop again over other items; empty where the loop is not recursive.
+  // `recurse` runs the loop again over other items; it is empty if the loop is not recursive.
   LoopObject(Heap& heap, std::vector<Value> items, int64_t depth,
              std::function<Value(const Value&)> recurse);
-  // Of a list nothing is copied.
+  // The items of a list are referred to, not copied.
   LoopObject(Heap& heap, const List& list, int64_t depth,
              std::function<Value(const Value&)> recurse);
 
   std::span<const Value> items() const { return items_; }
   void go_to(size_t index) { index_ = index; }
-  // The loop is over: the object may be asked for longer, but not for its items.
+  // Ends the loop. The template may keep the object and read it, but its items are gone.
   void finish();
 
   std::string_view type_name() const override { return "LoopContext"; }
@@ -41,7 +41,7 @@ class LoopObject : public Object {
   int64_t depth_;
   std::function<Value(const Value&)> recurse_;
   std::optional<std::vector<Value>> last_changed_;
-  std::optional<Value> cycle_function_;  // made once: templates ask for them in every round
+  std::optional<Value> cycle_function_;  // created once: templates use them in every iteration
   std::optional<Value> changed_function_;
 };
 

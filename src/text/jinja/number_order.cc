@@ -14,7 +14,7 @@ int compare_numbers(const Value& a, const Value& b) {
     const int64_t integer = swapped ? b.integer() : a.integer();
     const double number = swapped ? a.number() : b.number();
     if (std::isfinite(number) && std::fabs(number) < 9.2e18) {
-      const auto whole = static_cast<int64_t>(number);  // towards zero
+      const auto whole = static_cast<int64_t>(number);  // rounded towards zero
       int order = integer < whole ? -1 : integer > whole ? 1 : 0;
       const double rest = number - static_cast<double>(whole);
       if (order == 0) order = rest > 0 ? -1 : rest < 0 ? 1 : 0;

@@ -19,7 +19,7 @@ std::string lower_ascii(std::string_view text) {
   return lower;
 }
 
-// Underscores may stand between digits only; nothing where one stands elsewhere.
+// Removes underscores, which may stand only between digits; returns nullopt if one does not.
 std::optional<std::string> without_underscores(std::string_view text, bool after_prefix) {
   std::string plain;
   const auto alphanumeric = [](char c) {
@@ -119,7 +119,7 @@ std::optional<double> try_parse_float(std::string_view text) {
   const auto read = std::from_chars(plain->data(), end, number);
   if (read.ptr != end) return std::nullopt;
   if (read.ec == std::errc::result_out_of_range) {
-    // Too large or too small for a double: only strtod tells which.
+    // The number is too large or too small for a double; only strtod tells which.
     number = std::strtod(plain->c_str(), nullptr);
   } else if (read.ec != std::errc{}) {
     return std::nullopt;

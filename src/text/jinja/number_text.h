@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers as Python writes and reads them.
+// Writes and reads numbers as Python does.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,13 @@
 
 namespace spillway::jinja {
 
-// repr(): the shortest digits that give the number back, 1.0, 1e+16, nan, inf.
+// Returns Python's repr(): the shortest digits that read back as the same number, such as 1.0,
+// 1e+16, nan, inf.
 std::string float_text(double number);
 
-// int(text, base) and float(text): white space around and underscores between digits are fine. A
-// base of 0 goes by the prefix. Nothing for what Python refuses, and for integers of more than 64
-// bits.
+// Parse like int(text, base) and float(text): white space around and underscores between digits are
+// allowed, and base 0 takes the base from the prefix. They return nullopt for texts that Python
+// refuses and for integers of more than 64 bits.
 [[nodiscard]] std::optional<int64_t> try_parse_int(std::string_view text, int64_t base = 10);
 [[nodiscard]] std::optional<double> try_parse_float(std::string_view text);
 

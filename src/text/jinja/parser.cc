@@ -15,7 +15,7 @@ namespace spillway::jinja {
 namespace {
 
 constexpr size_t kMostTemplateBytes = 1 << 20;
-constexpr uint32_t kMostBlocks = 60;  // within each other
+constexpr uint32_t kMostBlocks = 60;  // limit for blocks within blocks
 
 bool assigns(const Target& target, NameId name) {
   if (!target.is_tuple) return target.name == name;
@@ -51,7 +51,8 @@ class Parser {
                        [&](std::string_view name) { return stream_.at_name(name); });
   }
 
-  // Statements up to a block that begins with one of `ends`; its name is the current token then.
+  // Parses statements up to a block that begins with one of `ends`, whose name is then the current
+  // token.
   Body body(Ends ends) {
     Body result;
     while (!stream_.at(TokenType::kEnd)) {
@@ -76,7 +77,7 @@ class Parser {
     return result;
   }
 
-  // What a block contains, after the rest of its first tag.
+  // Parses the contents of a block, from the end of its first tag on.
   Body inside(Ends ends) {
     if (++blocks_ > kMostBlocks) fail_at_line(stream_.line(), "blocks are nested too deeply");
     stream_.skip_operator(":");
@@ -154,7 +155,7 @@ class Parser {
     return make(SetBlockStatement{std::move(target), std::move(filter), whole("endset")}, line);
   }
 
-  // Parameters in parentheses, with defaults at the end.
+  // Parses parameters in parentheses; those with defaults come last.
   void read_signature(MacroStatement& macro) {
     stream_.expect_operator("(");
     while (!stream_.at_operator(")")) {
@@ -171,7 +172,7 @@ class Parser {
 
   void read_macro_body(MacroStatement& macro, std::string_view end) {
     expressions_.macros().emplace_back();
-    const uint32_t loops = std::exchange(loops_, 0);  // a macro cannot leave the loop it is in
+    const uint32_t loops = std::exchange(loops_, 0);  // `break` cannot leave a macro
     macro.body = whole(end);
     loops_ = loops;
     const MacroUses uses = expressions_.macros().back();

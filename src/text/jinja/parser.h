@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Templates to syntax trees.
+// Parses templates into syntax trees.
 #pragma once
 
 #include <string_view>
@@ -8,8 +8,8 @@
 
 namespace spillway::jinja {
 
-// Throws Error(kInvalidArgument) with the line and what is wrong; also for statements that reach
-// for other files, and for nesting that would be too deep to evaluate.
+// Throws Error(kInvalidArgument) with the line and the reason, also for statements that would read
+// other files and for nesting that is too deep to evaluate.
 Tree parse_template(std::string_view source);
 
 }  // namespace spillway::jinja

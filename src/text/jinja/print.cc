@@ -11,7 +11,7 @@
 namespace spillway::jinja {
 namespace {
 
-// What a value is but for the strings in it.
+// Returns the text of a value that holds no strings; nullopt for the other kinds.
 std::optional<std::string> try_scalar_text(const Value& value) {
   switch (value.kind()) {
     case Kind::kNone:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user wrote never becomes a marker, whatever the template does to it.
+// Tests that text written by a user never becomes a marker, whatever the template does to it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -14,7 +14,7 @@ namespace {
 bool can_be_indexed(const List& list) { return !list.is_view(); }
 
 std::vector<Value> characters_of(Heap& heap, const Text& whole) {
-  const Text text = whole.with_markup(false);  // as in Python
+  const Text text = whole.with_markup(false);  // iterating over Python's Markup gives plain strings
   heap.charge_steps(text.size());
   std::vector<Value> items;
   const std::string_view bytes = text.bytes();
@@ -26,7 +26,7 @@ std::vector<Value> characters_of(Heap& heap, const Text& whole) {
   return items;
 }
 
-// Where a slice of `length` elements begins and ends, by Python's rules.
+// The first and the end index of a slice, by Python's rules.
 struct SliceBounds {
   int64_t start = 0;
   int64_t stop = 0;
@@ -58,7 +58,7 @@ SliceBounds slice_bounds(int64_t length, const Value& start, const Value& stop, 
   return bounds;
 }
 
-// fn(index) for each element of the slice.
+// Calls fn(index) for each element of the slice.
 template <class Fn>
 void for_each_in(const SliceBounds& bounds, Fn&& fn) {
   int64_t at = bounds.start;
@@ -78,7 +78,7 @@ Value slice_text(Heap& heap, const Text& text, const SliceBounds& bounds) {
         character_offset(bytes.substr(begin), static_cast<size_t>(bounds.stop - bounds.start));
     return heap.text(text.part(begin, size));
   }
-  std::vector<std::pair<size_t, size_t>> places;  // offset and bytes of each character
+  std::vector<std::pair<size_t, size_t>> places;  // offset and size in bytes of each character
   heap.charge_bytes(bytes.size());
   for (size_t at = 0; at < bytes.size();) {
     const size_t size = decode_utf8(bytes, at).bytes;

@@ -10,7 +10,7 @@
 namespace spillway::jinja {
 namespace {
 
-// fn(std::string& out, char32_t) for each character.
+// Calls fn(std::string& out, char32_t) for each character.
 template <class Fn>
 Value convert(Heap& heap, const Text& text, Fn&& fn) {
   heap.charge_scan(text.size() * 8);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The case of strings; every character keeps its origin.
+// Changes the case of strings; every character keeps its origin.
 #pragma once
 
 #include "text/jinja/heap.h"
@@ -10,9 +10,9 @@ Value to_upper(Heap& heap, const Text& text);
 Value to_lower(Heap& heap, const Text& text);
 Value to_capitalized(Heap& heap, const Text& text);
 Value to_swapped_case(Heap& heap, const Text& text);
-// str.title(): after every character that has no case.
+// Computes str.title(): a letter is capitalized after every character that has no case.
 Value to_title(Heap& heap, const Text& text);
-// The filter `title`: after white space and opening brackets only.
+// Computes the filter `title`: a letter is capitalized after white space and opening brackets only.
 Value to_title_words(Heap& heap, const Text& text);
 
 }  // namespace spillway::jinja

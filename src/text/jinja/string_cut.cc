@@ -16,7 +16,7 @@ uint64_t cuts(int64_t most) {
   return most < 0 ? std::numeric_limits<uint64_t>::max() : static_cast<uint64_t>(most);
 }
 
-// Where the last character starts.
+// Returns the offset at which the last character starts.
 size_t last_character(std::string_view text) {
   size_t start = text.size() - 1;
   while (start > 0 && text.size() - start < 4 && (text[start] & 0xC0) == 0x80) --start;
@@ -71,7 +71,7 @@ std::vector<Text> split_at(const Text& text, std::string_view separator, int64_t
     parts.push_back(text.part(done));
     return parts;
   }
-  // Backwards once, so that each cut need not turn the rest around.
+  // The text is reversed once, so that each split need not reverse the rest.
   const std::string backwards(bytes.rbegin(), bytes.rend());
   const std::string separator_backwards(separator.rbegin(), separator.rend());
   size_t done = 0;
@@ -91,13 +91,13 @@ std::vector<Text> split_at_whitespace(const Text& text, int64_t most, bool from_
   std::string_view rest = text.bytes();
   uint64_t left = cuts(most);
   if (from_right) {
-    // Words from the left, and the first of them joined again when there are too many.
+    // Words are split from the left; if there are too many, the first of them are joined again.
     const std::vector<Text> words = split_at_whitespace(text, -1, false);
     if (words.size() <= left) return words;
     const size_t joined = words.size() - static_cast<size_t>(left);
     const Text& last = words[joined - 1];
     const auto size = static_cast<size_t>(last.bytes().data() + last.size() - rest.data());
-    parts.push_back(text.part(0, size));  // white space at the start stays
+    parts.push_back(text.part(0, size));  // keeps white space at the start
     parts.insert(parts.end(), words.begin() + static_cast<std::ptrdiff_t>(joined), words.end());
     return parts;
   }
@@ -145,7 +145,7 @@ Value replace_text(Heap& heap, const Text& text, std::string_view old, const Tex
   uint64_t left = cuts(most);
   size_t done = 0;
   if (old.empty()) {
-    // Python puts the new text before every character and at the end.
+    // Python inserts the new text before every character and at the end.
     for (size_t at = 0; left > 0; --left) {
       out.append(by);
       heap.charge_steps(1);

@@ -22,7 +22,7 @@ std::optional<uint32_t> try_hex(std::string_view digits, size_t count) {
   return code;
 }
 
-// The letter of an escape that stands for one character; 0 for others.
+// Returns the character that the escape of one letter stands for; 0 for other letters.
 char simple_escape(char c) {
   switch (c) {
     case 'n':
@@ -63,7 +63,7 @@ std::optional<std::string> try_unescape(std::string_view literal) {
     if (const char simple = simple_escape(c)) {
       out.push_back(simple);
     } else if (c == '\n') {
-      continue;  // the line goes on
+      continue;  // the line is continued
     } else if (c >= '0' && c <= '7') {
       uint32_t code = static_cast<uint32_t>(c - '0');
       for (int i = 0; i < 2 && at < literal.size() && literal[at] >= '0' && literal[at] <= '7'; ++i)
@@ -76,7 +76,7 @@ std::optional<std::string> try_unescape(std::string_view literal) {
       append_code_point(out, *code);
       at += digits;
     } else if (c == 'N') {
-      return std::nullopt;  // characters by name are not known
+      return std::nullopt;  // characters by name are not supported
     } else {
       out.push_back('\\');
       out.push_back(c);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Escapes in the string literals of templates.
+// Resolves escapes in the string literals of templates.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,8 @@
 
 namespace spillway::jinja {
 
-// \n, \x41, \u00e9 and so on as Python reads them; unknown escapes stay as they are. Nothing when
-// one is not complete. Surrogates become U+FFFD.
+// Resolves \n, \x41, \u00e9 and so on as Python does. Unknown escapes are left unchanged, and
+// surrogates become U+FFFD. Returns nullopt for an incomplete escape.
 [[nodiscard]] std::optional<std::string> try_unescape(std::string_view literal);
 
 }  // namespace spillway::jinja

@@ -65,7 +65,7 @@ Value partition(Heap& heap, const Text& self, const Arguments& arguments) {
       Sequence::kTuple);
 }
 
-// The part of `self` that the arguments start and end of a search name, in characters.
+// The part of a string that a search covers, as its arguments start and end say.
 struct Stretch {
   std::string_view bytes;
   int64_t start = 0;  // in characters
@@ -173,7 +173,7 @@ Value justify(Heap& heap, const Text& self, const Arguments& arguments) {
             "a text is filled up with exactly one character");
   if (width <= length) return heap.text(self);
   const int64_t missing = width - length;
-  // Where the number is odd, Python puts the larger half on the left of odd widths.
+  // If the missing number is odd, Python puts the extra character on the left for odd widths.
   const int64_t left = kSide == Side::kLeft    ? 0
                        : kSide == Side::kRight ? missing
                                                : missing / 2 + (missing & width & 1);
@@ -212,7 +212,7 @@ bool is_alphanumeric(char32_t c) {
   return is_alpha(c) || is_decimal(c) || is_digit_like(c) || is_numeric(c);
 }
 
-// At least one character of this case, and none of another.
+// Whether the text has characters of this case and none of the other.
 template <bool kUpper>
 Value has_case(Heap&, const Text& self, const Arguments& arguments) {
   const Parameters given("this method", arguments, {});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A parsed template. Immutable once made, and shared by all renderings.
+// The syntax tree of a template. It is immutable once built, and shared by all renderings.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ struct Expression;
 struct Statement;
 using ExpressionPtr = std::unique_ptr<const Expression>;
 using Body = std::vector<std::unique_ptr<const Statement>>;
-using NameId = uint32_t;  // of Tree::names
+using NameId = uint32_t;  // index into Tree::names
 
-// Text written in the template; what a literal evaluates to refers to it.
+// Text written in the template. The value of a literal refers to it.
 struct TemplateText {
   explicit TemplateText(std::string written)
       : bytes(std::move(written)), text(bytes, Origin::kTemplate) {}
@@ -72,7 +72,7 @@ struct CallExpression {
   CallArguments arguments;
 };
 struct FilterExpression {
-  ExpressionPtr input;  // null: the text of the block
+  ExpressionPtr input;  // null for the text of the block
   std::string name;
   CallArguments arguments;
 };
@@ -116,7 +116,7 @@ struct CompareExpression {
 struct ConditionalExpression {
   ExpressionPtr test;
   ExpressionPtr then;
-  ExpressionPtr otherwise;  // or null
+  ExpressionPtr otherwise;  // may be null
 };
 
 struct Expression {
@@ -126,13 +126,13 @@ struct Expression {
                ConcatExpression, CompareExpression, ConditionalExpression>
       node;
   uint32_t line = 0;
-  uint32_t depth = 1;  // with what is in it: limited, as evaluation is recursive
+  uint32_t depth = 1;  // depth of the whole expression: limited, because evaluation is recursive
 };
 
-// What values are assigned to: a name, an attribute of a namespace, or several of them.
+// The left side of an assignment: a name, an attribute of a namespace, or several of them.
 struct Target {
   NameId name = 0;
-  std::string attribute;  // empty: the name itself
+  std::string attribute;  // empty to assign to the name itself
   std::vector<Target> parts;
   bool is_tuple = false;
 };
@@ -146,7 +146,7 @@ struct OutputStatement {
 struct ForStatement {
   Target target;
   ExpressionPtr items;
-  ExpressionPtr filter;  // or null
+  ExpressionPtr filter;  // may be null
   Body body;
   Body otherwise;
   bool is_recursive = false;
@@ -161,14 +161,14 @@ struct SetStatement {
 };
 struct SetBlockStatement {
   Target target;
-  ExpressionPtr filter;  // or null
+  ExpressionPtr filter;  // may be null
   Body body;
 };
 struct MacroStatement {
   std::string name;
   NameId name_id = 0;
   std::vector<std::pair<std::string, NameId>> parameters;
-  std::vector<ExpressionPtr> defaults;  // of the last parameters
+  std::vector<ExpressionPtr> defaults;  // defaults of the last parameters
   Body body;
   bool uses_caller = false;
   bool uses_varargs = false;
@@ -182,7 +182,7 @@ struct FilterStatement {
   ExpressionPtr filter;
   Body body;
 };
-// with, and generation, which has no targets.
+// The statements `with` and `generation`; the latter has no assignments.
 struct ScopeStatement {
   std::vector<std::pair<Target, ExpressionPtr>> assignments;
   Body body;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of templates render with.
+// Helpers with which the tests render templates.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ inline std::string rendered(
   return text;
 }
 
-// The message of the error; empty when there is none.
+// Returns the message of the error; empty if there is none.
 inline std::string error_of(
     std::string_view source,
     const nlohmann::ordered_json& variables = nlohmann::ordered_json::object(),
@@ -38,7 +38,7 @@ inline std::string error_of(
   return "";
 }
 
-// Markers in brackets, the rest as it is.
+// Renders with markers in brackets and the rest unchanged.
 inline std::string origins(std::string_view source, const nlohmann::ordered_json& variables,
                            const JinjaOptions& options = {}) {
   std::string text;

@@ -12,7 +12,7 @@
 namespace spillway::jinja {
 namespace {
 
-// A test that looks at its value alone.
+// Wraps a test that takes no arguments.
 template <bool (*kTest)(const Value&)>
 bool alone(Heap&, const Value& input, const Arguments& arguments) {
   const Parameters given("this test", arguments, {});
@@ -33,7 +33,7 @@ bool is_mapping(const Value& value) { return value.is(Kind::kDict); }
 bool is_callable(const Value& value) {
   return value.is(Kind::kFunction) || value.is(Kind::kObject) || value.is_undefined();
 }
-// Whatever has a length and elements; views of a dict have no elements to index.
+// Accepts values with a length and elements; views of a dict have no elements to index.
 bool is_sequence(const Value& value) {
   return value.is_string() || value.is(Kind::kDict) || value.is_undefined() ||
          (value.is(Kind::kList) && !value.list().is_view());

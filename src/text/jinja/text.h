@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strings that know which of their bytes came from the template and which from its input.
+// Strings that record which of their bytes came from the template and which from its input.
 #pragma once
 
 #include <algorithm>
@@ -12,18 +12,18 @@
 namespace spillway::jinja {
 
 enum class Origin : uint8_t {
-  kInput,     // from a user: never names a control token
-  kTemplate,  // written in the template, or in a variable that is trusted like it
+  kInput,     // from a user; never names a control token
+  kTemplate,  // written in the template, or in a variable trusted like it
 };
 
-// Bytes up to `end`, counted from the start of the text, are of one origin.
+// The end of a stretch of bytes of one origin, counted from the start of the text.
 struct Run {
   size_t end = 0;
   Origin origin = Origin::kInput;
 };
 
-// A view of bytes that somebody else owns, so parts of it cost nothing. Most texts are of one
-// origin and carry no runs. Bytes need not be valid UTF-8.
+// A view of bytes that it does not own, so taking a part of it costs nothing. Most texts have one
+// origin and no runs. The bytes need not be valid UTF-8.
 class Text {
  public:
   Text() = default;
@@ -34,14 +34,14 @@ class Text {
   std::string_view bytes() const { return bytes_; }
   size_t size() const { return bytes_.size(); }
   bool empty() const { return bytes_.empty(); }
-  // Of one origin throughout; otherwise that of the first byte.
+  // Returns the text's origin, or that of its first byte if there are several.
   Origin first_origin() const { return origin_; }
 
   Text part(size_t begin, size_t bytes = std::string_view::npos) const;
-  // The part of this text that `view` is, which must lie within bytes().
+  // Returns the part of this text at `view`, which must lie within bytes().
   Text part(std::string_view view) const;
 
-  // fn(std::string_view, Origin) for each stretch of one origin.
+  // Calls fn(std::string_view, Origin) for each stretch of one origin.
   template <class Fn>
   void for_each_run(Fn&& fn) const {
     if (runs_ == nullptr) {
@@ -56,27 +56,27 @@ class Text {
     }
   }
 
-  // Text that was declared safe for HTML: what is added to it gets escaped, as in Python.
+  // Whether the text was declared safe for HTML; text added to it is escaped, as in Python.
   bool is_markup() const { return is_markup_; }
   Text with_markup(bool is_markup) const;
 
  private:
-  size_t first_run() const;  // the run that offset_ lies in
+  size_t first_run() const;  // the index of the run that offset_ lies in
   std::string_view bytes_;
-  const std::vector<Run>* runs_ = nullptr;  // null: all of origin_
-  size_t offset_ = 0;                       // of bytes_ in what the runs cover
+  const std::vector<Run>* runs_ = nullptr;  // null if all bytes have origin_
+  size_t offset_ = 0;                       // position of bytes_ in the text that runs_ cover
   Origin origin_ = Origin::kTemplate;
   bool is_markup_ = false;
 };
 
-// Bytes with their origins while they are put together.
+// Collects bytes with their origins.
 struct OriginBytes {
   std::string bytes;
   std::vector<Run> runs;
 
   void append(std::string_view more, Origin origin);
   void append(const Text& more);
-  // The view of both; they must not change while it is used.
+  // Returns a view of bytes and runs, which must not change while it is used.
   Text view() const { return Text(bytes, runs); }
 };
 

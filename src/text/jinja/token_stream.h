@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokens of a template, one at a time.
+// Gives the tokens of a template one at a time.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ class TokenStream {
   bool skip_operator(std::string_view op) { return at_operator(op) && (next(), true); }
   bool skip_name(std::string_view name) { return at_name(name) && (next(), true); }
 
-  // Throw Error(kInvalidArgument) when something else comes.
+  // These throw Error(kInvalidArgument) if another token comes.
   Token expect(TokenType type, std::string_view what);
   void expect_operator(std::string_view op);
   void expect_name(std::string_view name);
@@ -48,7 +48,7 @@ class TokenStream {
   size_t at_ = 0;
 };
 
-// Numbers for names, so that looking one up compares no text.
+// Numbers names, so that looking up a variable compares no text.
 class NameTable {
  public:
   NameId id(const std::string& name);

@@ -28,7 +28,7 @@ bool Value::same_as(const Value& other) const {
     case Kind::kString:
       return text_ == other.text_ || bytes() == other.bytes();
     default:
-      return list_ == other.list_;  // any of the pointers
+      return list_ == other.list_;  // every pointer of the union may be compared this way
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What expressions of a template evaluate to: Python's values, as far as templates see them.
+// The values of a template's expressions: Python's values, as far as templates see them.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ enum class Kind : uint8_t {
   kInt,
   kFloat,
   kString,
-  kList,  // and what else Python can index: see Sequence
+  kList,  // and other things that Python can index, see Sequence
   kDict,
   kIterator,
   kNamespace,
@@ -39,8 +39,8 @@ enum class Kind : uint8_t {
   kObject,
 };
 
-// A handle, cheap to copy: what it refers to belongs to the Heap of the rendering, to the template
-// or to the input. All but namespaces, iterators and objects is immutable once it is made.
+// A handle, cheap to copy. What it refers to belongs to the Heap of the rendering, to the template
+// or to the input. All values except namespaces, iterators and objects are immutable.
 class Value {
  public:
   Value() = default;  // None
@@ -54,7 +54,7 @@ class Value {
   explicit Value(Namespace* space) : kind_(Kind::kNamespace), namespace_(space) {}
   explicit Value(const Function* function) : kind_(Kind::kFunction), function_(function) {}
   explicit Value(Object* object) : kind_(Kind::kObject), object_(object) {}
-  // `why` is what a use of the value fails with, e.g. "'x' is undefined".
+  // `why` is the message with which a use of the value fails, e.g. "'x' is undefined".
   static Value undefined(const std::string* why);
 
   Kind kind() const { return kind_; }
@@ -65,7 +65,7 @@ class Value {
   bool is_integral() const { return kind_ == Kind::kInt || kind_ == Kind::kBool; }
   bool is_number() const { return is_integral() || kind_ == Kind::kFloat; }
 
-  // What it is not, it must not be asked for.
+  // The caller must have checked the kind before it uses one of these.
   bool boolean() const { return bool_; }
   int64_t integer() const { return kind_ == Kind::kBool ? int64_t{bool_} : int_; }
   double number() const { return kind_ == Kind::kFloat ? float_ : static_cast<double>(integer()); }
@@ -79,7 +79,7 @@ class Value {
   Object& object() const { return *object_; }
   const std::string& why_undefined() const { return *why_; }
 
-  // The same object, as Python's `is` sees it.
+  // Whether both are the same object, as Python's `is` tells.
   bool same_as(const Value& other) const;
 
  private:
@@ -99,21 +99,21 @@ class Value {
   };
 };
 
-// What a List is in Python; they print differently, and only some can be indexed.
+// The Python type of a List; the types print differently, and only some can be indexed.
 enum class Sequence : uint8_t { kList, kTuple, kRange, kDictKeys, kDictValues, kDictItems };
 
 struct List {
   std::vector<Value> items;
   Sequence sequence = Sequence::kList;
-  int64_t range_start = 0;  // of a range, to print it
+  int64_t range_start = 0;  // only for a range, to print it
   int64_t range_stop = 0;
   int64_t range_step = 1;
-  bool is_group = false;  // a tuple made by groupby: also .grouper and .list
+  bool is_group = false;  // a tuple made by groupby, which also has .grouper and .list
 
   bool is_view() const { return sequence >= Sequence::kDictKeys; }
 };
 
-// What Python makes lazily: it can be gone through once, has no length, and is always true.
+// A sequence that Python makes lazily: it can be iterated once, has no length, and is always true.
 struct Iterator {
   std::vector<Value> items;
   size_t next = 0;
@@ -127,23 +127,23 @@ struct Arguments {
 struct Function {
   std::string name;
   std::function<Value(const Arguments&)> call;
-  // What templates can read of a macro.
+  // The attributes that templates can read of a macro.
   std::map<std::string, Value, std::less<>> attributes;
 };
 
-// A thing with attributes that change: `loop`, cycler, joiner. Not copied.
+// An object whose attributes change: `loop`, cycler, joiner. Never copied.
 struct Object {
   virtual ~Object() = default;
   virtual std::string_view type_name() const = 0;
   [[nodiscard]] virtual std::optional<Value> try_attribute(std::string_view name) = 0;
-  // Throws Error(kInvalidArgument) where the object cannot be called.
+  // Throws Error(kInvalidArgument) if the object cannot be called.
   virtual Value call(const Arguments& arguments) = 0;
 };
 
-// What Python calls the type: "str", "list", ...
+// Returns Python's name of the type: "str", "list", ...
 std::string_view type_name(const Value& value);
 
-// Throws the error of using an undefined value.
+// Throws the error for using an undefined value.
 [[noreturn]] void fail_undefined(const Value& value);
 
 }  // namespace spillway::jinja
