@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a tiny random encoder as a Hugging Face folder.
+// Makes a tiny random encoder as a Hugging Face folder, for tests.
 #pragma once
 
 #include <fmt/core.h>
