@@ -14,7 +14,7 @@
 
 namespace spillway {
 
-// What happens to unknown fields.
+// Whether unknown fields are ignored or refused.
 enum class UnknownFields : uint8_t { kIgnore, kRefuse };
 
 // Collects the names of a body's fields that have no effect. Not thread-safe.

@@ -38,7 +38,7 @@ class HttpServer {
 
   uint16_t port() const;  // the port it listens on
 
-  // What happens to new connections while the server drains.
+  // Whether new connections are refused or accepted while the server drains.
   enum class Newcomers : uint8_t { kRefused, kHeard };
   // Begins to drain: requests that arrive from now on are marked `draining`, and answers that begin
   // from now on are the last of their connection. New connections are refused by the system, or are

@@ -359,7 +359,7 @@ TEST(HttpStreamTest, CutsNobodyForOnePieceThatIsLarge) {
     ASSERT_TRUE(one->reply->write(large));
     for (int i = 0; i < 90; ++i) ASSERT_TRUE(one->reply->write(piece)) << "not its fault";
   }
-  // What comes besides the large chunk is bounded as ever.
+  // Other chunks than the large one are bounded as ever.
   size_t taken = 0;
   while (taken < 10'000'000 && slow.reply->write(piece)) taken += piece.size();
   EXPECT_LT(taken, 500'000U);
