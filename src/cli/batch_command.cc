@@ -60,7 +60,7 @@ constexpr double kSyncSeconds = 1;  // a power failure loses at most what was wr
 
 struct BatchOptions {
   SessionOptions session;
-  // changes no result: a request's result does not depend on the others
+  // Scheduling changes no result: a request's result does not depend on the others.
   SchedulingFlags scheduling;
   std::filesystem::path input;
   std::filesystem::path output;

@@ -117,7 +117,7 @@ class BenchListener {
 
  private:
   void hear(const GenerationEvent& event) {
-    // ids count up in the order of submission
+    // Ids count up in the order of submission.
     const size_t index = static_cast<size_t>(event.id) - 1;
     if (event.token && answered_[index]++ == 0) run_.first_token_s.push_back(books_.now_s());
     if (!event.finish) return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The measurements of spillway bench: requests of given lengths go through the engine as those of
-// run and batch do, timed by the thread that waits for their tokens.
+// run and batch do. The times are those of a client that waits for the tokens.
 #pragma once
 
 #include <cstdint>

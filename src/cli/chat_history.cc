@@ -114,7 +114,7 @@ void ChatHistory::rewrite() {
   std::string text;
   for (const std::string& message : messages_) text += escape(message) + "\n";
   std::string temporary = path_->string() + ".XXXXXX";
-  // mkstemp() makes it accessible by its owner alone
+  // mkstemp() makes it accessible by its owner alone.
   FileDescriptor file(mkstemp(temporary.data()));
   if (!file.is_open()) return give_up("written");
   const bool written = write_all(file.get(), text);

@@ -14,10 +14,9 @@ namespace spillway {
 // neither variable is set.
 [[nodiscard]] std::optional<std::filesystem::path> try_history_path();
 
-// A file with one message per line, newlines written as
-// and backslashes as \\, readable by its owner alone. Concurrent chats append to the same file.
-// Nothing here throws: if the history cannot be kept, one warning says so and the chat goes on. Not
-// thread-safe.
+// A file with one message per line, newlines written as \n and backslashes as \\, readable by its
+// owner alone. Concurrent chats append to the same file. Nothing here throws: if the history cannot
+// be kept, one warning says so and the chat goes on. Not thread-safe.
 class ChatHistory {
  public:
   static constexpr size_t kMaxMessages = 1000;

@@ -206,7 +206,7 @@ void CommandLine::on_parsed(std::function<void()> call) {
 }
 
 int CommandLine::run(const std::vector<std::string>& arguments) {
-  // the parser takes them in reverse
+  // The parser takes them in reverse.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
     root_->parse(reversed);

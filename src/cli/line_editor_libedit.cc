@@ -86,7 +86,7 @@ struct LineEditor::State {
   bool cleared = false;
   bool was_empty = true;
 
-  // Makes the terminal mark begin and end of pasted text, or stop doing so.
+  // Makes the terminal mark the start and end of pasted text, or stop doing so.
   void bracket_pastes(bool on) const {
     if (!dumb) print_now(on ? "\x1b[?2004h" : "\x1b[?2004l");
   }
@@ -183,8 +183,7 @@ unsigned char LineEditor::State::take_paste(EditLine* editor, int /*key*/) {
   std::wstring clean;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] == L'\r') {
-      // A lone \r is a newline; \r
-      // is one newline, too.
+      // A lone \r is a newline, and so is \r\n as a whole.
       if (i + 1 == text.size() || text[i + 1] != L'\n') clean += L'\n';
     } else if (text[i] == L'\n' || text[i] == L'\t' || (text[i] >= L' ' && text[i] != 0x7F)) {
       clean += text[i];
@@ -233,8 +232,7 @@ LineEditor::LineEditor(const std::vector<std::string>& history)
   el_wset(editor, EL_PROMPT_ESC, &State::prompt, L'\1');
   el_wset(editor, EL_EDITOR, L"emacs");
   el_wset(editor, EL_HIST, history_w, state_->history.get());
-  // While a line is edited, Ctrl-C is a key, and the \r
-  // of a paste is not two newlines.
+  // While a line is edited, Ctrl-C is a key, and the \r\n of a paste is not two newlines.
   for (const wchar_t* const mode : {L"-isig", L"-icrnl", L"-inlcr"})
     el_wset(editor, EL_SETTY, L"-d", mode, nullptr);
   el_wset(editor, EL_ADDFN, L"spillway-clear", L"Forget what was typed", &State::clear_line);

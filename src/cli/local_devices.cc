@@ -73,8 +73,9 @@ std::unique_ptr<Device> LocalDevices::make(const DeviceChoice& choice) const {
                 available);
   }
   auto device = std::make_unique<CpuDevice>(options);
-  // Restricts this thread to all of the processors, not to one, since threads that read files
-  // inherit it. The workers have theirs already, so this thread runs on the one that is left.
+  // Restricts this thread to all of the given processors and not to one, since threads that read
+  // files inherit the restriction. The pool's workers are pinned already, so this thread runs on
+  // the processor that is left.
   if (!options.cpus.empty()) {
     SPW_CHECK(try_restrict_this_thread(options.cpus), kInvalidArgument,
               "the processors {} cannot be used here", threads);

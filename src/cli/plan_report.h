@@ -13,7 +13,7 @@ namespace spillway {
 
 struct PlanReport {
   FoundPlan best;
-  // only if one request was planned (plan/frontier.h)
+  // Set only if one request was planned (plan/frontier.h).
   std::optional<FoundPlan> as_many_as_pay = {};
   std::vector<std::string> warnings;
   std::vector<Suggestion> suggestions;

@@ -193,7 +193,8 @@ void print_report(const json& out) {
   print_now(fmt::format("kept in {}\n", printable_path(out["file"].get<std::string>())));
 }
 
-// Measurements beside other programs are too slow, and are kept. `load` is from before they began.
+// Warns if other programs kept the machine busy: the measured rates are then too low, and are
+// stored. `load` was measured before.
 void warn_if_busy(const std::optional<CpuLoad>& load) {
   if (!load || !load->disturbs_measuring()) return;
   log_warning(

@@ -24,7 +24,8 @@ using nlohmann::json;
 
 constexpr double kGiga = 1e9, kMicro = 1e-6;
 
-// Refuses to overwrite a file that is not a machine's; the cache's own file may be damaged.
+// Refuses to overwrite a file that is not a machine's. Only the cache's own file is replaced if it
+// is damaged.
 void refuse_foreign(const fs::path& path, bool replace_damaged) {
   std::error_code error;
   if (!fs::exists(path, error)) return;

@@ -69,9 +69,9 @@ std::string fit_columns(std::string_view text, int columns) {
     front += all[first].text;
     used += all[first].width;
   }
-  size_t last = all.size();  // begin of the kept end
+  size_t last = all.size();  // start of the kept end
   while (last > first && used + all[last - 1].width <= room) used += all[--last].width;
-  // skips combining marks whose letter is cut off
+  // Skips combining marks whose letter is cut off.
   while (last < all.size() && all[last].width == 0) ++last;
   std::string out = front + std::string(gap);
   for (; last < all.size(); ++last) out += all[last].text;

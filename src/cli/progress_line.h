@@ -11,7 +11,7 @@ namespace spillway {
 // combining marks none. Characters on which terminals disagree count as wide.
 int display_width(std::string_view text);
 
-// Returns `text` shortened to at most `columns` by "..." in its middle, at whole characters. Begin
+// Returns `text` shortened to at most `columns` by "..." in its middle, at whole characters. Start
 // and end stay, since they tell names of models apart.
 std::string fit_columns(std::string_view text, int columns);
 

@@ -41,7 +41,7 @@ ServerSource::ServerSource(Options options, const std::atomic<bool>& cancel,
     log_warning("the API key goes to {} without encryption", options_.url.host);
   if (options_.sampling.seed) seed_ = options_.sampling.choose_seed();
   choose_model();
-  // reports flags that the server does not take now rather than later
+  // Throws now, rather than later, for flags that the server does not take.
   sampling_fields(options_.sampling, model_.kind);
 }
 

@@ -18,7 +18,7 @@ bool stderr_is_terminal();
 // the cursor.
 int stdout_columns();
 
-// Returns the begin of an error line that may come at any time: on a terminal it first clears the
+// Returns the start of an error line that may come at any time: on a terminal it first clears the
 // line, in which a progress bar may stand.
 std::string error_line_start();
 

@@ -71,7 +71,8 @@ Usage Completion::usage() const {
     usage.draft_accepted += choice.draft_accepted;
     usage.draft_rejected += choice.draft_rejected;
   }
-  // A prompt counts once, however many answers it has: with the tokens that none of them computed.
+  // A prompt counts once, however many choices it has: only tokens that none of them computed are
+  // cached.
   const auto each = static_cast<size_t>(request_.choices);
   usage.cached_tokens = 0;
   for (size_t first = 0; first < choices_.size(); first += each) {

@@ -33,7 +33,7 @@ class LineReader {
   size_t max_line_bytes_;
   uint64_t file_at_ = 0;  // where the next bytes are read
   std::string buffer_;
-  size_t begin_ = 0;  // begin of the bytes that are not returned yet
+  size_t begin_ = 0;  // start of the bytes that are not returned yet
 };
 
 }  // namespace spillway

@@ -86,7 +86,7 @@ class AnswerStream {
   const Tokenizer* tokenizer_;
   bool chat_;
   Usage usage_;                        // usage so far
-  std::string head_;                   // the begin of every event, up to the choices
+  std::string head_;                   // the start of every event, up to the choices
   std::vector<size_t> told_logprobs_;  // tokens of each choice whose logprobs were sent
   std::vector<TextOffset> offsets_;    // text offset of each choice behind these tokens
 };

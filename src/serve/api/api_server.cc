@@ -59,7 +59,7 @@ ApiServer::ApiServer(ApiServerOptions options)
 ApiServer::~ApiServer() { stop(); }
 
 void ApiServer::stop() {
-  http_->stop_now();  // clients that leave from here on need not be reported
+  http_->stop_now();  // no on_gone() callback is called after this
   if (service_) service_->stop_reading();
   loop_.reset();
   if (service_) service_->stop();

@@ -34,8 +34,8 @@ class ReaderQueue {
   [[nodiscard]] bool try_push(Job& job);
   // Waits for a job; returns nullopt after close(). The caller calls done() for each job.
   [[nodiscard]] std::optional<Job> take();
-  // Tells that a job's memory is free again. Returns true when free memory should be given back to
-  // the system.
+  // Reports that a job's memory is free again. Returns true when free memory should be given back
+  // to the system.
   [[nodiscard]] bool done(size_t bytes);
   // Returns the number of waiting jobs.
   size_t size() const;

@@ -16,10 +16,11 @@ using prometheus::Gauge;
 using prometheus::Histogram;
 using prometheus::Labels;
 
-// From a token of a resident model to a prompt whose weights stream from a disk.
+// Bucket bounds, from the time of a token of a resident model to that of a prompt whose weights
+// stream from a disk.
 const Histogram::BucketBoundaries kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                               0.5,   1,      2.5,   5,    10,    25,   50,  100};
-// From one word to the longest contexts of models.
+// Bucket bounds, from one word to the longest contexts of models.
 const Histogram::BucketBoundaries kTokens = {1,    4,    16,   64,     128,    256,    512,    1024,
                                              2048, 4096, 8192, 16'384, 32'768, 65'536, 131'072};
 constexpr std::array kTiers = {"gpu", "host", "disk"}, kTiersWithoutGpu = {"host", "host", "disk"};

@@ -210,7 +210,7 @@ void HttpConnection::close() {
   if (reply != nullptr) reply->go();
 }
 
-// Reading
+// These functions read requests.
 
 bool HttpConnection::wants_bytes() const {
   if (state_ == State::kAnswering)
@@ -384,7 +384,7 @@ void HttpConnection::probe_peer() {
   if (reply_ != nullptr) count_waiting(out_.size() - before);
 }
 
-// Answering
+// These functions send answers.
 
 void HttpConnection::begin_answering() {
   state_ = State::kAnswering;

@@ -199,7 +199,7 @@ TEST(HttpLimitsTest, ProbesAreAnsweredHoweverManyThereAre) {
   options.most_connections = 3;
   HttpServer server(options, handler);
   std::vector<TestClient> clients = answered_clients(server, 3);
-  // Opens far more connections than are read at a time, which send nothing.
+  // Opens far more silent connections than the server reads at a time.
   std::vector<TestClient> silent;
   for (int i = 0; i < 200; ++i) silent.emplace_back(server.port());
   const auto healthy = TestClient(server.port()).ask(get("/health"));

@@ -45,8 +45,9 @@ class HttpReply {
 
   // Sets a callback, which is called once, on an I/O thread, if the client has gone or was cut off
   // before the answer was complete: the work may stop then. A client that has only closed its own
-  // direction is still answered. The callback must not block. It is called right here if the client
-  // has gone already, and forgotten once the answer is complete. Replaces an earlier callback.
+  // direction is still answered. The callback must not block. It is called immediately, on this
+  // thread, if the client has gone already, and forgotten once the answer is complete. Replaces an
+  // earlier callback.
   void on_gone(std::function<void()> callback);
   bool is_gone() const;
 

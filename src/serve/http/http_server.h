@@ -17,7 +17,7 @@ struct HttpCounters {
   uint64_t requests = 0;     // complete requests given to the handler
   uint64_t cut_streams = 0;  // answers whose client was too slow
   uint64_t socket_writes = 0;
-  uint64_t wake_ups = 0;  // of I/O threads by replies
+  uint64_t wake_ups = 0;  // how often replies woke I/O threads
   // The following are present values.
   uint64_t open_connections = 0;
   uint64_t open_replies = 0;

@@ -72,7 +72,7 @@ void IoLoop::add_connection(boost::asio::ip::tcp::socket socket, HttpConnection:
   });
 }
 
-// Closes the connection beyond the limits that has been open longest, since the new one may be a
+// If there are too many connections beyond the limits, closes the oldest one: the new one may be a
 // health check.
 void IoLoop::make_room_for_another_refusal() {
   std::erase_if(refused_, [](const auto& connection) { return connection.expired(); });

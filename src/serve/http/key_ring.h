@@ -43,7 +43,7 @@ class KeyRing {
   // Returns a digest for programs, which is unique to this key, in later processes too and whatever
   // other keys there are.
   std::string digest(size_t index) const;
-  // Returns the key for a client, which shows one; there must be one.
+  // Returns the first key, for a client to show; there must be one.
   const std::string& first() const { return keys_.front(); }
 
  private:
