@@ -34,7 +34,7 @@ namespace {
 using nlohmann::json;
 
 // --batch auto searches for the fastest number of sequences up to kMostSequences. The workload then
-// has kManyRequests requests, which blocks of any usual size divide evenly.
+// has kManyRequests requests, which batch blocks of any usual size divide evenly.
 constexpr auto kAutoBatch = "auto";
 constexpr int64_t kMostSequences = 1024, kManyRequests = 3072;
 

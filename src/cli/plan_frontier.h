@@ -9,8 +9,8 @@
 
 namespace spillway {
 
-// Returns an SVG with a block's latency to the right and generated tokens per second upwards, both
-// on logarithmic axes.
+// Returns an SVG with a batch block's latency to the right and generated tokens per second upwards,
+// both on logarithmic axes.
 std::string frontier_svg(const std::vector<FrontierPoint>& points, const std::string& title);
 
 }  // namespace spillway

@@ -45,7 +45,8 @@ bool BatchJob::step() {
   return true;
 }
 
-// Submits several requests together, so that a schedule that runs blocks starts with a full block.
+// Submits several requests together, so that a schedule that runs batch blocks starts with a full
+// one.
 void BatchJob::submit_more() {
   Window window;
   const auto most = static_cast<size_t>(options_.max_outstanding);

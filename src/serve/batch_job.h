@@ -20,8 +20,8 @@ namespace spillway {
 struct BatchJobOptions {
   std::string fingerprint;  // system_fingerprint of answers
   // Requests in the engine. These are more than it runs, so that a request that ends is replaced in
-  // the same step; twice as many if it runs blocks, so that the next block is there when one has
-  // ended.
+  // the same step; twice as many if it runs batch blocks, so that the next one is there when a
+  // block has ended.
   int max_outstanding = 256;
 };
 
