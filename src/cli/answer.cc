@@ -35,14 +35,14 @@ Answer generate(EngineClient& engine, GenerationRequest request,
   try {
     for (bool ended = false; !ended;) {
       for (const GenerationEvent& event : engine.take()) {
-        if (event.id != id) continue;  // of one before, which could not be shown
+        if (event.id != id) continue;  // of an earlier request whose answer could not be shown
         add(event);
         ended = event.finish.has_value();
       }
       if (interrupted()) engine.cancel(id);
     }
   } catch (...) {
-    engine.cancel(id);  // whoever goes on does so without it
+    engine.cancel(id);  // the caller may go on without this request
     throw;
   }
   answer.total_s = watch.seconds();

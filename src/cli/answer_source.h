@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who answers in a chat: a model that is loaded here, or a server.
+// The interface of what answers in a chat: a model that is loaded here, or a server.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace spillway {
 
-// An answer and its figures, as far as they are known.
+// An answer and its figures; those that are unknown are empty.
 struct ChatAnswer {
   std::string text = {};
   FinishReason finish = FinishReason::kStop;
   size_t tokens = 0;
-  bool tokens_are_counted = true;     // false: `tokens` is about right
+  bool tokens_are_counted = true;     // false: `tokens` is an estimate
   double decode_s = 0;                // from the first token to the end
-  std::optional<double> wait_s = {};  // for the first token
+  std::optional<double> wait_s = {};  // time to the first token
   std::optional<size_t> prompt_tokens = {};
-  std::optional<int64_t> context = {};  // tokens that a conversation may have
-  int64_t reused_tokens = 0;            // of the prompt: not computed again
+  std::optional<int64_t> context = {};  // most tokens that a conversation may have
+  int64_t reused_tokens = 0;            // prompt tokens whose KV was reused
 
   bool is_blank() const { return text.find_first_not_of(" \t\r\n") == text.npos; }
 };
@@ -31,10 +31,10 @@ struct ChatAnswer {
 inline constexpr std::string_view kForgetsTheOldest =
     "the context is full: the oldest question and answer are forgotten";
 
-// What happens while an answer is made.
+// Callbacks while an answer is made.
 struct AnswerListener {
-  std::function<void(std::string_view)> show;  // the next piece of the text
-  std::function<void(std::string_view)> warn;  // what changes the answer
+  std::function<void(std::string_view)> show;  // gets the next text of the answer
+  std::function<void(std::string_view)> warn;  // gets warnings of what changes the answer
 };
 
 // Not thread-safe.
@@ -42,16 +42,16 @@ class AnswerSource {
  public:
   virtual ~AnswerSource() = default;
 
-  // Whom one talks to, for people.
+  // Returns a name to show for the model or server that answers.
   virtual std::string name() const = 0;
-  // False where a system message would not be heard.
+  // Returns false if a system message would have no effect.
   virtual bool takes_system() const = 0;
-  // What to do when the context is full, besides starting over; "" for nothing.
+  // Returns advice for a full context, besides starting over; "" if there is none.
   virtual std::string_view way_to_more_context() const = 0;
 
-  // Answers the last question. Where the context is full, the oldest messages are forgotten, and
-  // `listener` is warned. An interrupt ends the answer (kCancelled). Throws kInvalidArgument for a
-  // question that cannot be answered, kIo where another could be.
+  // Answers the last question. If the context is full, forgets the oldest messages and warns
+  // `listener`. An interrupt ends the answer (kCancelled). Throws kInvalidArgument for a question
+  // that cannot be answered, and kIo if this answer failed but another one may succeed.
   virtual ChatAnswer answer(Conversation& conversation, const AnswerListener& listener) = 0;
 };
 

@@ -11,7 +11,7 @@
 namespace spillway {
 
 void report_attention(nlohmann::json& out, float top_k, const AttentionTraffic& traffic) {
-  out["attention_topk"] = std::round(double{top_k} * 1e6) / 1e6;  // as it was typed
+  out["attention_topk"] = std::round(double{top_k} * 1e6) / 1e6;  // rounded to what the user typed
   out["attention_v_bytes"] = traffic.v_bytes;
   out["attention_v_bytes_dense"] = traffic.dense_v_bytes;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What sparse attention reads, for reports.
+// Reports how many bytes sparse attention read.
 #pragma once
 
 #include <string>
@@ -9,9 +9,10 @@
 
 namespace spillway {
 
-// attention_topk (0: dense), attention_v_bytes and attention_v_bytes_dense, of rows that generate.
+// Adds attention_topk (0: dense), attention_v_bytes and attention_v_bytes_dense, which count rows
+// that generate tokens.
 void report_attention(nlohmann::json& out, float top_k, const AttentionTraffic& traffic);
-// The same as a line for people.
+// Returns the same as a line of text.
 std::string describe_attention(const AttentionTraffic& traffic);
 
 }  // namespace spillway

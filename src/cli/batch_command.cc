@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway batch: OpenAI batch lines in and out; goes on where it was after a kill.
+// spillway batch: answers a file of OpenAI batch requests; a job that was killed can be resumed.
 #include <fmt/core.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -50,20 +50,22 @@ namespace {
 constexpr int kSequencesOnCpu = 64;
 constexpr int kSequencesOnGpu = 256;
 constexpr int64_t kShortestContext = 64;
-constexpr int64_t kBytesOfToken = 4;  // of a request's line, about
-constexpr int kWaiting = 8;           // in the engine beside those that run
-constexpr int kChosenFrom = 64;       // the same, where who begins is chosen by predicted lengths
-// `created` of results. No clock and no date of a file may change a byte of them.
+constexpr int64_t kBytesOfToken = 4;  // estimated bytes of a request's line for each token
+constexpr int kWaiting = 8;           // requests in the engine beyond those that run
+constexpr int kChosenFrom = 64;       // the same if admission order follows predicted lengths
+// The field `created` of results. It is fixed, since no clock and no file date may change their
+// bytes.
 constexpr int64_t kCreated = 0;
-constexpr double kSyncSeconds = 1;  // a power failure loses at most this much
+constexpr double kSyncSeconds = 1;  // a power failure loses at most what was written in this time
 
 struct BatchOptions {
   SessionOptions session;
-  SchedulingFlags scheduling;  // changes no result: those do not depend on who else is at work
+  // Scheduling changes no result: a request's result does not depend on the others.
+  SchedulingFlags scheduling;
   std::filesystem::path input;
   std::filesystem::path output;
   int64_t context = 0;
-  int max_sequences = 0;  // 0 = what suits the device
+  int max_sequences = 0;  // 0 = the device's default
   TemplateOption chat_template;
   bool not_deterministic = false;
   bool strict_fields = false;
@@ -71,9 +73,9 @@ struct BatchOptions {
   bool json = false;
 };
 
-// What the session is asked for. Every option of the command is here: one that changes a byte of
-// the output becomes part of the BatchIdentity, by way of the session's settings or beside them. A
-// new one stops this from compiling until that has been decided.
+// Returns the session's options for this job. Every option of the command is named here: one that
+// changes a byte of the output must become part of the BatchIdentity, through the session's
+// settings or by itself. A new option stops this from compiling until that is decided.
 SessionOptions session_options(const BatchOptions& options) {
   const auto& [session, scheduling, input, output, context, max_sequences, chat_template,
                not_deterministic, strict_fields, restart, json] = options;
@@ -82,13 +84,14 @@ SessionOptions session_options(const BatchOptions& options) {
   return out;
 }
 
-// Not what is left of the requests: where things go shows in the last bits, and must not depend on
-// when a job was interrupted. With less memory, fewer are at work at once.
+// Describes the whole job, not the requests that are left: placement changes the last bits of
+// results, so it must not depend on when a job was interrupted. With less memory, fewer requests
+// run concurrently.
 ExpectedRun expected_run(const BatchOptions& options, const BatchInput& input,
                          const Session& session, int64_t context, const AnswerLengths* lengths) {
   const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
   const int asked = options.max_sequences > 0 ? options.max_sequences : usual;
-  // A job that goes on has no more of them than its plan was made for.
+  // A resumed job runs at most as many sequences as its plan was made for.
   const int planned = session.planned_sequences().value_or(asked);
   const int most = options.max_sequences > 0 ? std::min(options.max_sequences, planned) : planned;
   const uint64_t requests = std::max<uint64_t>(1, input.size());
@@ -109,7 +112,7 @@ ExpectedRun expected_run(const BatchOptions& options, const BatchInput& input,
       .shortest_tokens = kShortestContext};
 }
 
-// Refuses an output that is there and not this job's, and says why.
+// Refuses to overwrite an existing output that is not this job's, and says why.
 [[noreturn]] void refuse_output(const std::filesystem::path& path, const FinishedOutput& found,
                                 const BatchIdentity& identity) {
   constexpr const char* kAdvice = "give another -o, or replace it with --restart";
@@ -127,8 +130,8 @@ ExpectedRun expected_run(const BatchOptions& options, const BatchInput& input,
        names.empty() ? "version of spillway" : fmt::format("{}", fmt::join(names, ", ")), kAdvice);
 }
 
-// Whether an output is whole, and only placed otherwise when it was computed: by another plan, as
-// after a profile or with more memory free, the same requests are not computed again.
+// Returns whether an output is complete but was computed with another placement. A profile or more
+// free memory leads to another plan, for which the same requests are not computed again.
 bool is_complete_by_another_plan(const std::filesystem::path& output, const BatchInput& input,
                                  BatchIdentity identity, const Session& session) {
   for (const ResultSettings& settings : session.settings_by_other_plans()) {
@@ -139,12 +142,13 @@ bool is_complete_by_another_plan(const std::filesystem::path& output, const Batc
   return false;
 }
 
-// Where results go. Throws kInvalidArgument for what the output must not replace.
+// Returns the path of the results. Throws kInvalidArgument if the output must not replace what is
+// there.
 std::filesystem::path output_path(const BatchOptions& options) {
   std::error_code error;
   std::filesystem::path path = options.output;
-  // The file that a link names, not the link, is what will be replaced, also where it is not there
-  // yet.
+  // Follows links, since the file that a link names is replaced and not the link, even if that file
+  // does not exist yet.
   for (int links = 0; links < 40 && std::filesystem::is_symlink(path, error); ++links)
     path = path.parent_path() / std::filesystem::read_symlink(path, error);
   const auto status = std::filesystem::status(path, error);
@@ -165,7 +169,7 @@ std::string format_duration(double seconds) {
   return fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
-// The bar: requests, speed, and, once some have ended, how long the others will take at that rate.
+// Shows finished requests, speed, and, once some have ended, the estimated time for the rest.
 void show_progress(ProgressBar& bar, const BatchJob& job, const EngineStats& stats,
                    double seconds) {
   const uint64_t ended = job.finished() - job.finished_before();
@@ -186,8 +190,8 @@ struct BatchSummary {
   uint64_t finished_before = 0;
   EngineStats stats;
   double seconds = 0;
-  std::map<std::string, uint64_t> ignored_fields = {};  // BatchJob's
-  std::optional<Prediction> predicted = {};             // where something was computed
+  std::map<std::string, uint64_t> ignored_fields = {};  // from BatchJob
+  std::optional<Prediction> predicted = {};             // empty if nothing was computed
 };
 
 double mean_at_work(const EngineStats& stats) {
@@ -239,17 +243,17 @@ void print_summary(const BatchOptions& options, const BatchSummary& summary) {
   fmt::print(stderr, "{}; results in {}\n", text, printable_path(options.output));
 }
 
-// A job that is known and not yet begun.
+// A job that is planned and has not begun.
 struct PreparedJob {
   const BatchOptions& options;
-  Session& session;  // with a plan, not loaded
+  Session& session;  // has a plan, but no loaded weights
   const BatchInput& input;
   const BatchIdentity& identity;
   const ResultLines& lines;
-  AnswerLengths* lengths;  // null: nobody predicts them
+  AnswerLengths* lengths;  // null: no lengths are predicted
 };
 
-// What the cost model says of requests as they turned out to be.
+// Returns what the cost model estimates for the requests with their real lengths.
 std::optional<Prediction> predict_job(const Session& session, const EngineStats& stats,
                                       uint64_t requests) {
   const auto count = static_cast<int64_t>(requests);
@@ -261,16 +265,16 @@ std::optional<Prediction> predict_job(const Session& session, const EngineStats&
                              session.plan.sequences.value_or(1));
 }
 
-// Computes what the journal does not have yet.
+// Computes the results that the journal lacks.
 BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   const BatchOptions& options = prepared.options;
   const BatchInput& input = prepared.input;
   Session& session = prepared.session;
   session.say_plan();
   session.load();
-  // The runner has room for as many sequences as are planned, also if fewer requests are left: the
-  // room decides which processor attends to long prompts. A store keeps the KV of preempted
-  // sequences only where that changes no result.
+  // The runner has room for all planned sequences even if fewer requests are left: that size
+  // decides which processor computes attention for long prompts. A store keeps the KV of preempted
+  // sequences only if that changes no result.
   ModelRun run(session,
                {.admission = RunOrder::Admission::kByPlan,
                 .reuse = RunOrder::Reuse::kWithStore,
@@ -327,7 +331,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
           .predicted = predict_job(session, client.stats(), input.size() - before)};
 }
 
-// What an output that is there, and not whole, still has goes to the journal: the rest is computed.
+// Copies the results of an existing, incomplete output to the journal; the rest is computed.
 void take_over(const FinishedOutput& found, const std::filesystem::path& output,
                const PreparedJob& job, BatchJournal& journal) {
   journal.begin(job.identity.fields(), found.try_created().value_or(kCreated),
@@ -338,8 +342,8 @@ void take_over(const FinishedOutput& found, const std::filesystem::path& output,
              printable_path(output), job.input.size() - journal.size(), job.input.size());
 }
 
-// Where a job was begun with a plan, it goes on with it: another one that is chosen today, after a
-// profile or with more memory free, might change the last bits of results.
+// Returns the plan that a job was begun with, for resuming it. A plan that is chosen today, after a
+// profile or with more free memory, might change the last bits of results.
 std::optional<Plan> try_kept_plan(const std::filesystem::path& journal) {
   const auto text = try_plan_of_journal(journal);
   if (!text) return std::nullopt;
@@ -347,9 +351,9 @@ std::optional<Plan> try_kept_plan(const std::filesystem::path& journal) {
   try {
     plan = parse_plan(*text, printable_path(journal) + ": plan");
   } catch (const Error&) {
-    return std::nullopt;  // of another version, as the journal will turn out to be
+    return std::nullopt;  // written by another version, which the journal will report
   }
-  // Of those the job's own fields decide.
+  // The job's own fields decide these.
   plan.compress_weights.reset();
   plan.kv_type.reset();
   plan.attention_topk.reset();
@@ -387,8 +391,8 @@ int batch(const BatchOptions& options) {
   const ResultLines lines(job_key(fields), input);
   const PreparedJob prepared{options, session, input, identity, lines, lengths.get()};
 
-  std::error_code error;  // what cannot be looked at cannot be opened either, which will say why
-  // Where a job has begun, an output is what it will replace: there was a --restart.
+  std::error_code error;  // ignored: if the output cannot be looked at, opening it will say why
+  // If there is a journal, the job has begun already, with --restart, and will replace the output.
   std::optional<FinishedOutput> found;
   if (!options.restart && std::filesystem::exists(output, error) &&
       !std::filesystem::exists(journal_path, error)) {

@@ -4,7 +4,7 @@
 namespace spillway {
 
 JobFields BatchIdentity::fields() const {
-  // A new member stops this from compiling until it has its place.
+  // A new member stops this from compiling until it is added to the fields.
   const auto& [requests, files, room, chat, strict, how] = *this;
   JobFields fields =
       name_fields({"input", "model", "--ctx", "--template", "--strict-fields"}, requests, files,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which batch job it is: everything that decides the bytes of its output.
+// The identity of a batch job: everything that decides the bytes of its output.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,17 @@
 namespace spillway {
 
 struct BatchIdentity {
-  std::string input;  // its checksum
+  std::string input;  // checksum of the input
   std::string model;  // model_fingerprint()
   int64_t context = 0;
   std::string chat_template;   // TemplateOption::identity()
-  bool strict_fields = false;  // requests with unknown fields have no answers
+  bool strict_fields = false;  // requests with unknown fields get an error
   ResultSettings settings;
 
-  // All of it, by name: what a journal keeps and a result's id is made of.
+  // Returns all of it as named fields, which the journal stores and from which ids of results are
+  // made.
   JobFields fields() const;
-  // Without the input: what the system_fingerprint of an answer stands for.
+  // Returns all fields but the input, from which the system_fingerprint of answers is made.
   JobFields without_input() const;
 };
 

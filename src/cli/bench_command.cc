@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway bench: the speed of prefill and decode, what moved meanwhile, and what waited.
+// spillway bench: measures prefill and decode, the bytes moved meanwhile, and the stalls.
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
@@ -33,19 +33,19 @@ namespace {
 
 using nlohmann::json;
 
-// As many sequences as are the fastest, of at most so many; for a workload without an end, of which
-// blocks of any usual size are whole parts.
+// --batch auto searches for the fastest number of sequences up to kMostSequences. The workload then
+// has kManyRequests requests, which batch blocks of any usual size divide evenly.
 constexpr auto kAutoBatch = "auto";
 constexpr int64_t kMostSequences = 1024, kManyRequests = 3072;
 
-// FlexGen's workload: prompts of one length, all there from the beginning.
+// FlexGen's workload: prompts of one length, all of which are there from the beginning.
 struct WorkloadSize {
   int prompt_len = 512;
   int gen_len = 32;
   int batch = 1;
-  int steps = 0;  // of decoding, at most; 0: gen_len - 1
+  int steps = 0;  // most decode steps; 0: gen_len - 1
 
-  // The first token comes from prefill.
+  // The first token comes from prefill, so decode makes one token less.
   int all_decode_steps() const { return gen_len - 1; }
   int decode_steps() const {
     return steps > 0 ? std::min(steps, all_decode_steps()) : all_decode_steps();
@@ -55,13 +55,13 @@ struct WorkloadSize {
 struct BenchOptions {
   SessionOptions session;
   WorkloadSize size;
-  // A number, or kAutoBatch: what the planner finds. Empty: as a plan's file says, or 1.
+  // A number, or kAutoBatch for the planner's choice. Empty: the value in the plan file, or 1.
   std::string batch = {};
-  std::optional<std::string> lengths;  // a file; else all are alike
-  size_t requests = 0;                 // of that file; 0: all
+  std::optional<std::string> lengths;  // a file of lengths; empty: all requests are alike
+  size_t requests = 0;                 // how many requests of that file; 0: all
   int repeat = 3;
   int warm_up = 0;
-  std::string timeline = {};  // a file
+  std::string timeline = {};  // file to draw a timeline into
   bool json = false;
 };
 
@@ -69,7 +69,7 @@ json report(const BenchOptions& options, Session& session, const BenchRun& run) 
   const WorkloadSize& size = options.size;
   const double batch = size.batch, prompt = size.prompt_len, generated = size.gen_len;
   const int steps = size.decode_steps();
-  // Steps that were left out are taken to be like the others.
+  // Assumes that the decode steps that were left out take as long as the others.
   const double decode_s =
       steps > 0 ? run.decode.seconds * size.all_decode_steps() / steps : run.decode.seconds;
   const double prefill_s = run.prefill.seconds;
@@ -145,7 +145,7 @@ json bench_plan(const BenchOptions& options, Session& session) {
   const std::vector<RequestLengths> requests(
       static_cast<size_t>(size.batch),
       {.prompt = size.prompt_len, .answer = size.decode_steps() + 1});
-  // Whether it can be written shows before the long work.
+  // Opens the file now, so that a file that cannot be written is reported before the long run.
   std::optional<FileWriter> drawing;
   if (!options.timeline.empty()) drawing.emplace(options.timeline);
   ModelRun model(session,
@@ -210,7 +210,7 @@ int bench(BenchOptions options) {
     run.requests = static_cast<int64_t>(lengths.size());
     run.prompt = std::max<int64_t>(1, all.prompt / run.requests);
     run.generated = std::max<int64_t>(1, all.answer / run.requests);
-    // Some may be too long for the model.
+    // Some requests may be too long for the model, so a shorter run is accepted.
     run.least_tokens = std::ranges::min(lengths, {}, &RequestLengths::total).total();
     run.least_sequences = 1;
   }
@@ -221,7 +221,7 @@ int bench(BenchOptions options) {
     run.finds_sequences = true;
     run.least_sequences = 1;
   }
-  // One for all plans: a weight is made or read once, and then only changes its home.
+  // All plans share one session: a weight is made or read once, and then only changes its home.
   Session session(options.session, terminal_services());
   for (size_t i = 0; i < plans; ++i) {
     if (options.batch.empty() && i < placement.plans.size()) {

@@ -26,7 +26,7 @@ int64_t longest_of(std::span<const RequestLengths> requests) {
   return std::ranges::max(requests, {}, &RequestLengths::total).total();
 }
 
-// Tokens a second, as they are and as if padded.
+// Returns tokens per second, actual and as if requests were padded.
 json rates_json(std::span<const RequestLengths> requests, size_t block, double seconds) {
   const TokenCounts actual = count_tokens(requests), padded = count_padded_tokens(requests, block);
   const auto generated = static_cast<double>(actual.answer);
@@ -41,7 +41,7 @@ json rates_json(std::span<const RequestLengths> requests, size_t block, double s
           {"total_tokens_per_s", total / seconds},
           {"padded_generated_tokens_per_s", padded_generated / seconds},
           {"padded_total_tokens_per_s", padded_total / seconds},
-          // Of the tokens that a padding engine computes, those that anyone asked for.
+          // The requested share of the tokens that a padding engine computes.
           {"padding_efficiency", total / padded_total}};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway bench --lengths: requests of mixed lengths through the engine, by the plan's schedule.
+// spillway bench --lengths: runs requests of mixed lengths by the plan's schedule.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,13 +12,13 @@ namespace spillway {
 
 struct LengthsWorkload {
   std::span<const RequestLengths> lengths;
-  int batch = 1;  // at once, at most
+  int batch = 1;  // most concurrent sequences
   int warm_up = 0;
   int repeat = 1;
 };
 
-// The report is of the median run. Requests beyond the model's context are left out and counted.
-// Throws kInvalidArgument where none is left, kCancelled when interrupted.
+// Runs the workload and reports the median run. Requests beyond the model's context are left out
+// and counted. Throws kInvalidArgument if none is left, kCancelled when interrupted.
 nlohmann::json bench_lengths(const SessionOptions& options, Session& session,
                              const LengthsWorkload& workload);
 void print_lengths_report(const nlohmann::json& report);

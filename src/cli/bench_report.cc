@@ -21,7 +21,7 @@ using nlohmann::json;
 
 namespace {
 
-// What a tier holds at most, by what it is for. Mapped weights are there all the time.
+// Returns the peak bytes of a tier by purpose. Mapped weights count as always resident.
 json usage_json(Device::Usage usage, uint64_t mapped_bytes) {
   usage.peaks[static_cast<int>(MemoryTag::kWeights)] += mapped_bytes;
   usage.peak_bytes += mapped_bytes;
@@ -39,7 +39,7 @@ json link_json(uint64_t bytes, double seconds) {
 }  // namespace
 
 json session_json(const SessionOptions& options, Session& session) {
-  // Deterministic mode looks at no table.
+  // Deterministic mode ignores the tuning table.
   const LoadedTuning* tuning =
       session.tuning && !session.settings.deterministic ? &*session.tuning : nullptr;
   json tiers = json::object();
@@ -66,7 +66,8 @@ json session_json(const SessionOptions& options, Session& session) {
 
 json memory_json(Session& session, int64_t tokens, int64_t sequences) {
   const Footprint needs = session.needs_of(session.runner_size(tokens, sequences));
-  // Both by the sum of what each purpose took at most: at which time is not said beforehand.
+  // Both sides add up each purpose's own peak, since the footprint does not say when each one
+  // occurs.
   const auto owned = [](const MemoryUsage& usage) {
     uint64_t bytes = 0;
     for (int tag = 0; tag < kMemoryTagCount; ++tag) {
@@ -144,7 +145,8 @@ json phase_json(const BenchPhase& phase) {
             {"gb_per_s", linear.compute_s > 0
                              ? static_cast<double>(linear.weight_bytes) / linear.compute_s / 1e9
                              : 0}}},
-          // One after the other (--no-overlap): the terms of a step (FlexGen, table 8).
+          // With --no-overlap everything runs one after the other, and these are the terms of a
+          // step (FlexGen, table 8).
           {"terms_s",
            {{"compute", std::max(0.0, phase.seconds - stalled)},
             {"activations", stalls[stall_cause_name(StallCause::kActivations)]},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the reports of spillway bench have in common: the machine, the plan, what moved and waited.
+// The shared parts of the reports of spillway bench: machine, plan, traffic and stalls.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,21 +10,21 @@
 
 namespace spillway {
 
-// Model, device, types, plan, and what each tier holds at most.
+// Returns model, device, types, plan, and the peak memory of each tier.
 nlohmann::json session_json(const SessionOptions& options, Session& session);
-// Of each tier what the plan's footprint says of such a runner, and the most that there was since
-// loading began: bytes that the engine takes, which are the same, and what kernels and libraries
-// take of them besides, of which there is less.
+// Returns, for each tier, the footprint computed from the plan for such a runner beside the peak
+// measured since loading began. Memory that the engine takes must be equal; the workspace of
+// kernels and libraries comes on top, and less of it is measured than computed.
 nlohmann::json memory_json(Session& session, int64_t tokens, int64_t sequences);
 nlohmann::json mean_and_max(const std::vector<double>& values);
-// Bytes over each link in one phase, what that is a second, and what the device waited for.
+// Returns the bytes over each link in one phase, their rate, and the time the device stalled.
 nlohmann::json phase_json(const BenchPhase& phase);
 
-// How busy each worker was in the phases of a run that was drawn, and inside the linear ops that
+// Returns how busy each worker was in the phases of the drawn run, and within the linear ops that
 // CPU and GPU share.
 nlohmann::json timeline_json(const Timeline& timeline, const BenchRun& run);
 
-// The same for people, line by line.
+// These print the same as lines of text.
 void print_timeline(const nlohmann::json& timeline);
 void print_phase(const char* name, const nlohmann::json& phase);
 void print_tiers_and_tuning(const nlohmann::json& report);

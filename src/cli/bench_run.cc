@@ -18,7 +18,7 @@
 namespace spillway {
 namespace {
 
-// Gives each phase of a run its steps, seconds and bytes.
+// Assigns steps, seconds and bytes to the phases of a run.
 class PhaseBooks {
  public:
   PhaseBooks(BenchRun& run, Engine& engine, Decoder& decoder, bool tells_apart)
@@ -26,7 +26,7 @@ class PhaseBooks {
         engine_(engine),
         decoder_(decoder),
         phase_(tells_apart ? &run.prefill : &run.decode) {
-    decoder.take_stats();  // of whoever was before
+    decoder.take_stats();  // drops the counts of earlier runs
     if (!tells_apart) return;
     engine.observe_phases([this](bool has_prompts) {
       close();
@@ -37,7 +37,7 @@ class PhaseBooks {
   PhaseBooks& operator=(const PhaseBooks&) = delete;
 
   double now_s() const { return watch_.seconds(); }
-  // What happened since the last call was this phase's.
+  // Assigns everything since the last call to the current phase.
   void close() {
     phase_->moved += decoder_.take_stats();
     const double now = now_s();
@@ -69,7 +69,7 @@ GenerationRequest make_request(const RequestLengths& lengths, size_t index, int6
   return request;
 }
 
-// How far all runs have come.
+// Shows the progress over all runs.
 class BenchProgress {
  public:
   explicit BenchProgress(const BenchOrder& order)
@@ -86,11 +86,11 @@ class BenchProgress {
 
  private:
   int runs_;
-  uint64_t tokens_;  // of a run
+  uint64_t tokens_;  // generated in one run
   ProgressBar bar_;
 };
 
-// What comes of a run's requests, on the engine's thread: as soon as it is there.
+// Receives a run's events on the engine's thread, as soon as they come.
 class BenchListener {
  public:
   BenchListener(BenchRun& run, const PhaseBooks& books, std::span<const RequestLengths> requests)
@@ -107,17 +107,18 @@ class BenchListener {
     }
     generated_ = report.stats.generated_tokens;
   }
-  // How far it is, for whoever waits.
+  // Number of generated tokens so far, for the waiting thread.
   int64_t generated() const { return generated_; }
   bool failed() const { return failed_; }
-  // After the last event.
+  // Call after the last event: rethrows the first error.
   void check() const {
     if (error_) std::rethrow_exception(error_);
   }
 
  private:
   void hear(const GenerationEvent& event) {
-    const size_t index = static_cast<size_t>(event.id) - 1;  // in the order they were sent
+    // Ids count up in the order of submission.
+    const size_t index = static_cast<size_t>(event.id) - 1;
     if (event.token && answered_[index]++ == 0) run_.first_token_s.push_back(books_.now_s());
     if (!event.finish) return;
     if (event.step_failed) throw Error(event.error_code, event.error);
@@ -176,7 +177,7 @@ BenchRun run_median(Runner& runner, const BenchOrder& order) {
   SPW_ASSERT(order.repeat > 0);
   BenchProgress progress(order);
   std::vector<BenchRun> runs;
-  // What is only there to be first need not go on for long.
+  // Warm-up runs stop after a few tokens: they only need to have run once.
   const std::vector<RequestLengths> short_requests = with_short_answers(order.requests);
   BenchOrder warming = order;
   warming.requests = short_requests;

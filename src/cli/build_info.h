@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the program was built from. Defined in a file that cmake/build_info.cmake makes with every
-// build; only the program itself has it, so that a commit relinks nothing else.
+// Tells what the program was built from. cmake/build_info.cmake generates the definitions with
+// every build; only the program itself links them, so that a commit relinks nothing else.
 #pragma once
 
 namespace spillway {

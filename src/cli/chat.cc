@@ -32,7 +32,7 @@ std::filesystem::path expand_home(const std::string& path) {
   return std::filesystem::path(home) / path.substr(2);
 }
 
-// One line of standard input; false at its end.
+// Reads one line of standard input; returns false at its end.
 bool read_line(std::string& line) {
   line.clear();
   for (int c = std::getchar(); c != EOF; c = std::getchar()) {
@@ -51,7 +51,7 @@ int talk_at_terminal(Chat& chat) {
   while (true) {
     TypedText typed = editor.read();
     if (interrupted() && interrupt_exit_code() == 128 + SIGINT) {
-      clear_interrupt();  // meant for an answer that had just ended
+      clear_interrupt();  // it came when an answer had just ended
       typed = {TypedEnd::kCleared, "", true};
     }
     if (typed.end == TypedEnd::kEndOfInput) {
@@ -74,12 +74,12 @@ int talk_at_terminal(Chat& chat) {
     }
     if (interrupted()) {
       if (interrupt_exit_code() != 128 + SIGINT) return interrupt_exit_code();
-      clear_interrupt();  // it stopped the answer; the talk goes on
+      clear_interrupt();  // it stopped the answer only; the chat goes on
     }
   }
 }
 
-// Every line is a message, answered before the next one is read.
+// Takes every line as a message and answers it before the next one is read.
 int answer_lines(Chat& chat) {
   std::string line;
   while (read_line(line) && chat.take(line) && !interrupted()) {
@@ -164,7 +164,7 @@ void Chat::answer(const std::string& message) {
   }
 }
 
-// The line that it is written in ends with it, also where it breaks off.
+// Prints the answer. The line that it ends in is completed even if the answer breaks off.
 ChatAnswer Chat::ask() {
   bool is_in_line = false;
   WordWrap wrap;

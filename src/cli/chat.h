@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A talk: lines that are messages or commands, and answers to them.
+// A chat: reads lines that are messages or commands, and shows answers.
 #pragma once
 
 #include <string>
@@ -10,21 +10,21 @@
 
 namespace spillway {
 
-// The talk itself. What is wrong with a line throws kInvalidArgument, or kIo if it cannot be saved
-// or answered now, and leaves the conversation as it was.
+// Holds the conversation. take() throws kInvalidArgument for a bad line, and kIo for one that
+// cannot be saved or answered now; both leave the conversation as it was.
 class Chat {
  public:
-  // `source` must outlive it; it is told `system` before anything else. `max_tokens` is what an
-  // answer was limited to.
+  // `source` must outlive it. `system` is the first system message. `max_tokens` is the limit of an
+  // answer.
   Chat(AnswerSource& source, const std::string& system, int max_tokens, bool interactive);
 
-  // Does what a line says; false when it ends the talk.
+  // Executes a line; returns false if it ends the chat.
   bool take(const std::string& line);
 
  private:
-  // For the person at the terminal; others have no use for it.
+  // Prints a note at a terminal; pipes do not get it.
   void note(std::string_view text) const;
-  // What changes answers is said in pipes, too.
+  // Prints a warning that the answer is affected; pipes get it, too.
   void warn(std::string_view text) const;
   void set_system(const std::string& text);
   void answer(const std::string& message);
@@ -37,7 +37,7 @@ class Chat {
   bool interactive_;
 };
 
-// Talks until the person leaves, on a terminal or, line by line, in a pipe. Returns the exit code.
+// Chats until the user leaves, at a terminal or, line by line, in a pipe. Returns the exit code.
 int talk(AnswerSource& source, const std::string& system, int max_tokens);
 
 }  // namespace spillway

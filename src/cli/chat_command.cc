@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway chat: talk, with the model's chat template.
+// spillway chat: a conversation, by the model's chat template.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,10 +31,10 @@
 namespace spillway {
 namespace {
 
-constexpr int64_t kShortestChatContext = 128;  // less holds no conversation
+constexpr int64_t kShortestChatContext = 128;  // fewer tokens hold no conversation
 
-// What people know from other programs. The window is short, since in a longer one common words
-// and the end of a turn are in it all the time.
+// The usual defaults of other programs. The window of repetition_penalty is short, since a longer
+// one always contains common words and the end-of-turn token.
 const SamplingParams kDefaults{.temperature = 0.8F,
                                .top_k = 40,
                                .top_p = 0.95F,
@@ -49,11 +49,11 @@ struct ChatOptions {
   std::string system;
   int max_tokens = 1024;
   int64_t context = 0;
-  std::string server;  // its URL; "": a model is loaded here
+  std::string server;  // URL of a server; "": a model is loaded here
   std::string key_file;
 };
 
-// The flags, else what the model's makers say, else the defaults.
+// Flags override what the model's files suggest, which overrides the defaults.
 SamplingParams choose_sampling(const SamplingOptions& flags, const SuggestedSampling& suggested) {
   for (const std::string& what : suggested.ignored) log_warning("{}; it is ignored", what);
   SamplingParams params = kDefaults;
@@ -97,7 +97,7 @@ int chat_with_model(const ChatOptions& options) {
 }
 
 int chat_with_server(const ChatOptions& options, bool max_tokens_given) {
-  options.sampling.over({});  // what makes no sense should not have to wait for the server
+  options.sampling.over({});  // reports bad flags before the server is contacted
   ServerSource::Options asked{.url = parse_http_url(options.server, "--server"),
                               .model = options.session.model,
                               .max_tokens = options.max_tokens,
@@ -125,7 +125,7 @@ void add_chat_command(Command& app) {
                    "tokens the conversation may have; 0 = the model's, at most 4096")
       ->capture_default_str()
       ->check(not_negative());
-  // All so far but the model: what is done here, not at a server.
+  // All options so far except the model apply to loading it here, not to a server.
   std::vector<const CommandOption*> here;
   for (const CommandOption* option : command->options()) {
     if (option != model) here.push_back(option);

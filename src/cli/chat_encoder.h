@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a conversation becomes a prompt for a model that is loaded here.
+// Renders a conversation as a prompt for a model that is loaded here.
 #pragma once
 
 #include <vector>
@@ -15,9 +15,9 @@ class ChatEncoder {
  public:
   ChatEncoder(const Tokenizer& tokenizer, ChatTemplate chat);
 
-  // False where the template has no place for a system message.
+  // Returns false if the template has no place for a system message.
   bool takes_system() const { return template_.takes_system(); }
-  // As a prompt for the next answer.
+  // Returns the tokens of a prompt for the next answer.
   std::vector<TokenId> encode(const Conversation& conversation) const;
 
  private:

@@ -22,7 +22,7 @@ namespace {
 
 constexpr mode_t kPrivateFolder = 0700;
 constexpr mode_t kPrivateFile = 0600;
-// Of a longer file the end is read.
+// Only this much is read from the end of a longer file.
 constexpr size_t kMaxFileBytes = size_t{4} << 20;
 
 std::string escape(std::string_view message) {
@@ -59,7 +59,7 @@ bool write_all(int file, std::string_view text) {
   return true;
 }
 
-// Folders that are missing are made for the owner alone.
+// Makes missing folders, accessible by their owner alone.
 void make_private_folders(const std::filesystem::path& folder) {
   if (folder.empty() || folder == folder.root_path()) return;
   if (mkdir(folder.c_str(), kPrivateFolder) == 0 || errno != ENOENT) return;
@@ -90,13 +90,13 @@ void ChatHistory::give_up(const char* what) {
 
 void ChatHistory::load() {
   struct stat status = {};
-  if (stat(path_->c_str(), &status) != 0) return;  // none yet
+  if (stat(path_->c_str(), &status) != 0) return;  // no history yet
   std::ifstream file(*path_, std::ios::binary);
   if (!S_ISREG(status.st_mode) || !file) return give_up("read");
   const auto bytes = static_cast<size_t>(std::max<off_t>(status.st_size, 0));
   const bool too_long = bytes > kMaxFileBytes;
   std::string line;
-  if (too_long) {  // from the middle of a line on
+  if (too_long) {  // skips the rest of a line that begins before it
     file.seekg(static_cast<std::streamoff>(bytes - kMaxFileBytes));
     std::getline(file, line);
   }
@@ -109,12 +109,13 @@ void ChatHistory::load() {
   if (too_long || too_many) rewrite();
 }
 
-// Beside the file first: it is whole at any moment.
+// Writes a temporary file and renames it, so that the history is complete at any moment.
 void ChatHistory::rewrite() {
   std::string text;
   for (const std::string& message : messages_) text += escape(message) + "\n";
   std::string temporary = path_->string() + ".XXXXXX";
-  FileDescriptor file(mkstemp(temporary.data()));  // readable by its owner alone
+  // mkstemp() makes it accessible by its owner alone.
+  FileDescriptor file(mkstemp(temporary.data()));
   if (!file.is_open()) return give_up("written");
   const bool written = write_all(file.get(), text);
   file.close();
@@ -138,7 +139,7 @@ void ChatHistory::append(const std::string& message) {
   const FileDescriptor file(
       open(path_->c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kPrivateFile));
   if (!file.is_open()) return give_up("written");
-  // Also where it was there before with other permissions.
+  // Corrects the permissions of a file that existed before.
   const bool is_private = fchmod(file.get(), kPrivateFile) == 0;
   const bool written = is_private && write_all(file.get(), escape(message) + "\n");
   if (!written) give_up("written");

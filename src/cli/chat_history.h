@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was typed in chats before, kept over sessions.
+// Keeps what was typed in chats over sessions.
 #pragma once
 
 #include <cstddef>
@@ -10,27 +10,26 @@
 
 namespace spillway {
 
-// $XDG_STATE_HOME/spillway/chat_history, or that in ~/.local/state; nullopt where neither variable
-// is set.
+// Returns $XDG_STATE_HOME/spillway/chat_history, else that file below ~/.local/state; nullopt if
+// neither variable is set.
 [[nodiscard]] std::optional<std::filesystem::path> try_history_path();
 
-// A file with a message on each line, newlines written as \n and backslashes as \\; readable by its
-// owner alone. Chats that run at the same time add to the same file. Nothing here throws: a history
-// that cannot be kept is no reason not to talk, and is said once as a warning. Not thread-safe.
+// A file with one message per line, newlines written as \n and backslashes as \\, readable by its
+// owner alone. Concurrent chats append to the same file. Nothing here throws: if the history cannot
+// be kept, one warning says so and the chat goes on. Not thread-safe.
 class ChatHistory {
  public:
   static constexpr size_t kMaxMessages = 1000;
-  // Longer ones are not kept: searching through them takes libedit a time that grows with the
-  // square.
+  // Longer messages are not kept: libedit searches them in quadratic time.
   static constexpr size_t kMaxMessageBytes = size_t{8} << 10;
 
-  // Without a path nothing is read or kept. A file of more than twice as many messages, or more
-  // than 4 MiB, is cut to the newest.
+  // Without a path nothing is read or kept. A file with more than twice kMaxMessages messages, or
+  // more than 4 MiB, is cut to the newest ones.
   explicit ChatHistory(std::optional<std::filesystem::path> path);
 
-  // The newest is last.
+  // All messages, the newest last.
   const std::vector<std::string>& messages() const { return messages_; }
-  // False for what is left out: nothing, what is too long, or the same as the last.
+  // Returns false for a message that is left out: empty, too long, or the same as the last.
   bool add(const std::string& message);
 
  private:

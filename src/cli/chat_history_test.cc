@@ -97,7 +97,7 @@ TEST(ChatHistoryTest, AMessageThatIsTooLongIsNotKept) {
 
 TEST(ChatHistoryTest, WhatCannotBeKeptIsNoError) {
   const Folder folder;
-  ChatHistory history(folder.path());  // a folder
+  ChatHistory history(folder.path());  // the path is a folder, which cannot be written
   history.add("a");
   EXPECT_THAT(history.messages(), ElementsAre("a"));
   ChatHistory nowhere(std::nullopt);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a line of a chat means: a message, or a command that begins with a slash.
+// Parses a line of a chat: a message, or a command that begins with a slash.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@ enum class ChatAction { kNothing, kMessage, kHelp, kClear, kSystem, kSave, kExit
 
 struct ChatInput {
   ChatAction action = ChatAction::kNothing;
-  std::string text;  // the message; what stands behind a command; the unknown command itself
+  std::string text;  // the message, the text after a command, or the unknown command
 };
 
-// "//..." is a message that begins with one slash. White space around a command's text is dropped,
-// a message stays as it is; one of nothing else is kNothing.
+// A line "//..." is a message that begins with one slash. Blanks around a command's text are
+// dropped; a message keeps its own, but blanks alone are kNothing.
 ChatInput parse_chat_input(std::string_view line);
 
-// What /help prints.
+// Returns the text that /help prints.
 std::string_view chat_commands_help();
 
 }  // namespace spillway

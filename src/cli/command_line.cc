@@ -12,11 +12,12 @@
 namespace spillway {
 namespace {
 
-// Those of `arguments` that are among `words`, which the parser has in an order of its own.
+// Returns the strings of `arguments` that are in `words`, in the order of `arguments`; the parser
+// returns them in another order.
 std::vector<std::string> in_order(std::vector<std::string> words,
                                   const std::vector<std::string>& arguments) {
   std::vector<std::string> ordered;
-  // From the end: of equal words, the parser has taken the first ones.
+  // Goes backwards, since of equal words the parser has consumed the first ones.
   for (auto argument = arguments.rbegin(); argument != arguments.rend(); ++argument) {
     const auto found = std::ranges::find(words, *argument);
     if (found == words.end()) continue;
@@ -147,7 +148,7 @@ void Command::hide() { app_->group(""); }
 void Command::require_subcommand() { app_->require_subcommand(1); }
 
 void Command::action(std::function<int()> run) {
-  // The exception is how the parser hands a result on.
+  // The parser passes a result on by an exception.
   app_->final_callback([run = std::move(run)] { throw CLI::RuntimeError(run()); });
 }
 
@@ -205,11 +206,12 @@ void CommandLine::on_parsed(std::function<void()> call) {
 }
 
 int CommandLine::run(const std::vector<std::string>& arguments) {
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // for the parser
+  // The parser takes them in reverse.
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
     root_->parse(reversed);
   } catch (const CLI::RuntimeError& done) {
-    return done.get_exit_code();  // an action ran; this is its result
+    return done.get_exit_code();  // an action ran and returned this
   } catch (const CLI::ExtrasError&) {
     const std::vector<std::string> words = in_order(root_->remaining(true), arguments);
     throw UsageError(fmt::format("not expected: {}", fmt::join(words, " ")), words);

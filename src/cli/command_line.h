@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program's command line: commands, their options, and checks of values. The parser behind it
-// is CLI11, which takes seconds to compile; only command_line.cc and value_check.cc include it.
+// The program's command line: commands, their options, and checks of values. It wraps CLI11, which
+// takes seconds to compile; only command_line.cc and value_check.cc include it.
 #pragma once
 
 #include <concepts>
@@ -29,7 +29,7 @@ class UsageError : public std::runtime_error {
   explicit UsageError(const std::string& what, std::vector<std::string> unexpected = {})
       : std::runtime_error(what), unexpected_(std::move(unexpected)) {}
 
-  // The words that no option or argument takes, as they were typed.
+  // The words that no option or argument takes.
   const std::vector<std::string>& unexpected() const { return unexpected_; }
 
  private:
@@ -58,23 +58,23 @@ class CommandOption {
   CommandOption* needs(CommandOption* other);
   CommandOption* excludes(CommandOption* other);
   CommandOption* expected(int values);
-  // With `false`, a list option takes one value each time that it is given.
+  // With `false`, a list option takes one value each time it is given.
   CommandOption* allow_extra_args(bool value);
 
-  // How --help shows it: the heading that it is under, the default, the type of the value, or all
-  // that follows the name.
+  // These set how --help shows the option: its heading, its default, the type of its value, or all
+  // that follows its name.
   CommandOption* group(const std::string& heading);
   CommandOption* capture_default_str();
   CommandOption* default_str(const std::string& text);
   CommandOption* type_name(const std::string& name);
 
-  // How often it was given.
+  // Returns how often the option was given.
   size_t count() const;
-  // "--model" of "-m,--model,MODEL".
+  // Returns the main name: "--model" for "-m,--model,MODEL".
   std::string name() const;
-  // "-m" and "--model" of it.
+  // Returns the flags: "-m" and "--model" for "-m,--model,MODEL".
   std::vector<std::string> flags() const;
-  // What was given, as it was typed.
+  // Returns the values that were given, as they were typed.
   std::vector<std::string> values() const;
 
  private:
@@ -101,30 +101,30 @@ class Command {
                                      std::function<void(const std::string&)> take,
                                      const std::string& description);
   CommandOption* add_flag(const std::string& names, bool& value, const std::string& description);
-  // One that was added before.
+  // Returns an option that was added before.
   CommandOption* get_option(const std::string& name) const;
 
   // The text below the options in --help.
   void footer(const std::string& text);
-  // Not listed in --help.
+  // Hides the command from --help.
   void hide();
-  // The command does nothing by itself; one of its subcommands must follow.
+  // Makes the command require one of its subcommands; it does nothing by itself.
   void require_subcommand();
-  // What the command does; returns the exit code.
+  // Sets what the command does; `run` returns the exit code.
   void action(std::function<int()> run);
 
-  const Command* parent() const { return parent_; }  // nullptr of the whole program
+  const Command* parent() const { return parent_; }  // nullptr for the whole program
   std::string name() const;
   std::string full_name() const;  // "spillway predictor train"
   bool hidden() const;
   bool requires_subcommand() const;
   bool has_option(const std::string& name) const;
-  // All options in the order in which they were added, without --help.
+  // Returns all options in the order in which they were added, without --help.
   std::vector<const CommandOption*> options() const;
   std::vector<const Command*> subcommands() const;
-  // nullptr where there is none of this name.
+  // Returns nullptr if there is no subcommand of this name.
   const Command* find_subcommand(const std::string& name) const;
-  // The text of --help.
+  // Returns the text of --help.
   std::string help() const;
 
  protected:
@@ -145,7 +145,7 @@ class CommandLine : public Command {
   ~CommandLine() override;
 
   void set_version(const std::string& text);
-  // Called when all is parsed, before the command's action.
+  // Sets a callback for when all is parsed, before the command's action.
   void on_parsed(std::function<void()> call);
 
   // Parses the arguments (without the program's name) and runs the command; --help and --version

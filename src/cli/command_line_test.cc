@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// What run() threw, or "" where it did not throw.
+// Returns the message of the UsageError that run() threw, or "" if it threw none.
 std::string usage_error(CommandLine& line, std::vector<std::string> words) {
   try {
     line.run(std::move(words));
@@ -26,7 +26,7 @@ std::string usage_error(CommandLine& line, std::vector<std::string> words) {
   return "";
 }
 
-// spillway [--verbose] run|predictor train|secret
+// Builds the commands spillway [--verbose] run|predictor train|secret.
 class CommandLineTest : public testing::Test {
  protected:
   CommandLineTest() {

@@ -19,9 +19,9 @@ void add_tokenize_command(Command& app);
 void add_predictor_command(Command& app);
 void add_convert_command(Command& app);
 void add_list_command(Command& app);
-// For developers, not listed in --help: raw logits for parity tests.
+// Developers use it for parity tests: it writes raw logits. Hidden from --help.
 void add_logits_command(Command& app);
-// Also not listed, a part of `predictor`: what an encoder makes of texts.
+// Also hidden, below `predictor`: it prints an encoder's embeddings of texts.
 void add_embed_command(Command& parent);
 
 }  // namespace spillway

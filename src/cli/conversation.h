@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A conversation: its messages, and how they are saved.
+// Holds the messages of a conversation, and saves them to files.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace spillway {
 
 class Conversation {
  public:
-  // What the model is told before the conversation, from the next answer on.
+  // Sets the system message, which holds from the next answer on.
   void set_system(std::string text) { system_ = std::move(text); }
   const std::string& system() const { return system_; }
 
@@ -26,11 +26,11 @@ class Conversation {
   bool forget_oldest();
   size_t size() const { return messages_.size(); }
 
-  // All, the system message first.
+  // Returns all messages, the system message first.
   std::vector<ChatMessage> messages() const;
 
-  // Messages as JSON where the name ends in .json, else text. A file that is there is not replaced,
-  // unless it is one that save() wrote. Throws kInvalidArgument or kIo.
+  // Writes the messages, as JSON if the name ends in .json, else as text. Replaces an existing file
+  // only if save() wrote it. Throws kInvalidArgument or kIo.
   void save(const std::filesystem::path& path);
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway convert: a GGUF with its matrices in other types, from a GGUF or a Hugging Face folder.
+// spillway convert: writes a GGUF with matrices in other types, from a GGUF or a Hugging Face
+// folder.
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
@@ -41,7 +42,7 @@ struct CommandOptions {
 
 bool is_folder(const ModelFiles& files) { return files.format != ModelFiles::Format::kGguf; }
 
-// Left out: F32 for a GGUF, what most of the weights have for a folder.
+// Without --type, a GGUF gets F32 and a folder the type of most of its weights.
 TypeMix mix_of(const CommandOptions& options, const ModelFiles& files) {
   std::string name = options.type;
   if (name.empty())
@@ -57,7 +58,7 @@ bool has_tokenizer(const ModelFiles& files) {
          std::filesystem::exists(files.folder / "vocab.json");
 }
 
-// The file to be, and what to know about it.
+// Returns the contents of the file to write, and notes about it for the user.
 std::pair<ConvertInput, std::vector<std::string>> input_of(const ModelFiles& files) {
   std::pair<ConvertInput, std::vector<std::string>> made{gguf_input(files), {}};
   auto& [input, notes] = made;
@@ -73,7 +74,7 @@ std::pair<ConvertInput, std::vector<std::string>> input_of(const ModelFiles& fil
   return made;
 }
 
-// One sentence for all tensors that fall back in the same way.
+// Returns one sentence for all tensors that fall back in the same way.
 std::vector<std::string> describe_fallbacks(const ConvertReport& report) {
   std::map<std::tuple<int64_t, DType, DType>, int> groups;
   for (const auto& fallback : report.fallbacks)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts on the command line: which tokens are proposed before they are computed.
+// Flags for speculative decoding: where draft tokens come from.
 #pragma once
 
 #include "engine/draft_options.h"
@@ -9,9 +9,9 @@ namespace spillway {
 class Command;
 class CommandOption;
 
-// --draft, for commands that generate; the options must outlive the command.
+// Adds --draft, for commands that generate; the options must outlive the command.
 CommandOption* add_draft_flag(Command& command, DraftOptions& options);
-// Besides it, for spillway bench: drafts that are accepted by chance.
+// Also adds, for spillway bench, drafts that are accepted at random.
 void add_drawn_draft_flags(Command& command, DraftOptions& options);
 
 }  // namespace spillway

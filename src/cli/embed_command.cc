@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway predictor embed: what an encoder makes of texts, for parity tests.
+// spillway predictor embed: prints an encoder's embeddings of texts, for parity tests.
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>

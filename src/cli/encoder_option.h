@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The encoder that a command line names: a folder, computed by this machine's processor.
+// Opens the encoder that a command line names: a folder, computed by this machine's CPU.
 #pragma once
 
 #include <filesystem>
@@ -10,11 +10,11 @@
 
 namespace spillway {
 
-// Throws as TransformerEncoder does.
+// Throws what TransformerEncoder's constructor throws.
 std::shared_ptr<const TransformerEncoder> open_encoder(
     const std::filesystem::path& folder, EncoderPrecision precision = EncoderPrecision::kFast);
 
-// The same as whoever predicts lengths wants it (EncoderOpener).
+// Opens it as an EncoderOpener for length predictors.
 std::shared_ptr<const PromptEncoder> open_any_encoder(const std::filesystem::path& folder);
 
 }  // namespace spillway

@@ -14,7 +14,7 @@ namespace spillway {
 EngineSource::EngineSource(EngineClient& engine, ChatEncoder encoder, Options options)
     : engine_(engine), encoder_(std::move(encoder)), options_(std::move(options)) {}
 
-// With room for an answer: a quarter of the context, or what was asked for if that is less.
+// Leaves room for an answer: a quarter of the context, or max_tokens if that is less.
 std::vector<TokenId> EngineSource::make_prompt(Conversation& conversation,
                                                const AnswerListener& listener) const {
   const int64_t context = engine_.max_sequence_tokens();
@@ -39,7 +39,7 @@ ChatAnswer EngineSource::answer(Conversation& conversation, const AnswerListener
   ++options_.sampling.seed;  // the same question again gets another answer
   const size_t prompt_tokens = request.prompt.size();
   const Stopwatch watch;
-  std::optional<double> wait_s;  // for text, as who waits for a server sees it
+  std::optional<double> wait_s;  // to the first text, as a client of a server would see it
   Answer answer = generate(engine_, std::move(request), [&](const GenerationEvent& event) {
     if (!wait_s && !event.text.empty()) wait_s = watch.seconds();
     listener.show(event.text);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers of a model that is loaded here.
+// Answers chats with a model that is loaded here.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ class EngineSource : public AnswerSource {
  public:
   struct Options {
     std::string name;
-    int max_tokens = 1024;  // of an answer
+    int max_tokens = 1024;  // limit of an answer
     SamplingParams sampling;
     std::vector<std::string> stop;
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway eval: perplexity of a text, accuracy on last words.
+// spillway eval: measures perplexity of a text and accuracy on last words.
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
@@ -70,7 +70,7 @@ json eval_text(const EvalOptions& options, const std::vector<TokenId>& tokens, S
       {"tokens_per_s", static_cast<double>(result.windows * options.context) / watch.seconds()}};
 }
 
-// {"text": "..."} lines, as in LAMBADA.
+// Reads {"text": "..."} lines, as in LAMBADA.
 std::vector<Passage> read_passages(const std::string& path, const Tokenizer& tokenizer) {
   std::istringstream lines(read_text_input(path));
   const std::string name = printable_path(path);
@@ -91,7 +91,7 @@ std::vector<Passage> read_passages(const std::string& path, const Tokenizer& tok
   return passages;
 }
 
-// Tokens of the longest one. Throws kInvalidArgument where the model cannot take it.
+// Returns the tokens of the longest passage. Throws kInvalidArgument if the model cannot take it.
 int64_t longest_passage(const EvalOptions& options, const std::vector<Passage>& passages,
                         const ModelSpec& spec) {
   size_t longest = 0;
@@ -147,7 +147,7 @@ int eval(const EvalOptions& options) {
     if (longest >= run.tokens) run = {.tokens = longest};  // no option makes a passage shorter
   }
   run.prompt = run.tokens;
-  run.generated = 1;  // nothing is
+  run.generated = 1;  // nothing is decoded
   session.load(run);
   json out{{"model", options.session.model}};
   AttentionTraffic traffic;

@@ -48,7 +48,7 @@ int run_guarded(const std::function<int()>& work) {
   } catch (const Error& error) {
     report_error(ExitCode::kFailed, error.what());
     const int code = exit_code_for(error.code());
-    clear_interrupt();  // one line is said
+    clear_interrupt();  // one line is enough: without this the alarm would print another
     return code;
   } catch (const OutputEnded& ended) {
     return ended.exit_code;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway inspect: what is in a model's files and what it needs; what devices there are.
+// spillway inspect: shows what a model's files contain and how much memory it needs, and lists
+// devices.
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
@@ -26,7 +27,7 @@
 namespace spillway {
 namespace {
 
-// Whether it can be used: "Jinja", or what is wrong with it.
+// Returns "Jinja" if the chat template can be used, else what is wrong with it.
 std::string describe_template(const Vocabulary& vocabulary) {
   try {
     ChatTemplate(vocabulary.chat_template, vocabulary);
@@ -62,7 +63,8 @@ json describe_tokenizer(const ModelFiles& files) {
   }
 }
 
-// The groups of layers that keep the same state of a sequence, with the KV bytes of a full context.
+// Returns the groups of layers that keep the same state of a sequence, with the KV bytes of a full
+// context.
 json describe_states(const ModelSpec& spec, const KvShapes& kv) {
   json states = json::array();
   for (int i = 0; i < kv.groups(); ++i) {
@@ -107,7 +109,7 @@ json describe_spec(const Model& model) {
           {"state_groups", states}};
 }
 
-// What a run on this machine's CPU takes of its memory.
+// Returns the memory that a run on this machine's CPU takes.
 json describe_needs(const Model& model) {
   const auto cpu = local_devices().make({.name = "cpu"});
   const RunSize size{.tokens = std::min<int64_t>(4096, model.spec.max_context),
@@ -157,8 +159,7 @@ json inspect_model(const InspectOptions& options) {
     out["model"] = describe_spec(model);
     out["needs"] = describe_needs(model);
   } catch (const Error& error) {
-    // What is in the file can be said even when it cannot be run, unless it is neither a model nor
-    // a vocabulary.
+    // A file that cannot be run is still described, unless it has neither a model nor a vocabulary.
     if (out["tokenizer"].contains("error")) throw;
     out["model_error"] = error.what();
   }

@@ -25,7 +25,7 @@ void on_signal(int signal) {
 }
 
 void on_alarm(int) {
-  // A bar may stand in the line.
+  // Clears the line if there may be a progress bar in it.
   constexpr std::string_view kLine = "spillway: stopped\n",
                              kCleared = "\r\x1b[Kspillway: stopped\n";
   const std::string_view line = isatty(STDERR_FILENO) != 0 ? kCleared : kLine;
@@ -39,12 +39,13 @@ void install_interrupt_handler() {
   struct sigaction action = {};
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
-  action.sa_flags = 0;  // blocking reads return, so that a prompt for input ends too
+  action.sa_flags = 0;  // blocking reads return, so that a prompt for input ends, too
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   action.sa_handler = on_alarm;
   sigaction(SIGALRM, &action, nullptr);
-  // A reader that went away is an error on write, not a death; so is a file that may not grow.
+  // A closed pipe or a file over its size limit becomes an error of write() instead of a fatal
+  // signal.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
 }

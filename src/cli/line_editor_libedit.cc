@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The line editor on libedit. What libedit lacks is here: pasted text as a whole (bracketed paste),
-// Ctrl-C that clears, Alt-Enter, and bytes that are no UTF-8, which are kept for whoever reads.
+// The line editor on libedit. It adds what libedit lacks: pasted text as a whole (bracketed paste),
+// Ctrl-C that clears the line, Alt-Enter, and bytes that are not UTF-8, which are passed on as they
+// are.
 #include <histedit.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -25,15 +26,16 @@ namespace {
 
 constexpr int kMaxHistory = 1000;
 constexpr std::wstring_view kPasteEnd = L"\x1b[201~";
-// A byte that is no UTF-8 is this plus the byte: a surrogate, which no text contains.
+// A byte that is not UTF-8 is stored as this plus the byte: a surrogate, which no valid text
+// contains.
 constexpr wchar_t kRawByte = 0xDC00;
-// How often a wait for keys looks at signals that came to another thread, and at the window's size.
+// A wait for keys wakes this often, for signals that another thread got and for the window's size.
 constexpr int kLookUpMs = 500;
 
 wchar_t g_prompt[] = L"\1\x1b[1m\1>\1\x1b[0m\1 ";
 wchar_t g_plain_prompt[] = L"> ";
 
-// A terminal that knows no codes.
+// True for a terminal that knows no control sequences.
 bool is_dumb() {
   const char* const term = std::getenv("TERM");
   return term == nullptr || *term == '\0' || std::strcmp(term, "dumb") == 0;
@@ -77,14 +79,14 @@ struct EndHistory {
 struct LineEditor::State {
   std::unique_ptr<HistoryW, EndHistory> history{history_winit()};
   std::unique_ptr<EditLine, EndEditor> editor;
-  std::string input;  // read from the terminal, not yet taken
+  std::string input;  // read from the terminal, not yet consumed
   size_t taken = 0;
   struct winsize window = {};
   bool dumb = is_dumb();
   bool cleared = false;
   bool was_empty = true;
 
-  // Pasted text comes between two marks from now on, or no longer.
+  // Makes the terminal mark the start and end of pasted text, or stop doing so.
   void bracket_pastes(bool on) const {
     if (!dumb) print_now(on ? "\x1b[?2004h" : "\x1b[?2004l");
   }
@@ -92,7 +94,7 @@ struct LineEditor::State {
   bool fill();
   int next(wchar_t& c);
 
-  // What libedit calls.
+  // These are libedit's callbacks.
   static State& of(EditLine* editor) {
     void* data = nullptr;
     el_wget(editor, EL_CLIENTDATA, &data);
@@ -106,8 +108,8 @@ struct LineEditor::State {
   static unsigned char suspend(EditLine* editor, int key);
 };
 
-// Redraws for a window of another size: libedit would go on as if the text before the cursor were
-// where it was.
+// Redraws if the window's size has changed, which libedit does not notice by itself: it would
+// misplace the text before the cursor.
 void LineEditor::State::follow_window() {
   struct winsize now = {};
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &now) != 0) return;
@@ -119,7 +121,7 @@ void LineEditor::State::follow_window() {
   el_wset(editor.get(), EL_REFRESH);
 }
 
-// Waits for more input; false at its end, or when a signal came.
+// Waits for more input; returns false at its end, or when a signal came.
 bool LineEditor::State::fill() {
   if (taken == input.size()) {
     input.clear();
@@ -140,7 +142,7 @@ bool LineEditor::State::fill() {
   return false;
 }
 
-// As libedit wants it: 1 for a character, 0 at the end.
+// Follows libedit's convention: returns 1 for a character, 0 at the end.
 int LineEditor::State::next(wchar_t& c) {
   while (true) {
     if (taken < input.size()) {
@@ -159,8 +161,8 @@ int LineEditor::State::next(wchar_t& c) {
   }
 }
 
-// Ctrl-C. The line ends as if with Enter, so that what follows stands below all of it; read()
-// forgets it.
+// Handles Ctrl-C. Ends the line as Enter does, so that later output is below it; read() discards
+// its text.
 unsigned char LineEditor::State::clear_line(EditLine* editor, int /*key*/) {
   State& state = of(editor);
   const LineInfoW* const line = el_wline(editor);
@@ -172,7 +174,7 @@ unsigned char LineEditor::State::clear_line(EditLine* editor, int /*key*/) {
   return CC_REFRESH;
 }
 
-// Between the marks of a paste everything is text; libedit would take a newline for Enter.
+// Takes everything between the marks of a paste as text; libedit would take a newline for Enter.
 unsigned char LineEditor::State::take_paste(EditLine* editor, int /*key*/) {
   std::wstring text;
   wchar_t c = 0;
@@ -181,7 +183,7 @@ unsigned char LineEditor::State::take_paste(EditLine* editor, int /*key*/) {
   std::wstring clean;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] == L'\r') {
-      // Alone it is a newline, before one it is half of one.
+      // A lone \r is a newline, and so is \r\n as a whole.
       if (i + 1 == text.size() || text[i + 1] != L'\n') clean += L'\n';
     } else if (text[i] == L'\n' || text[i] == L'\t' || (text[i] >= L' ' && text[i] != 0x7F)) {
       clean += text[i];
@@ -195,7 +197,7 @@ unsigned char LineEditor::State::insert_newline(EditLine* editor, int /*key*/) {
   return el_winsertstr(editor, L"\n") == 0 ? CC_REFRESH : CC_ERROR;
 }
 
-// Ctrl-Z: signals are off while a line is edited, so that Ctrl-C is a key like others.
+// Handles Ctrl-Z. Signals are off while a line is edited, where Ctrl-C is a key like others.
 unsigned char LineEditor::State::suspend(EditLine* editor, int /*key*/) {
   State& state = of(editor);
   state.bracket_pastes(false);
@@ -211,14 +213,14 @@ namespace {
 
 void bind(EditLine* editor, const wchar_t* key, const wchar_t* function) {
   el_wset(editor, EL_BIND, key, function, nullptr);
-  el_wset(editor, EL_BIND, L"-a", key, function, nullptr);  // vi's commands
+  el_wset(editor, EL_BIND, L"-a", key, function, nullptr);  // for vi's command mode
 }
 
 }  // namespace
 
 LineEditor::LineEditor(const std::vector<std::string>& history)
     : state_(std::make_unique<State>()) {
-  // How wide a character is, and how it is written, libedit asks the locale.
+  // libedit asks the locale how wide characters are and how they are encoded.
   std::setlocale(LC_CTYPE, "");
   if (MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
   state_->editor.reset(el_init("spillway", stdin, stdout, stderr));
@@ -230,7 +232,7 @@ LineEditor::LineEditor(const std::vector<std::string>& history)
   el_wset(editor, EL_PROMPT_ESC, &State::prompt, L'\1');
   el_wset(editor, EL_EDITOR, L"emacs");
   el_wset(editor, EL_HIST, history_w, state_->history.get());
-  // While a line is edited Ctrl-C is a key, and a paste's \r\n is not two newlines.
+  // While a line is edited, Ctrl-C is a key, and the \r\n of a paste is not two newlines.
   for (const wchar_t* const mode : {L"-isig", L"-icrnl", L"-inlcr"})
     el_wset(editor, EL_SETTY, L"-d", mode, nullptr);
   el_wset(editor, EL_ADDFN, L"spillway-clear", L"Forget what was typed", &State::clear_line);
@@ -243,7 +245,7 @@ LineEditor::LineEditor(const std::vector<std::string>& history)
   bind(editor, L"\x1b[200~", L"spillway-paste");
   bind(editor, L"\x1b\n", L"spillway-newline");
   bind(editor, L"\x1b\r", L"spillway-newline");
-  // Keys that terminals send and libedit does not know by itself.
+  // Keys that terminals send and libedit does not bind by default.
   bind(editor, L"\x1b[3~", L"ed-delete-next-char");
   bind(editor, L"\x1b[1;5C", L"em-next-word");
   bind(editor, L"\x1b[1;5D", L"ed-prev-word");
@@ -260,7 +262,8 @@ LineEditor::~LineEditor() = default;
 
 TypedText LineEditor::read() {
   state_->cleared = false;
-  // libedit would do so after it has drawn the prompt: a Ctrl-D in between were no key yet.
+  // libedit would prepare the terminal only after drawing the prompt; Ctrl-D before that would not
+  // be a key yet.
   el_wset(state_->editor.get(), EL_PREP_TERM, 1);
   state_->bracket_pastes(true);
   int count = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The line editor of a program built without libedit: what the terminal itself can do.
+// The line editor for builds without libedit, with only what the terminal itself can do.
 #include <unistd.h>
 
 #include <cerrno>
@@ -34,7 +34,7 @@ TypedText LineEditor::read() {
     if (count > 0) {
       input.append(bytes, static_cast<size_t>(count));
     } else if (count == 0) {
-      // Ctrl-D: the end, or of a line that has begun nothing more than its end.
+      // Ctrl-D ends the input; after some text it only ends the line.
       if (input.empty()) return {};
       input += '\n';
     } else if (errno != EINTR) {
@@ -43,7 +43,7 @@ TypedText LineEditor::read() {
       if (interrupt_exit_code() != 128 + SIGINT) return {};
       clear_interrupt();
       print_now("\n");
-      // The terminal has forgotten what was typed, and does not say whether there was something.
+      // The terminal has discarded the line, and does not say whether there was any text.
       input.clear();
       return {TypedEnd::kCleared, "", true};
     }

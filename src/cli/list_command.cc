@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway list: the models in the cache.
+// spillway list: lists the models in the cache.
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
@@ -23,7 +23,7 @@ namespace {
 
 using nlohmann::json;
 
-// What the files say, or why they cannot be read.
+// Describes a model by its files, or says why they cannot be read.
 json describe(const CachedModel& model) {
   json out{{"name", model.name}, {"path", model.path.string()}, {"bytes", model.bytes}};
   out["origin"] = model.origin.empty() ? json() : json(model.origin);

@@ -14,7 +14,7 @@
 namespace spillway {
 namespace {
 
-// What --threads says: a plain number is how many, anything longer a list of processors.
+// Parses --threads: a plain number is a count, anything longer a list of processors.
 CpuDeviceOptions parse_threads(const std::string& text) {
   const bool number =
       !text.empty() && text.size() <= 5 && text.find_first_not_of("0123456789") == text.npos;
@@ -25,7 +25,7 @@ CpuDeviceOptions parse_threads(const std::string& text) {
   return {.threads = 0, .cpus = *cpus};
 }
 
-// The GPU that `name` means, or nullopt for the CPU.
+// Returns the GPU that `name` selects, or nullopt for the CPU.
 std::optional<int> try_gpu_index(const std::string& name) {
   if (name == "cpu") return std::nullopt;
   if (name == "cuda") return 0;
@@ -43,7 +43,7 @@ std::optional<int> try_gpu_index(const std::string& name) {
   return std::stoi(digits);
 }
 
-// The devices of this machine. Has no state.
+// Makes the devices of this machine. Stateless.
 class LocalDevices final : public DeviceFactory {
  public:
   std::unique_ptr<Device> make(const DeviceChoice& choice) const override;
@@ -53,7 +53,7 @@ class LocalDevices final : public DeviceFactory {
 std::unique_ptr<Device> LocalDevices::make(const DeviceChoice& choice) const {
   const auto& [name, threads, gpu_memory, host_memory] = choice;
   CudaDeviceOptions cuda;
-  // Also where it is not for this device: a slip of the pen should show on every machine.
+  // Also parsed for other devices, so that a typing error shows on every machine.
   if (!gpu_memory.empty()) cuda.memory_bytes = parse_memory(gpu_memory, "--gpu-memory");
   if (const std::optional<int> gpu = try_gpu_index(name)) {
     SPW_CHECK(gpu_memory.empty() || cuda.memory_bytes > 0, kInvalidArgument,
@@ -73,8 +73,9 @@ std::unique_ptr<Device> LocalDevices::make(const DeviceChoice& choice) const {
                 available);
   }
   auto device = std::make_unique<CpuDevice>(options);
-  // All of them, not one: readers of files start here too. Workers have theirs already, so this
-  // thread finds the one that is left.
+  // Restricts this thread to all of the given processors and not to one, since threads that read
+  // files inherit the restriction. The pool's workers are pinned already, so this thread runs on
+  // the processor that is left.
   if (!options.cpus.empty()) {
     SPW_CHECK(try_restrict_this_thread(options.cpus), kInvalidArgument,
               "the processors {} cannot be used here", threads);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The devices of this machine: the one place that knows how each is made.
+// Makes the devices of this machine; the only place that knows how each is made.
 #pragma once
 
 #include "engine/device_factory.h"

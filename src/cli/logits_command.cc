@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway logits: raw logits of given ids, for parity tests.
+// spillway logits: writes raw logits for given ids, for parity tests.
 #include <memory>
 
 #include "base/error.h"

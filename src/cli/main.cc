@@ -33,9 +33,9 @@ bool is_model_option(std::string_view word) {
          (word.starts_with("-m") && word.size() > 2);
 }
 
-// The arguments with -m MODEL right behind the command, wherever it stood: the parser deals
-// positional arguments in the order it meets them, and the model's place must be taken by then.
-// Commands that have commands of their own have no such place.
+// Moves -m MODEL to right behind the command. The parser assigns positional arguments in the order
+// it meets them, and the model's must be taken first. Commands with subcommands have no such
+// argument.
 std::vector<std::string> model_first(const CommandLine& app, std::vector<std::string> arguments) {
   const auto command = std::find_if(arguments.begin(), arguments.end(),
                                     [](const std::string& word) { return !word.starts_with('-'); });
@@ -51,7 +51,7 @@ std::vector<std::string> model_first(const CommandLine& app, std::vector<std::st
   return arguments;
 }
 
-// spillway help [COMMAND...]
+// Adds spillway help [COMMAND...].
 void add_help_command(CommandLine& app) {
   auto* command = app.add_subcommand("help", "explain a command");
   auto words = std::make_shared<std::vector<std::string>>();
@@ -112,7 +112,7 @@ int parse_and_run(const std::vector<std::string>& arguments) {
   spillway::add_list_command(app);
   spillway::add_logits_command(app);
   add_help_command(app);
-  if (arguments.empty()) {  // nothing asked: an answer all the same
+  if (arguments.empty()) {  // no command: the help is shown anyway
     spillway::print_now(app.help());
     return 0;
   }

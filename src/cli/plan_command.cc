@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway plan: what would go where and how fast it would be, before a byte is loaded; on this
-// machine or on one that is not here.
+// spillway plan: finds where a model would go and how fast it would be, before a byte is loaded,
+// for this machine or for one that is described by a file.
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -37,9 +37,9 @@ using nlohmann::json;
 struct PlanOptions {
   PlanQuestion question;
   std::string hardware, device = "auto", output, trace, frontier;
-  std::optional<std::string> lengths;  // a file of requests; else all are alike
+  std::optional<std::string> lengths;  // a file of requests; empty: all are alike
   int64_t prompt = 512, generate = 32;
-  int64_t requests = 0;  // 0: one, or all of the file
+  int64_t requests = 0;  // 0: one request, or all of the file
   bool no_advice = false, json = false;
 };
 
@@ -49,7 +49,7 @@ void write(const std::string& path, const std::string& text) {
   SPW_CHECK(file.good(), kIo, "{}: cannot be written", printable(path));
 }
 
-// Searches that take their time show how far they have come, and end with Ctrl-C.
+// Shows the progress of long searches and ends them on Ctrl-C.
 class SearchProgress {
  public:
   std::function<void(double)> on_progress() {
@@ -58,7 +58,7 @@ class SearchProgress {
       if (bar_) bar_->update(static_cast<uint64_t>(share * 100), 100, "");
     };
   }
-  // The line is free for something else.
+  // Clears the progress line.
   void end() { bar_.reset(); }
 
  private:
@@ -70,7 +70,7 @@ int show_frontier(const PlanOptions& options, const Planner& planner, SearchProg
   progress.end();
   if (points.empty()) {
     std::vector<std::string> unused;
-    planner.answer(unused);  // throws, with what would make it fit
+    planner.answer(unused);  // throws an error that says what would make it fit
     fail(ErrorCode::kOutOfMemory, "no plan fits that the frontier could show");
   }
   write(options.frontier,
@@ -98,7 +98,7 @@ int show_frontier(const PlanOptions& options, const Planner& planner, SearchProg
   return 0;
 }
 
-// With what a plan's file says, where no option does.
+// Fills in values from the plan file that no option sets.
 PlanQuestion with_plan_file(PlanQuestion question) {
   if (question.placement.plans.empty()) return question;
   const Plan plan = read_plan(question.placement.plans[0]);
@@ -115,7 +115,7 @@ Workload workload_asked(const PlanOptions& options) {
   return {{{std::max<int64_t>(1, options.requests), options.prompt, options.generate}}};
 }
 
-// One request, as nothing says how many: more of them may be what is wanted.
+// True if only one request is planned because the user gave no number; more may be wanted.
 bool asks_for_one(const PlanOptions& options) {
   return options.requests == 0 && !options.lengths && options.question.objective == "throughput";
 }

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kWidth = 640, kHeight = 420, kMargin = 60;
 
-// Where values of a range lie on an axis, by their logarithms; whole powers of ten are its ends.
+// Maps values of a range to positions on a logarithmic axis, which ends at whole powers of ten.
 struct Axis {
   double low, high, begin, end;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frontier of latency and throughput (plan/frontier.h), drawn.
+// Draws the frontier of latency and throughput (plan/frontier.h).
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace spillway {
 
-// As a drawing: latency of a block to the right, generated tokens per second upwards, both by their
-// logarithms.
+// Returns an SVG with a batch block's latency to the right and generated tokens per second upwards,
+// both on logarithmic axes.
 std::string frontier_svg(const std::vector<FrontierPoint>& points, const std::string& title);
 
 }  // namespace spillway

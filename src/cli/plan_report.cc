@@ -42,7 +42,8 @@ json memory_json(const Planner& planner, const FoundPlan& found) {
   return out;
 }
 
-// Of sequences that are not attended to as a whole: how they lie and how they come.
+// For sequences whose KV is attended to in partitions: describes how it is placed and how much is
+// loaded at a time.
 std::string describe_parts(const RunLayout& layout) {
   if (!layout.parts) return "";
   const auto tokens = [](int64_t blocks) { return blocks * kKvBlockTokens; };

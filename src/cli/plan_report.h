@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan that was found, for people and as JSON.
+// Reports the plan that was found, as text and as JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -13,14 +13,15 @@ namespace spillway {
 
 struct PlanReport {
   FoundPlan best;
-  std::optional<FoundPlan> as_many_as_pay = {};  // where one request was planned (plan/frontier.h)
+  // Set only if one request was planned (plan/frontier.h).
+  std::optional<FoundPlan> as_many_as_pay = {};
   std::vector<std::string> warnings;
   std::vector<Suggestion> suggestions;
 };
 
 void print_plan(const Planner& planner, const PlanReport& report);
 nlohmann::json plan_report_json(const Planner& planner, const PlanReport& report);
-// In one line.
+// Returns one line.
 std::string describe_workload(const Planner& planner);
 
 }  // namespace spillway

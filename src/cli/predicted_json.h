@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cost model says of a run, as every command reports it.
+// The cost model's estimate of a run, as every command reports it.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,7 +9,7 @@
 namespace spillway {
 
 nlohmann::json predicted_json(const Prediction& predicted);
-// Beside what was measured of the same.
+// Adds the ratio to the measured rate of the same run.
 nlohmann::json predicted_json(const Prediction& predicted, double measured_tokens_per_s);
 
 }  // namespace spillway

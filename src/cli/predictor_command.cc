@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway predictor: how long answers will be, learned from prompts and answers that are there.
+// spillway predictor: trains and tests predictors of answer lengths on existing prompts and
+// answers.
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
@@ -41,11 +42,11 @@ constexpr const char* kDataHelp =
 struct PredictorOptions {
   std::string data;
   std::string model;
-  std::string encoder;            // a folder; empty: none
-  std::string output;             // train
-  std::string buckets = "equal";  // train
-  std::string predictor;          // eval
-  EvaluationOptions evaluation;   // eval
+  std::string encoder;            // a folder; empty: no encoder
+  std::string output;             // for train
+  std::string buckets = "equal";  // for train
+  std::string predictor;          // for eval
+  EvaluationOptions evaluation;   // for eval
   bool json = false;
 };
 
@@ -68,7 +69,7 @@ PredictorMaker maker_of(const PredictorOptions& options) {
   };
 }
 
-// alpaca.predictor here for /data/alpaca.json.
+// Returns alpaca.predictor, in the current folder, for /data/alpaca.json.
 std::string default_output(const std::string& data) {
   return std::filesystem::path(data).stem().string() + ".predictor";
 }
@@ -124,7 +125,7 @@ int evaluate_predictor(const PredictorOptions& options) {
   const LengthData data = read_data(options);
   EvaluationOptions evaluation = options.evaluation;
   evaluation.cancel = &interrupted();
-  // What is wrong with a file was said; then the data is split as without one.
+  // A damaged file was reported by try_read_predictor(); the data is then split as without a file.
   auto stored = options.predictor.empty() ? std::nullopt : [&] {
     const bool is_there = std::filesystem::exists(options.predictor) &&
                           !std::filesystem::is_directory(options.predictor);

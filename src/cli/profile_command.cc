@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway profile: measures the machine, or which kernels suit a model on it; once, and keeps it.
+// spillway profile: measures the machine, or which kernels suit a model on it, and keeps the
+// results.
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
@@ -47,7 +48,8 @@ struct ProfileOptions {
 
 int64_t softmax_tokens(const ModelSpec& spec) { return std::min<int64_t>(384, spec.max_context); }
 
-// Text that the model makes itself stands for what it will see: every model has it.
+// Measures attention scores on text that the model generates: every model can, and it stands for
+// real text.
 ScoreBounds measure_softmax(Session& session) {
   constexpr int kFirstTokens = 16;
   const ModelSpec& spec = session.loaded->model.spec;
@@ -78,8 +80,8 @@ ScoreBounds measure_softmax(Session& session) {
   return {range.lowest_top, range.highest};
 }
 
-// Of a machine with two memories: how both share the model's linear layers. Kept with the machine,
-// so that has to be there.
+// On a machine with separate GPU and host memory, measures how CPU and GPU best share the model's
+// linear layers. The result is stored in the machine's file, which must exist.
 std::vector<SplitCurve> measure_sharing(Session& session, const std::string& model) {
   if (session.device->host_visible() || session.device->info().unified_memory) return {};
   const auto path = try_default_hardware_path();
@@ -95,14 +97,14 @@ std::vector<SplitCurve> measure_sharing(Session& session, const std::string& mod
                         /*again=*/true, *known, *path, terminal_services());
 }
 
-// What was measured of the models.
+// The measurements of all models.
 struct Measured {
   TunedMachine machine = {};
   TuningTable table = {};
   std::vector<SplitCurve> splits = {};
 };
 
-// Loads the model and measures its shapes.
+// Loads a model and measures its shapes.
 void measure_model(const ProfileOptions& options, const std::string& model, Measured& measured) {
   SessionOptions session_options = options.session;
   session_options.model = model;
@@ -191,7 +193,8 @@ void print_report(const json& out) {
   print_now(fmt::format("kept in {}\n", printable_path(out["file"].get<std::string>())));
 }
 
-// What is measured beside other programs is too slow, and is kept. `load` is of the time before.
+// Warns if other programs kept the machine busy: the measured rates are then too low, and are
+// stored. `load` was measured before.
 void warn_if_busy(const std::optional<CpuLoad>& load) {
   if (!load || !load->disturbs_measuring()) return;
   log_warning(

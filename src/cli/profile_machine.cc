@@ -24,7 +24,8 @@ using nlohmann::json;
 
 constexpr double kGiga = 1e9, kMicro = 1e-6;
 
-// Nothing that somebody wrote is lost; the cache's own file may be damaged.
+// Refuses to overwrite a file that is not a machine's. Only the cache's own file is replaced if it
+// is damaged.
 void refuse_foreign(const fs::path& path, bool replace_damaged) {
   std::error_code error;
   if (!fs::exists(path, error)) return;
@@ -107,7 +108,7 @@ int profile_machine(const ProfileMachineOptions& options) {
   Hardware hardware =
       measure_this_machine(apart ? *own_host : *device, apart ? device.get() : nullptr,
                            session.placement.disk_folder(), options.seconds, services);
-  // What was measured of models here is still so.
+  // Earlier measurements of models on this machine still hold.
   if (const auto before = try_measured_here(apart ? own_host->info() : device->info(),
                                             apart ? &device->info() : nullptr);
       before && options.output.empty())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway profile without a model: the machine, as spillway plan wants to know it.
+// spillway profile without a model: measures the machine for spillway plan.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 namespace spillway {
 
 struct ProfileMachineOptions {
-  const SessionOptions& session;  // the device, the threads, the disk's folder
+  const SessionOptions& session;  // its device, threads and disk folder are used
   std::string output;             // "" = the file in the cache
   double seconds = kProfileSeconds;
   bool json = false;
 };
 
-// Measures, prints, keeps. Returns the exit code.
+// Measures, prints and stores the results. Returns the exit code.
 int profile_machine(const ProfileMachineOptions& options);
 
 }  // namespace spillway

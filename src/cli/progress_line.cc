@@ -15,7 +15,7 @@ namespace {
 struct Range {
   char32_t first, last;
 };
-// Blocks rather than single characters: a column too many is kept free at worst.
+// Whole Unicode blocks rather than single characters: at worst a column is left free.
 constexpr Range kWide[] = {
     {0x1100, 0x115F},   {0x231A, 0x23FF},   {0x2600, 0x27BF},   {0x2B00, 0x2BFF},
     {0x2E80, 0x303E},   {0x3041, 0xA4CF},   {0xA960, 0xA97F},   {0xAC00, 0xD7A3},
@@ -69,9 +69,10 @@ std::string fit_columns(std::string_view text, int columns) {
     front += all[first].text;
     used += all[first].width;
   }
-  size_t last = all.size();  // of the end: from here on
+  size_t last = all.size();  // start of the kept end
   while (last > first && used + all[last - 1].width <= room) used += all[--last].width;
-  while (last < all.size() && all[last].width == 0) ++last;  // a mark without its letter
+  // Skips combining marks whose letter is cut off.
+  while (last < all.size() && all[last].width == 0) ++last;
   std::string out = front + std::string(gap);
   for (; last < all.size(); ++last) out += all[last].text;
   return out;
@@ -81,7 +82,7 @@ std::string progress_line(std::string_view title, double share, std::string_view
                           int columns) {
   constexpr int kBar = 30, kLeastBar = 8, kLeastTitle = 12;
   const std::string percent = fmt::format("{:3.0f}%", share * 100);
-  // Parts take what they need, the most telling ones first; each has a blank beside it.
+  // Gives columns to the most informative parts first; each part has a blank beside it.
   int left = columns - 1 - static_cast<int>(percent.size());
   if (left < 0) return "";
   const int detail_width = display_width(detail), title_width = display_width(title);
@@ -89,7 +90,7 @@ std::string progress_line(std::string_view title, double share, std::string_view
   if (has_detail) left -= detail_width + 1;
   const int least_title = std::min(title_width, kLeastTitle);
   const bool has_title = least_title > 0 && least_title < left;
-  // The bar gives way to a whole title, down to its least.
+  // The bar shrinks, down to kLeastBar, to leave room for a whole title.
   int bar = std::clamp(left - (has_title ? title_width + 1 : 0) - 3, kLeastBar, kBar);
   if (bar + 3 > left - (has_title ? least_title + 1 : 0)) bar = 0;
   if (bar > 0) left -= bar + 3;

@@ -34,7 +34,7 @@ std::string read_text_input(const std::string& path) {
   SPW_CHECK(file != nullptr, kInvalidArgument, "cannot open {}: {}", name, std::strerror(errno));
   std::string text;
   std::vector<char> piece(size_t{1} << 16);
-  // A signal ends a read with what has come so far, and the next one would wait for the rest.
+  // A signal ends a read early, and the next read would wait for the rest.
   for (size_t count = piece.size(); count == piece.size() && !interrupted();) {
     count = std::fread(piece.data(), 1, piece.size(), file.get());
     text.append(piece.data(), count);
@@ -84,7 +84,7 @@ Prompt PromptInput::read() const {
     prompt.text = read_text_input("-");
     SPW_CHECK(!prompt.text->empty(), kInvalidArgument, "no prompt, and standard input is empty; {}",
               kHow);
-    // `echo` ends with one, which is not meant.
+    // `echo` adds this newline, which is not part of the prompt.
     if (prompt.text->ends_with('\n')) prompt.text->pop_back();
   }
   return prompt;

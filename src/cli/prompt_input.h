@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The prompt of a command: text, a file, or ids.
+// Reads the prompt of a command: text, a file, or token ids.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@ namespace spillway {
 
 class Command;
 
-// What was given: ids, or text still to be encoded.
+// A prompt as it was given: ids, or text still to be encoded.
 struct Prompt {
   std::vector<TokenId> ids;
   std::optional<std::string> text;
@@ -22,23 +22,24 @@ struct Prompt {
 };
 
 struct PromptInput {
-  std::optional<std::string> text;  // -p, or behind the model
-  std::optional<std::string> file;  // -f, "-" is standard input
-  std::string ids;                  // --ids 1,2,3
+  std::optional<std::string> text;  // from -p, or behind the model
+  std::optional<std::string> file;  // from -f; "-" is standard input
+  std::string ids;                  // from --ids, such as 1,2,3
   bool no_special = false;
 
-  // After the model's positional argument.
+  // Adds the options; call it after the model's positional argument is added.
   void add_to(Command& command, bool allow_ids);
-  // Reads and checks what was given, without a model: bad input should not have to wait for one.
-  // Where nothing was, it is what is piped in, without its last newline. Standard input can be read
-  // only once, so this is called once. Throws kInvalidArgument when there is nothing at all.
+  // Reads and checks the prompt without a model, so that bad input is reported before one is
+  // loaded. Without options the prompt is what is piped in, without its last newline. Call this
+  // once, since standard input can be read only once. Throws kInvalidArgument if there is no prompt
+  // at all.
   Prompt read() const;
 };
 
-// "1,2,3". Throws kInvalidArgument.
+// Parses a list such as "1,2,3". Throws kInvalidArgument.
 std::vector<TokenId> parse_ids(const std::string& list);
 
-// The whole of a file, pipe or ("-") standard input, at most 512 MiB of UTF-8. Throws
+// Reads all of a file, a pipe or ("-") standard input, at most 512 MiB of UTF-8. Throws
 // kInvalidArgument, kIo or kCancelled.
 std::string read_text_input(const std::string& path);
 

@@ -17,7 +17,7 @@ namespace spillway {
 namespace {
 
 constexpr int kLongest = 1 << 24;
-constexpr size_t kShown = 40;  // characters of a bad line
+constexpr size_t kShown = 40;  // characters of a bad line to show
 
 constexpr std::array<std::string_view, 4> kPromptNames = {"ContextTokens", "prompt",
                                                           "prompt_tokens", "input_tokens"};
@@ -31,7 +31,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
 }
 
-// At commas; where there are none, at blanks.
+// Splits a line at commas; without commas, at blanks.
 std::vector<std::string_view> fields_of(std::string_view line) {
   std::vector<std::string_view> fields;
   const bool commas = line.find(',') != line.npos;

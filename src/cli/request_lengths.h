@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts and answers as numbers of tokens: files of them, and what padding them costs.
+// Prompts and answers as numbers of tokens: reads files of them, and counts tokens with padding.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ struct RequestLengths {
   int64_t total() const { return int64_t{prompt} + answer; }
 };
 
-// One request a line: "PROMPT ANSWER", or columns of those names behind a header, as in Azure's
-// traces (ContextTokens, GeneratedTokens). The first `most` requests; 0: all. Throws
+// Reads one request per line: "PROMPT ANSWER", or columns named by a header, as in Azure's traces
+// (ContextTokens, GeneratedTokens). Returns the first `most` requests; 0: all. Throws
 // kInvalidArgument naming the line for anything else, and for a file without requests.
 std::vector<RequestLengths> read_request_lengths(const std::filesystem::path& path, size_t most);
 
-// In the same order.
+// Keeps the order of the requests.
 Workload workload_of(std::span<const RequestLengths> requests);
 
 struct TokenCounts {
@@ -31,8 +31,8 @@ struct TokenCounts {
   int64_t answer = 0;
 };
 TokenCounts count_tokens(std::span<const RequestLengths> requests);
-// As if every request of `block` consecutive ones had the longest prompt and the longest answer
-// among them: what an engine that pads computes (FlexGen, tables 9-11 and 25).
+// Counts as if all of `block` consecutive requests had the longest prompt and the longest answer
+// among them, which an engine that pads computes (FlexGen, tables 9-11 and 25).
 TokenCounts count_padded_tokens(std::span<const RequestLengths> requests, size_t block);
 
 }  // namespace spillway

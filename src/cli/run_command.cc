@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway run: generate, streaming to the terminal.
+// spillway run: generates text from one prompt and streams it to the terminal.
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
@@ -82,7 +82,7 @@ nlohmann::json result_json(const RunOptions& options, const GenerationRequest& r
   return out;
 }
 
-// On a terminal only: how fast it was, and why it ended.
+// Prints the speed and why the answer ended, on a terminal only.
 void print_speed(size_t prompt_tokens, const Answer& answer, int64_t context,
                  const Session& session) {
   if (!stderr_is_terminal() || answer.ids.empty()) return;
@@ -95,7 +95,7 @@ void print_speed(size_t prompt_tokens, const Answer& answer, int64_t context,
              predicted.decode_tokens_per_s, cut.empty() ? "" : "; ", cut);
 }
 
-// How many tokens prompt and answer may have together.
+// Returns how many tokens prompt and answer may have together.
 int64_t sequence_limit(const RunOptions& options, const Session& session, size_t prompt_tokens) {
   const bool given = options.context > 0;
   const int64_t limit =
@@ -108,7 +108,7 @@ int64_t sequence_limit(const RunOptions& options, const Session& session, size_t
   return std::min(limit, static_cast<int64_t>(prompt_tokens) + options.max_tokens);
 }
 
-// What is generated from: the text as it is, or as a message to a chat model.
+// Returns the prompt's tokens: the text as it is, or as a message to a chat model.
 std::vector<TokenId> prompt_tokens(const RunOptions& options, const Prompt& input,
                                    const Session& session) {
   if (!options.chat) return input.to_tokens(*session.loaded);
@@ -124,7 +124,7 @@ std::vector<TokenId> prompt_tokens(const RunOptions& options, const Prompt& inpu
   return encoder.encode(conversation);
 }
 
-// A chat model often has nothing to add to a text that is not a conversation.
+// Explains an empty answer: a chat model often has nothing to add to plain text.
 void explain_empty_answer(const RunOptions& options, const Answer& answer,
                           const Tokenizer* tokenizer) {
   const bool ended = answer.finish == FinishReason::kStop && answer.is_blank();
@@ -136,7 +136,7 @@ void explain_empty_answer(const RunOptions& options, const Answer& answer,
 }
 
 int run(RunOptions options) {
-  // Before the model is loaded: bad input should not have to wait.
+  // Read before the model is loaded, so that bad input is reported first.
   const Prompt input = options.prompt.read();
   require_utf8(options.system, "--system");
   GenerationRequest request;
@@ -170,12 +170,12 @@ int run(RunOptions options) {
 
   WordWrap wrap;
   if (!options.json && !options.chat && stdout_is_terminal() && tokenizer != nullptr) {
-    // The prompt, dimmed, so that the answer reads on from it.
+    // The prompt is shown dimmed, and the answer continues it.
     const std::string shown = replace_invalid_utf8(tokenizer->decode(request.prompt));
     print_now(fmt::format("\x1b[2m{}\x1b[0m", wrap.add(shown, stdout_columns())));
   }
   Answer answer;
-  answer.finish = FinishReason::kLength;  // of nothing, if nothing is asked for
+  answer.finish = FinishReason::kLength;  // for max_tokens == 0, where nothing is generated
   if (options.max_tokens > 0) {
     answer = generate(*client, request, [&](const GenerationEvent& event) {
       if (options.json) return;

@@ -81,7 +81,7 @@ SamplingParams SamplingOptions::over(SamplingParams out) const {
 }
 
 uint64_t SamplingOptions::choose_seed() const {
-  // 32 bits: short to type again, and exact in every reader of JSON.
+  // 32 bits are short to type again, and exact in every JSON reader.
   if (!seed) return std::random_device()();
   uint64_t value = 0;
   SPW_CHECK(parse_whole(*seed, value), kInvalidArgument,

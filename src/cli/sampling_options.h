@@ -14,7 +14,7 @@ namespace spillway {
 class Command;
 
 struct SamplingOptions {
-  // As given; what was not is the command's default, or what the model suggests.
+  // Flags that were not given are empty: the model's suggestion or the command's default holds.
   std::optional<float> temperature;
   std::optional<int> top_k;
   std::optional<float> top_p;
@@ -27,12 +27,13 @@ struct SamplingOptions {
   std::optional<std::string> seed;
   std::vector<std::string> stop;
 
-  // `defaults` are for --help.
+  // Adds the flags; `defaults` are shown by --help.
   void add_to(Command& command, const SamplingParams& defaults);
-  // `defaults` with what was given in their place; the seed stays. Throws kInvalidArgument for what
-  // is not sound by itself.
+  // Returns `defaults` with the given flags in their place; the seed is not changed. Throws
+  // kInvalidArgument for values that cannot be right for any model.
   SamplingParams over(SamplingParams defaults) const;
-  // The given one, or one that is drawn. Throws kInvalidArgument for what is no seed.
+  // Returns the given seed, or a random one. Throws kInvalidArgument for a seed that is not a
+  // number.
   uint64_t choose_seed() const;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Foresight on the command line: who predicts answers' lengths, and what is made of it.
+// Flags for scheduling: which predictor of answer lengths is used, and how requests are admitted.
 #pragma once
 
 #include <string>
@@ -13,19 +13,20 @@ class Command;
 
 struct SchedulingFlags {
   std::string length_predictor = kBuiltInLengths;
-  std::string kv_admission;  // "": predicted where somebody predicts, else whole
+  std::string kv_admission;  // "": predicted if lengths are predicted, else whole
   std::string queue_order;
 
   bool predicts() const { return length_predictor != kNoLengths; }
-  // Whether no more requests are at work than KV has room for, were all as long as they may be.
+  // True if only as many requests run as KV has room for at their full length.
   bool admits_whole() const {
     return kv_admission == "whole" || (kv_admission.empty() && !predicts());
   }
-  // Throws kInvalidArgument for what needs a predictor, where there is none.
+  // Throws kInvalidArgument if a flag needs a length predictor and there is none.
   SchedulingOptions options() const;
 };
 
-// For commands that answer many requests at once; the values must outlive the command.
+// Adds the flags to commands that answer many concurrent requests; the values must outlive the
+// command.
 void add_scheduling_flags(Command& command, SchedulingFlags& flags, const std::string& usual_order);
 
 }  // namespace spillway

@@ -13,7 +13,7 @@
 namespace spillway {
 namespace {
 
-// A program with a command that has these flags.
+// Builds a program with one command that has these flags.
 class SchedulingFlagsTest : public testing::Test {
  protected:
   SchedulingFlagsTest() {

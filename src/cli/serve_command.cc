@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway serve: an OpenAI-compatible server.
+// spillway serve: runs an OpenAI-compatible server.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -37,12 +37,12 @@ namespace spillway {
 namespace {
 
 constexpr int kSequencesOnCpu = 32, kSequencesOnGpu = 64;
-constexpr int64_t kShortestContext = 128;  // less holds no conversation
-// What a plan is made for: about what people ask of chat models.
+constexpr int64_t kShortestContext = 128;  // fewer tokens hold no conversation
+// The request that plans are made for: about the usual size of a chat request.
 constexpr int64_t kUsualPrompt = 512, kUsualAnswer = 256;
 
-// Host memory for requests: their bodies, what is made of them, their prompts. Where --host-memory
-// is given, the plan leaves the least of it free, and what the plan does not take comes on top.
+// Host memory for requests: their bodies, their parsed forms and their prompts. If --host-memory is
+// given, the plan leaves kLeastRequestBytes free, and memory that the plan does not take is added.
 constexpr uint64_t kRequestBytes = uint64_t{512} << 20, kLeastRequestBytes = uint64_t{2} << 20;
 
 struct ServeOptions {
@@ -64,13 +64,13 @@ struct ServeOptions {
   std::string share_prefixes = "key";
 };
 
-// What clients call the model: a file's name without its ending, or what it is named.
+// Returns the name that clients call the model by: --name, or a file's name without its ending.
 std::string model_name(const ServeOptions& options) {
   if (!options.name.empty()) return options.name;
   return shown_model_name(options.session.model);
 }
 
-// Tells /health how far loading is, beside whoever watches.
+// Reports the progress of loading to /health, and to the terminal.
 class HeardProgress : public Progress {
  public:
   HeardProgress(ApiServer& server, std::unique_ptr<Progress> seen)
@@ -93,7 +93,7 @@ SessionServices heard_by(ApiServer& server) {
   return services;
 }
 
-// Layers take turns where requests may wait for room, and nobody said otherwise.
+// Layer swapping is on by default if requests may wait for KV memory.
 SessionOptions with_turns(const ServeOptions& options) {
   SessionOptions session = options.session;
   const bool may_wait = !options.scheduling.admits_whole() &&
@@ -107,7 +107,7 @@ uint64_t host_bytes_taken(const AnswerLengths* lengths) {
   return kLeastRequestBytes + (lengths != nullptr ? lengths->network_bytes() : 0);
 }
 
-// Once all memory of the run is taken.
+// Returns the memory for requests; call it once all memory of the run is taken.
 uint64_t request_bytes(const ServeOptions& options, const Session& session, const RunSize& size,
                        const AnswerLengths* lengths) {
   if (options.session.placement.host_memory.empty()) return kRequestBytes;
@@ -116,7 +116,7 @@ uint64_t request_bytes(const ServeOptions& options, const Session& session, cons
   const uint64_t used = std::max(planned, session.host().usage().total()) + needs.mapped +
                         needs.host_workspace + host_bytes_taken(lengths);
   const auto limit = static_cast<uint64_t>(session.host().info().memory_bytes);
-  // Kernels and libraries may still ask for some.
+  // Kernels and libraries may still allocate some.
   const uint64_t left = (limit - std::min(limit, used)) / 2;
   return std::min(kRequestBytes, kLeastRequestBytes + left);
 }
@@ -151,9 +151,9 @@ void wait_for_the_end(ApiServer& server) {
 }
 
 int serve(const ServeOptions& options) {
-  give_large_blocks_back();  // bodies of requests, which connections may free late
+  give_large_blocks_back();  // for request bodies, which connections may free late
   if (options.json_log) set_log_format(LogFormat::kJson);
-  set_log_level(LogLevel::kInfo);  // who serves wants to see what happens
+  set_log_level(LogLevel::kInfo);  // operators of a server want to see its log
   const SchedulingOptions scheduling = options.scheduling.options();
   ApiServerOptions asked{.http = options.http,
                          .keys = std::nullopt,
@@ -161,7 +161,7 @@ int serve(const ServeOptions& options) {
                          .version = program_version(),
                          .allowed_hosts = options.allowed_hosts};
   if (!options.key_file.empty()) asked.keys = KeyRing::from_file(options.key_file);
-  // It listens before it knows its device, and so how many requests are at work.
+  // The server listens before the device is known, so the number of running requests is estimated.
   const int at_work = options.max_sequences > 0 ? options.max_sequences : kSequencesOnGpu;
   asked.http.most_connections =
       claim_connections(connections_for(static_cast<size_t>(at_work + options.max_queue)));
@@ -208,7 +208,7 @@ int serve(const ServeOptions& options) {
                           {.max_sequence_tokens = engine.max_sequence_tokens(),
                            .vocab_size = session.loaded->model.spec.vocab_size},
                           chat);
-  // It was there first, and must end before what it uses.
+  // The server existed before the engine, but must stop before what it uses is destroyed.
   const auto stop = [](ApiServer* of) { of->stop(); };
   const std::unique_ptr<ApiServer, decltype(stop)> stopping(&server, stop);
   server.start(
@@ -290,7 +290,7 @@ void add_serve_command(Command& app) {
   command->add_flag(
       "--trust-priorities", options->trust_priorities,
       "clients may go before others (a priority below 0); behind them they always may");
-  options->session.placement.kv_expansion.clear();  // with_turns() says
+  options->session.placement.kv_expansion.clear();  // with_turns() chooses the default
   add_kv_expansion_flag(*command, options->session.placement);
   add_scheduling_flags(*command, options->scheduling, "fair");
   options->chat_template.add_to(*command);

@@ -18,7 +18,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr size_t kMostModels = 10'000;
-constexpr size_t kMostMessageBytes = 1000;  // of an error, for a person to read
+constexpr size_t kMostMessageBytes = 1000;  // longest error message that is shown
 constexpr uint64_t kMostTokens = uint64_t{1} << 40;
 
 ordered_json parse_answer(std::string_view text) {
@@ -29,7 +29,7 @@ ordered_json parse_answer(std::string_view text) {
   }
 }
 
-// Null where `value` is no object or has no such member.
+// Returns null if `value` is not an object or has no such member.
 const ordered_json* find(const ordered_json* value, const char* name) {
   if (value == nullptr || !value->is_object()) return nullptr;
   const auto found = value->find(name);
@@ -48,7 +48,7 @@ std::optional<size_t> find_count(const ordered_json* value, const char* name) {
   return count <= kMostTokens ? std::optional<size_t>(count) : std::nullopt;
 }
 
-// 0.8, where a cast would be 0.800000011920929.
+// Converts to the shortest double: 0.8, where a cast would give 0.800000011920929.
 double shortest(float value) {
   const std::string text = fmt::format("{}", value);
   double result = value;
@@ -56,8 +56,8 @@ double shortest(float value) {
   return result;
 }
 
-// {"error": {"message": ...}} of most, {"error": ...}, {"message": ...} or {"detail": ...} of
-// others.
+// Understands {"error": {"message": ...}}, which most servers send, and {"error": ...}, {"message":
+// ...} or {"detail": ...} of the others.
 std::string error_message(const ordered_json& body) {
   const ordered_json* const error = find(&body, "error");
   for (std::string text : {find_text(error, "message"), find_text(&body, "error"),
@@ -106,7 +106,7 @@ ordered_json sampling_fields(const SamplingOptions& options, ServerKind server) 
     SPW_CHECK(server != ServerKind::kOther, kInvalidArgument,
               "this server has no field for --repetition-window; leave it out");
     const int window = *options.repetition_window;
-    fields["repeat_last_n"] = window == 0 ? -1 : window;  // all of them
+    fields["repeat_last_n"] = window == 0 ? -1 : window;  // -1 means all tokens there
   }
   add("presence_penalty", options.presence_penalty);
   add("frequency_penalty", options.frequency_penalty);
@@ -166,7 +166,7 @@ ServerRefusal parse_refusal(int status, std::string_view body) {
   } catch (const ApiError&) {
     refusal.message = body;  // a proxy's page, or plain text
   }
-  // vLLM has no code of its own for it.
+  // vLLM has no error code for a full context.
   if (status == 400 && refusal.message.find("maximum context length") != std::string::npos)
     refusal.context_is_full = true;
   refusal.message = printable(refusal.message, kMostMessageBytes);

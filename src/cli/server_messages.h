@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a chat and an OpenAI-compatible server say to each other. Servers are not trusted: what they
-// say is taken apart here, and nothing they may say does more than fail.
+// Builds and parses the messages between a chat and an OpenAI-compatible server. Servers are not
+// trusted: whatever they send can only lead to an error.
 #pragma once
 
 #include <cstdint>
@@ -15,44 +15,44 @@
 
 namespace spillway {
 
-// Who answers, as far as the fields of a request depend on it.
+// The kind of server, as far as the fields of a request depend on it.
 enum class ServerKind : uint8_t {
   kOther,
-  kLlamaServer,  // has names of its own for some fields
+  kLlamaServer,  // has its own names for some fields
   kSpillway,     // has a field for every flag
 };
 
-// Of GET /v1/models.
+// An entry of GET /v1/models.
 struct ServerModel {
   std::string id;
-  std::optional<int64_t> context = {};  // tokens, where the server tells
+  std::optional<int64_t> context = {};  // in tokens, if the server tells
   ServerKind kind = ServerKind::kOther;
 };
-// Throws kIo for what is no such list.
+// Throws kIo if `body` is not such a list.
 std::vector<ServerModel> parse_model_list(std::string_view body);
 
-// The flags that were given, as fields of a request; the seed is left out. Throws kInvalidArgument
-// for one that this server has no field for.
+// Returns the given flags as fields of a request; the seed is left out. Throws kInvalidArgument for
+// a flag that this server has no field for.
 nlohmann::ordered_json sampling_fields(const SamplingOptions& options, ServerKind server);
-// Of these, the flags that OpenAI's own API does not have: "--top-k, --min-p".
+// Returns the given flags that OpenAI's own API lacks, such as "--top-k, --min-p".
 std::string unusual_flags(const SamplingOptions& options);
 
 // One event of a streamed answer.
 struct ServerEvent {
-  std::string text;       // of the answer
-  bool is_piece = false;  // about one token, of the answer or of the thoughts before it
+  std::string text;       // text of the answer
+  bool is_piece = false;  // true for about one token, of the answer or of the reasoning before it
   std::optional<FinishReason> finish;
   std::optional<size_t> prompt_tokens, completion_tokens;
-  std::optional<size_t> cached_tokens;  // of the prompt: not computed again
-  std::string error;                    // why the server gives up; "": it does not
+  std::optional<size_t> cached_tokens;  // prompt tokens whose KV was reused
+  std::string error;                    // why the server gave up; "": it did not
 };
-// Throws kIo for what is none.
+// Throws kIo if `data` is not such an event.
 ServerEvent parse_server_event(std::string_view data);
 
-// An answer that is no success.
+// A response with a status that is not success.
 struct ServerRefusal {
   int status = 0;
-  std::string message = {};  // one line
+  std::string message = {};  // a single line
   bool context_is_full = false;
 };
 // `body` may be anything.

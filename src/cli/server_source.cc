@@ -21,7 +21,7 @@ constexpr size_t kMostErrorBytes = 64 << 10;
 constexpr size_t kMostEventBytes = 4 << 20;
 constexpr size_t kMostAnswerBytes = 64 << 20;
 constexpr size_t kShownModels = 8;
-constexpr size_t kBytesPerToken = 3;  // of text nobody has counted yet, rather too few
+constexpr size_t kBytesPerToken = 3;  // a low estimate for text whose tokens are not counted yet
 
 size_t bytes_of(const Conversation& conversation) {
   size_t bytes = 0;
@@ -29,7 +29,7 @@ size_t bytes_of(const Conversation& conversation) {
   return bytes;
 }
 
-// Another time the same request may do.
+// True if the same request may succeed at another time.
 bool is_busy(int status) { return status == 408 || status == 429 || status >= 500; }
 
 }  // namespace
@@ -41,7 +41,8 @@ ServerSource::ServerSource(Options options, const std::atomic<bool>& cancel,
     log_warning("the API key goes to {} without encryption", options_.url.host);
   if (options_.sampling.seed) seed_ = options_.sampling.choose_seed();
   choose_model();
-  sampling_fields(options_.sampling, model_.kind);  // throws now rather than later
+  // Throws now, rather than later, for flags that the server does not take.
+  sampling_fields(options_.sampling, model_.kind);
 }
 
 HttpUrl ServerSource::api_url(HttpUrl url) {
@@ -61,7 +62,7 @@ std::vector<HttpHeader> ServerSource::headers() const {
 std::vector<ServerModel> ServerSource::list_models() const {
   HttpResponse response = client_.get("/models", headers());
   if (response.status() == 200) return parse_model_list(response.read_up_to(kMostListBytes));
-  // Some have no list; who knows the model's name needs none.
+  // Some servers have no list of models; if the model's name is given, none is needed.
   if (response.status() == 404 && !options_.model.empty()) return {};
   refuse(parse_refusal(response.status(), response.read_up_to(kMostErrorBytes)));
 }
@@ -84,7 +85,8 @@ std::string ServerSource::request_body(const Conversation& conversation) const {
                                  {"messages", messages_to_json(conversation.messages())},
                                  {"stream", true},
                                  {"stream_options", {{"include_usage", true}}}};
-  // Some refuse more than there is room for; then the default is what the context allows.
+  // Some servers refuse more than they have room for; without the field they use what the context
+  // allows.
   if (options_.max_tokens_given || !model_.context || options_.max_tokens <= *model_.context / 4)
     body["max_tokens"] = options_.max_tokens;
   if (seed_) body["seed"] = *seed_;
@@ -92,13 +94,13 @@ std::string ServerSource::request_body(const Conversation& conversation) const {
   return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-// The server's tokens cannot be counted here; the last answer says how many there were, and the
-// rest is a guess. Where it is wrong, the server says so.
+// The server's tokens cannot be counted here: the last answer gave their number, and the rest is
+// estimated. If the estimate is wrong, the server says so.
 void ServerSource::make_room(Conversation& conversation, const AnswerListener& listener) const {
   if (!known_ || !model_.context || known_->bytes == 0) return;
   const size_t question = conversation.messages().back().content.size();
   size_t bytes = bytes_of(conversation);
-  if (bytes - question != known_->bytes) return;  // cleared, or told something else since
+  if (bytes - question != known_->bytes) return;  // the conversation was cleared or changed since
   const double tokens_per_byte =
       static_cast<double>(known_->tokens) / static_cast<double>(known_->bytes);
   const auto context = static_cast<double>(*model_.context);
@@ -140,7 +142,7 @@ ChatAnswer ServerSource::answer(Conversation& conversation, const AnswerListener
   return answer;
 }
 
-// Fills `answer` as it comes, so that what an interrupt leaves of it is there.
+// Fills `answer` as it comes, so that an interrupted answer has all that came before.
 void ServerSource::read_answer(HttpResponse& response, const AnswerListener& listener,
                                ChatAnswer& answer) {
   SPW_CHECK(response.header("content-type").starts_with("text/event-stream"), kIo,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers of an OpenAI-compatible server.
+// Answers chats through an OpenAI-compatible server.
 #pragma once
 
 #include <atomic>
@@ -20,26 +20,26 @@ class ServerSource : public AnswerSource {
  public:
   struct Options {
     HttpUrl url;
-    std::string key = {};  // "": none
-    std::string model;     // "": the server's first
+    std::string key = {};  // "": no key
+    std::string model;     // "": the server's first model
     int max_tokens = 1024;
-    bool max_tokens_given = false;  // not only the default
-    SamplingOptions sampling;       // only what was given is sent
+    bool max_tokens_given = false;  // false: it is the default
+    SamplingOptions sampling;       // only flags that were given are sent
   };
 
-  // Asks the server which models it has. `cancel` must outlive it. Throws kIo where no server
-  // answers, kInvalidArgument where it refuses, or has no model.
+  // Asks the server for its models. `cancel` must outlive it. Throws kIo if no server answers,
+  // kInvalidArgument if the server refuses or has no model.
   ServerSource(Options options, const std::atomic<bool>& cancel, HttpClientLimits limits = {});
 
   std::string name() const override;
-  bool takes_system() const override { return true; }  // the server knows
+  bool takes_system() const override { return true; }  // the server decides
   std::string_view way_to_more_context() const override { return ""; }
   ChatAnswer answer(Conversation& conversation, const AnswerListener& listener) override;
 
  private:
-  // What the last answer said about the length of the conversation.
+  // The length of the conversation after the last answer.
   struct KnownLength {
-    size_t bytes = 0;  // of all messages, the answer included
+    size_t bytes = 0;  // bytes of all messages, the answer included
     size_t tokens = 0;
   };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of a session on the command line. Each of these adds some of them to a command, which
-// must not outlive the values.
+// Flags of a session. Each function adds some of them to a command, which must not outlive the
+// values.
 #pragma once
 
 #include "engine/session_options.h"
@@ -9,21 +9,22 @@ namespace spillway {
 
 class Command;
 
-// MODEL and the options that all commands with a session share.
+// Adds MODEL and the options that all commands with a session share.
 void add_session_flags(Command& command, SessionOptions& options, bool several_plans = false);
-// Of these, for commands that need no more: where to compute, and how weights get there.
+// Add only a part of these, for commands that need no more: the device, and how weights are loaded.
 void add_device_flags(Command& command, SessionOptions& options);
 void add_loading_flags(Command& command, SessionOptions& options);
-// What to compute with.
+// Add the options of computing: types, sparse attention, tokens per step.
 void add_compress_weights_flag(Command& command, ComputeOptions& options);
 void add_compute_flags(Command& command, ComputeOptions& options);
-// Where KV goes on living, for commands that use it again.
+// Adds where KV is stored, for commands that reuse it.
 void add_kv_store_flags(Command& command, KvStoreOptions& options);
-// For commands that answer many requests at once.
+// Adds --kv-expansion for commands that answer many concurrent requests.
 void add_kv_expansion_flag(Command& command, PlacementOptions& options);
-// For commands that measure or estimate a run, in which the number of swapped layers is fixed.
+// Adds --kv-expansion for commands that measure or estimate a run, in which the number of swapped
+// layers is fixed.
 void add_swapped_layers_flag(Command& command, PlacementOptions& options);
-// What goes where, without memories: for a command that has its own.
+// Adds the options of placement without those of memory sizes, for a command that has its own.
 void add_plan_flags(Command& command, PlacementOptions& options, bool several_plans);
 
 }  // namespace spillway

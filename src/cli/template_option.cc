@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kMaxTemplateBytes = uint64_t{1} << 20;
 
-// Such a vocabulary takes the template, but its model was hardly trained with it.
+// Warns about a template whose tokens the vocabulary lacks: the model was hardly trained with it.
 void warn_about_missing_tokens(const ChatStyle& style, const Tokenizer& tokenizer) {
   const auto& tokens = tokenizer.vocabulary().tokens;
   for (const std::string_view text : style.tokens) {
@@ -57,7 +57,7 @@ void TemplateOption::read(const std::string& value) {
             printable(value), chat_style_names());
   jinja_ = read_text_file(value, kMaxTemplateBytes);
   identity_ = "file " + digest128(jinja_);
-  ChatTemplate(jinja_, Vocabulary());  // a slip of the pen should show before anything is loaded
+  ChatTemplate(jinja_, Vocabulary());  // a template error should show before anything is loaded
 }
 
 std::optional<ChatTemplate> TemplateOption::try_template(const Tokenizer& tokenizer) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// --template: how a conversation becomes text, where the model does not say it, or says it badly.
+// The option --template: a chat template for models without one, or with a bad one.
 #pragma once
 
 #include <optional>
@@ -15,27 +15,28 @@ class Command;
 
 class TemplateOption {
  public:
-  // The option is read while the command line is, so this object must stay where it is until then.
+  // Adds the option. It is read while the command line is parsed, so this object must not move
+  // until then.
   void add_to(Command& command);
 
-  // `value` is the name of a style or a file with a template. Throws kInvalidArgument where it is
-  // neither, or where the file has no template.
+  // `value` is the name of a style or a template file. Throws kInvalidArgument if it is neither, or
+  // if the file's template is not valid.
   void read(const std::string& value);
 
-  // What --template says, for this tokenizer; without it the model's own template, or nullopt where
-  // it has none. Warns when the vocabulary lacks the given style's tokens. Throws kInvalidArgument
-  // for a model's template that is none.
+  // Returns the chosen template for this tokenizer; without the option, the model's own one, or
+  // nullopt if it has none. Warns if the vocabulary lacks the chosen style's tokens. Throws
+  // kInvalidArgument if the model's template is not valid.
   [[nodiscard]] std::optional<ChatTemplate> try_template(const Tokenizer& tokenizer) const;
-  // The same, for those who cannot do without: throws where there is none, saying what to do.
-  // `model` is what the user calls it.
+  // Returns the same, but throws if there is no template, with advice. `model` is the user's name
+  // for the model.
   ChatTemplate require_template(const Tokenizer& tokenizer, const std::string& model) const;
 
-  // What prompts depend on, for the identity of a job: the style's name, or a checksum of the
-  // file's text. Empty where the option is not given.
+  // Identifies the template for the identity of a job: the style's name, or a checksum of the
+  // file's text. Empty if the option is not given.
   const std::string& identity() const { return identity_; }
 
  private:
-  const ChatStyle* style_ = nullptr;  // where it is one of them
+  const ChatStyle* style_ = nullptr;  // set if the option names a style
   std::string jinja_;
   std::string identity_;
 };

@@ -38,7 +38,7 @@ std::string error_line_start() {
 
 namespace {
 
-// Whether the reader of standard output still takes something within a moment.
+// Returns whether standard output takes more data within 0.2 s.
 bool stdout_is_taken() {
   struct pollfd output = {STDOUT_FILENO, POLLOUT, 0};
   return poll(&output, 1, 200) > 0;
@@ -55,14 +55,15 @@ void print_now(std::string_view text) {
     }
     if (errno == EPIPE) throw OutputEnded{141};
     SPW_CHECK(errno == EINTR, kIo, "cannot write to standard output: {}", std::strerror(errno));
-    // A signal. The work looks at it soon, unless nobody reads and this would wait for ever.
+    // A signal interrupted the write. The work polls the flag soon, unless output is blocked for
+    // ever because nothing reads it.
     if (interrupted() && !stdout_is_taken()) throw OutputEnded{interrupt_exit_code()};
   }
 }
 
 namespace {
 
-// Asked for each time: people resize windows.
+// Asked for each update, since windows are resized.
 int stderr_columns() {
   struct winsize size = {};
   const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
@@ -82,12 +83,12 @@ void ProgressBar::update(uint64_t done, uint64_t total, std::string_view detail)
   using namespace std::chrono_literals;
   if (total == 0 || !stderr_is_terminal()) return;
   const auto now = std::chrono::steady_clock::now();
-  // Work that is over in a moment needs no bar.
+  // Short work gets no bar.
   if (now - start_ < 200ms || now - last_ < 100ms) return;
   last_ = now;
   shown_ = true;
   const double share = std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
-  // In one piece, so that nothing comes between.
+  // Written with one call, so that no other output comes in between.
   const std::string line =
       fmt::format("\r{}\x1b[K", progress_line(title_, share, detail, stderr_columns()));
   std::fwrite(line.data(), 1, line.size(), stderr);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a person at a terminal sees: progress bars on stderr, text on stdout as it comes.
+// Output to a terminal: progress bars on stderr, text on stdout as it comes.
 #pragma once
 
 #include <chrono>
@@ -14,19 +14,20 @@ namespace spillway {
 bool stdin_is_terminal();
 bool stdout_is_terminal();
 bool stderr_is_terminal();
-// Of the terminal that standard output is, now; 0 where it is none, or one that cannot move the
-// cursor.
+// Returns the present width of standard output; 0 if it is not a terminal, or one that cannot move
+// the cursor.
 int stdout_columns();
 
-// How an error begins that comes out of the blue: on a terminal a bar may stand in the line.
+// Returns the start of an error line that may come at any time: on a terminal it first clears the
+// line, in which a progress bar may stand.
 std::string error_line_start();
 
-// To standard output, at once. Throws OutputEnded when the reader has gone away or, after an
-// interrupt, does not read; kIo for anything else.
+// Writes to standard output without buffering. Throws OutputEnded if the reader has gone away or,
+// after an interrupt, does not read; kIo for other errors.
 void print_now(std::string_view text);
 
-// One line on stderr, as wide as the terminal allows, redrawn at most ten times a second; nothing
-// at all when stderr is no terminal. Not thread-safe.
+// Shows one line on stderr, as wide as the terminal allows, redrawn at most ten times a second;
+// shows nothing if stderr is not a terminal. Not thread-safe.
 class ProgressBar final : public Progress {
  public:
   explicit ProgressBar(std::string_view title);
@@ -34,7 +35,7 @@ class ProgressBar final : public Progress {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // `detail` stands behind the bar.
+  // `detail` is printed behind the bar.
   void update(uint64_t done, uint64_t total, std::string_view detail) override;
 
  private:

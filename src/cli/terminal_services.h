@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What sessions need of a program at a terminal: this machine's devices, bars and lines on stderr,
-// Ctrl-C.
+// Gives sessions the services of a program at a terminal: this machine's devices, progress bars and
+// notices on stderr, and Ctrl-C.
 #pragma once
 
 #include "engine/session_services.h"

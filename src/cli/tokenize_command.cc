@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// spillway tokenize: the ids of a text; works with a vocabulary alone.
+// spillway tokenize: prints the token ids of a text; a vocabulary alone is enough.
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 

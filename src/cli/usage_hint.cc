@@ -23,10 +23,10 @@ std::vector<std::string> listed_commands(const Command& parent) {
 
 struct NamedCommand {
   const Command* command;
-  std::string next;  // the word that follows it, "" where there is none
+  std::string next;  // the first word that follows it and is not a command; "" if there is none
 };
 
-// The command that the words name, as deep as they do; `line` itself where they name none.
+// Returns the innermost command that the words name; `line` itself if they name none.
 NamedCommand named_command(const CommandLine& line, const std::vector<std::string>& arguments) {
   NamedCommand named{&line, ""};
   for (const std::string& word : arguments) {
@@ -64,11 +64,11 @@ std::vector<std::string> known_flags(const CommandLine& line, const Command& com
   return flags;
 }
 
-// "--temp" of "--temp=1".
+// Returns "--temp" for "--temp=1".
 std::string flag_of(const std::string& word) { return word.substr(0, word.find('=')); }
 
-// The first word that looks like an option and is none. The value behind it may have been taken for
-// something else, which is then the parser's complaint.
+// Finds the first word that looks like an option and is not one. The parser may have taken the
+// value behind it for something else, and complained about that.
 std::optional<std::string> find_unknown_option(const CommandLine& line, const Command& command,
                                                const std::vector<std::string>& arguments) {
   const std::vector<std::string> flags = known_flags(line, command);
@@ -88,13 +88,13 @@ std::string unknown_option_hint(const CommandLine& line, const Command& command,
                      meant.empty() ? ";" : meant, command.full_name());
 }
 
-// `text` as one word of a shell.
+// Quotes `text` as one word for a shell.
 std::string quoted(const std::string& text) {
   const char mark = text.find('\'') == std::string::npos ? '\'' : '"';
   return fmt::format("{}{}{}", mark, printable(text), mark);
 }
 
-// For a prompt without quotes, whose first word was taken for all of it.
+// Hint for a prompt without quotes, of which only the first word was taken as the prompt.
 std::optional<std::string> try_unquoted_prompt_hint(const Command& command,
                                                     const std::vector<std::string>& unexpected) {
   if (!command.has_option(kPrompt)) return std::nullopt;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a person who typed a wrong command line should know: what is wrong, what was probably meant,
-// where to read on.
+// Explains a wrong command line to the user: what is wrong, what was probably meant, and where to
+// read on.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace spillway {
 
-// One line for `error`, which line.run(arguments) threw.
+// Returns one line about `error`, which line.run(arguments) threw.
 std::string usage_hint(const CommandLine& line, const std::vector<std::string>& arguments,
                        const UsageError& error);
 

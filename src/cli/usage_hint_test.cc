@@ -69,7 +69,7 @@ TEST_F(UsageHintTest, AMisspelledOptionGetsTheNearestOne) {
             "unknown option --verbos; did you mean --verbose? see spillway run --help");
   EXPECT_EQ(hint({"run", "smollm2", "--nonsense"}),
             "unknown option --nonsense; see spillway run --help");
-  // Its value is then taken for a second prompt.
+  // The parser takes its value for a second prompt.
   EXPECT_EQ(hint({"run", "smollm2", "--temprature", "1", "-p", "x"}),
             "unknown option --temprature; did you mean --temperature? see spillway run --help");
   EXPECT_EQ(hint({"run", "smollm2", "y", "-p", "x", "--", "--temprature"}).find("unknown option"),

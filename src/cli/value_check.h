@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of option values, with messages for people.
+// Checks of option values, with readable messages.
 #pragma once
 
 #include <functional>
@@ -13,11 +13,11 @@ class Validator;
 
 namespace spillway {
 
-// A check of one value as it was typed; --help shows `shown` in place of the type where it is not
-// empty. Copies share what they check.
+// A check of one value as it was typed; --help shows `shown`, if not empty, in place of the type.
+// Copies share the validator.
 class ValueCheck {
  public:
-  // `problem` returns what is wrong with a value, "" for a good one.
+  // `problem` returns what is wrong with a value, or "" for a good one.
   explicit ValueCheck(std::function<std::string(const std::string&)> problem,
                       const std::string& shown = "");
   explicit ValueCheck(std::shared_ptr<const CLI::Validator> validator)
@@ -29,7 +29,7 @@ class ValueCheck {
   std::shared_ptr<const CLI::Validator> validator_;
 };
 
-// Numbers from `low` to `high`, both included.
+// These accept numbers from `low` to `high`, both included.
 ValueCheck in_range(int low, int high);
 ValueCheck in_range(double low, double high);
 ValueCheck positive_number();

@@ -41,7 +41,7 @@ void WordWrap::add_character(std::string_view character, int columns, std::strin
     word_.clear();
     word_columns_ = 0;
     at_edge_ = at_edge_ || column_ + width > columns;
-    if (at_edge_) return;  // nothing to see at the end of a line
+    if (at_edge_) return;  // blanks at the end of a line are invisible
     out += character;
     column_ += width;
     return;
@@ -63,7 +63,7 @@ void WordWrap::add_character(std::string_view character, int columns, std::strin
   }
   out += character;
   column_ += width;
-  if (width > 1) {  // a line may end behind it
+  if (width > 1) {  // a line may break after a wide character
     word_.clear();
     word_columns_ = 0;
   } else {

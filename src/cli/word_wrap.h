@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text that comes in pieces, broken between words at a terminal's edge.
+// Wraps streamed text between words at a terminal's edge.
 #pragma once
 
 #include <string>
@@ -7,23 +7,23 @@
 
 namespace spillway {
 
-// Every piece is shown at once. If a word then turns out to be too long for its line, it is erased
-// there and written again on the next one. The last column stays free, since terminals differ in
+// Every text is shown as it comes. If a word turns out to be too long for its line, it is erased
+// there and written again on the next line. The last column stays free, since terminals differ in
 // what they do once it is taken. Words longer than a line, and wide characters (Chinese, Japanese),
 // are broken anywhere. Not thread-safe.
 class WordWrap {
  public:
-  // What to write for the next piece (whole UTF-8 characters) on a terminal of `columns`, which may
-  // have changed since the last piece; `text` itself where that is 0 or less than 20.
+  // Returns what to write for the next text (whole UTF-8 characters) on a terminal of `columns`
+  // columns, which may change between calls; `text` itself if that is less than 20, such as 0.
   std::string add(std::string_view text, int columns);
 
  private:
   void add_character(std::string_view character, int columns, std::string& out);
   void begin_line(std::string& out);
 
-  int column_ = 0;        // where the next character goes
-  bool at_edge_ = false;  // white space did not fit; the next character that is none begins a line
-  std::string word_;      // what the current word has so far, in this line
+  int column_ = 0;        // column of the next character
+  bool at_edge_ = false;  // blanks did not fit; the next other character begins a line
+  std::string word_;      // the part of the current word that is on this line
   int word_columns_ = 0;
 };
 

@@ -12,8 +12,8 @@
 namespace spillway {
 namespace {
 
-// What a terminal shows that understands newlines, "N columns back" and "erase to the end of the
-// line".
+// Returns the lines that a terminal shows which understands newlines, "N columns back" and "erase
+// to the end of the line".
 std::vector<std::string> shown(std::string_view output) {
   std::vector<std::vector<std::string>> lines(1);
   size_t column = 0;
@@ -46,7 +46,7 @@ std::vector<std::string> shown(std::string_view output) {
   return texts;
 }
 
-// In pieces of `bytes`, all of ASCII.
+// Wraps ASCII text that comes `bytes` at a time.
 std::string wrapped(std::string_view text, int columns, size_t bytes) {
   WordWrap wrap;
   std::string out;
@@ -78,7 +78,7 @@ TEST(WordWrapTest, AWordLongerThanALineIsBrokenAtTheEdge) {
 
 TEST(WordWrapTest, LinesOfTheTextStayLines) {
   EXPECT_EQ(wrapped("one\n  two\n\nthree\n", 20, 4), "one\n  two\n\nthree\n");
-  // Blanks that would stand behind the edge are not seen, and make no empty line.
+  // Blanks beyond the edge are invisible, and make no empty line.
   EXPECT_EQ(wrapped("1234567890123456789   \nnext", 20, 5), "1234567890123456789\nnext");
 }
 

@@ -9,8 +9,8 @@
 namespace spillway {
 namespace {
 
-// How much the embedding, which has length 1, says beside words; found by cross-validation on
-// Alpaca's answers (docs/scheduling.md).
+// The embedding, a vector of length 1, is scaled by this when it joins the features of the words.
+// Found by cross-validation on Alpaca's answers (docs/notes/scheduling.md).
 constexpr float kOfEmbedding = 3;
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second predictor: what a transformer encoder makes of a prompt beside its words.
+// The second length predictor: it adds a transformer encoder's embedding of the prompt to the
+// words.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,13 @@
 
 namespace spillway {
 
-// Sees what NgramPredictor sees and, of prompts with text, the embedding; a table of weights for
-// both learns from answers as that one's does. The encoder stays as it is.
+// Its features are those of NgramPredictor and, for prompts with text, the embedding. One table of
+// weights for both learns from answers as NgramPredictor's does; the encoder is not trained.
 class EncoderPredictor final : public OnlinePredictor {
  public:
   EncoderPredictor(const LengthBuckets& buckets, std::shared_ptr<const PromptEncoder> encoder);
-  // With what was learned before. Throws kInvalidArgument where that was from another encoder's
-  // embeddings.
+  // Starts from what was learned before. Throws kInvalidArgument if that was learned from another
+  // encoder's embeddings.
   EncoderPredictor(StoredPredictor stored, std::shared_ptr<const PromptEncoder> encoder);
 
   std::vector<PromptFeature> look_at(const LengthQuery& query) const override;
@@ -52,8 +53,8 @@ class EncoderPredictor final : public OnlinePredictor {
 using EncoderOpener =
     std::function<std::shared_ptr<const PromptEncoder>(const std::filesystem::path& folder)>;
 
-// The predictor that a file holds, with its encoder where it has one. Throws what opening that
-// throws, and kInvalidArgument where it is not the one that was learned from.
+// Returns the predictor that a file holds, with its encoder if it has one. Throws what `open`
+// throws, and kInvalidArgument if the encoder is not the one that the predictor learned from.
 std::unique_ptr<OnlinePredictor> predictor_of(StoredPredictor stored, const EncoderOpener& open);
 
 }  // namespace spillway

@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Knows what no word says: whether there is an even number of letters.
+// Its embedding carries what no word says: whether the text has an even number of bytes.
 class FakeEncoder final : public PromptEncoder {
  public:
   explicit FakeEncoder(std::string digest = "fake") : digest_(std::move(digest)) {}
@@ -81,7 +81,7 @@ TEST(EncoderPredictorTest, WhatEmbeddingsSaidIsForgottenWithTheRest) {
   auto trained = std::make_unique<EncoderPredictor>(LengthBuckets::linear(512), encoder);
   train(*trained, even_and_odd(60));
   OnlineTrainer trainer(std::move(trained));
-  for (int i = 0; i < 500; ++i) {  // the other way round
+  for (int i = 0; i < 500; ++i) {  // answers are now the other way round
     const std::string prompt = "number " + std::to_string(5000 + i % 40) + (i % 3 == 0 ? "" : "0");
     trainer.finished(trainer.predict({.text = prompt}), prompt.size() % 2 == 0 ? 400 : 20);
   }

@@ -21,7 +21,7 @@ std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Reads one tensor after the other into the device's memory.
+// Reads tensors one by one into the device's memory.
 class Loader {
  public:
   Loader(Device& device, const ModelFiles& files, const EncoderSpec& spec,
@@ -33,7 +33,7 @@ class Loader {
     if (files.find(first) == nullptr && files.find(prefix + first) != nullptr) prefix_ = prefix;
   }
 
-  // A matrix of linear(): packed as the device likes it.
+  // Loads a matrix for Ops::linear(), packed in the layout that the device prefers.
   WeightView matrix(const std::string& name, int64_t rows, int64_t cols) {
     const DType type = stored_type(cols);
     return load(name, {rows, cols}, type, device_.preferred_layout(type, rows, cols));
@@ -47,7 +47,7 @@ class Loader {
   EncoderLinear linear(const std::string& name, int64_t rows, int64_t cols) {
     return {matrix(name + ".weight", rows, cols), vector(name + ".bias", rows)};
   }
-  // Old files have names from before there was a LayerNorm class.
+  // Old BERT files call a LayerNorm's weight and bias gamma and beta.
   EncoderLinear norm(const std::string& name, int64_t size) {
     const bool is_old = files_.find(prefix_ + name + ".gamma") != nullptr;
     return {vector(name + (is_old ? ".gamma" : ".weight"), size),

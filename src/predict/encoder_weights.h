@@ -21,19 +21,19 @@ struct EncoderLinear {
 
 struct EncoderLayer {
   EncoderLinear query, key, value, attention_out, up, down;
-  EncoderLinear attention_norm, out_norm;  // [1, width] both
+  EncoderLinear attention_norm, out_norm;  // both [1, width]
 };
 
 enum class EncoderPrecision : uint8_t {
-  kFast,   // matrices and tables in 8 bits (Q8_0), where rows are whole blocks of it
+  kFast,   // matrices and tables in 8 bits (Q8_0) where rows are whole blocks of it
   kExact,  // as stored
 };
 
-// Owns its memory; the device must outlive it. Immutable and thread-safe.
+// Holds the weights and owns their memory; the device must outlive it. Immutable and thread-safe.
 class EncoderWeights {
  public:
   // Throws kInvalidArgument for tensors that are missing, of the wrong shape or with values that
-  // are no numbers; messages name folder and tensor.
+  // are not finite numbers; messages name folder and tensor.
   EncoderWeights(Device& device, const ModelFiles& files, const EncoderSpec& spec,
                  EncoderPrecision precision);
 
@@ -42,7 +42,7 @@ class EncoderWeights {
   WeightView types;      // [token types, width], or empty
   EncoderLinear norm;
   std::vector<EncoderLayer> layers;
-  std::string digest;  // of all bytes that were read
+  std::string digest;  // digest of all bytes that were read
 
  private:
   std::vector<Buffer> memory_;

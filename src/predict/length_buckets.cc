@@ -57,7 +57,7 @@ LengthBuckets LengthBuckets::from_edges(std::span<const double, kLengthBuckets> 
 }
 
 size_t LengthBuckets::bucket_of(int64_t tokens) const {
-  const auto last = edges_.end() - 1;  // it has no end
+  const auto last = edges_.end() - 1;  // the last bucket is open-ended
   return static_cast<size_t>(std::upper_bound(edges_.begin(), last, static_cast<double>(tokens)) -
                              edges_.begin());
 }

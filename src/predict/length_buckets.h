@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lengths of answers in ten buckets, and how likely each of them is.
+// Ten buckets of answer lengths, and a probability distribution over them.
 #pragma once
 
 #include <array>
@@ -11,47 +11,48 @@ namespace spillway {
 
 inline constexpr size_t kLengthBuckets = 10;
 
-// Where buckets begin and end. A length on an edge belongs to the bucket above it, one beyond all
-// of them to the last.
+// Holds the edges of the buckets. A length on an edge belongs to the bucket above it, a length
+// beyond the last edge to the last bucket.
 class LengthBuckets {
  public:
-  // Equal widths up to `most` tokens (S3, section 3).
+  // All buckets have equal widths, up to `most` tokens (S3, section 3).
   static LengthBuckets linear(double most);
-  // Each larger than the one before by the same factor, from `first` to `most` tokens.
+  // Each edge is larger than the one before by the same factor, from `first` to `most` tokens.
   static LengthBuckets geometric(double first, double most);
-  // For answers of which nothing is known yet: from a short sentence to all that there can be.
+  // For a model whose answers are unknown as yet: geometric, from 16 tokens to `most_tokens`.
   static LengthBuckets of_unknown(int64_t most_tokens);
-  // Each with a tenth of these lengths, which are not empty.
+  // Each bucket gets a tenth of these lengths, which must not be empty.
   static LengthBuckets equal_frequency(std::span<const int64_t> lengths);
-  // As edges() gave them. Throws kInvalidArgument where they do not ascend.
+  // Restores buckets from their edges(). Throws kInvalidArgument if the edges do not ascend.
   static LengthBuckets from_edges(std::span<const double, kLengthBuckets> edges);
 
   size_t bucket_of(int64_t tokens) const;
   double begin_of(size_t bucket) const { return bucket == 0 ? 0 : edges_[bucket - 1]; }
   double end_of(size_t bucket) const { return edges_[bucket]; }
-  // Where each ends.
+  // Returns the end of each bucket.
   const std::array<double, kLengthBuckets>& edges() const { return edges_; }
 
  private:
   std::array<double, kLengthBuckets> edges_ = {};
 };
 
-// How likely an answer's lengths are. Inside a bucket all are the same to it.
+// How likely each length of an answer is. Within a bucket all lengths are equally likely.
 class LengthDistribution {
  public:
-  // Shares of 1. Nothing is longer than `most_tokens`; 0: nothing is known of that.
+  // `shares` add up to 1. No answer is longer than `most_tokens`; 0: there is no known limit.
   LengthDistribution(const LengthBuckets& buckets, const std::array<double, kLengthBuckets>& shares,
                      int64_t most_tokens = 0)
       : buckets_(buckets), shares_(shares), most_tokens_(most_tokens) {}
 
-  size_t likeliest() const;  // of its buckets
+  size_t likeliest() const;  // index of the most probable bucket
   double share(size_t bucket) const { return shares_[bucket]; }
   double mean() const;
-  // At least 1: with this probability the answer is not longer. What is to be reserved for it.
+  // Returns the length, at least 1, that the answer does not exceed with this probability: how much
+  // KV cache to reserve for it.
   int64_t quantile(double probability) const;
-  // Nothing is longer than that; 0: as it is.
+  // Returns the distribution with lengths capped at `most_tokens`; 0: not capped.
   LengthDistribution up_to(int64_t most_tokens) const { return {buckets_, shares_, most_tokens}; }
-  // The same in other buckets.
+  // Returns the same distribution over other buckets.
   LengthDistribution in(const LengthBuckets& others) const;
 
  private:

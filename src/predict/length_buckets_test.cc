@@ -76,7 +76,7 @@ TEST(LengthDistributionTest, KeepsItsSharesInOtherBuckets) {
   EXPECT_NEAR(narrow.share(1), 0.2, 1e-9);
   EXPECT_NEAR(narrow.share(6), 0.3, 1e-9);
   EXPECT_NEAR(narrow.share(7), 0.3, 1e-9);
-  // What is beyond the last edge is in the last bucket.
+  // Lengths beyond the last edge count in the last bucket.
   EXPECT_NEAR(wide.in(LengthBuckets::linear(100)).share(9), 0.64, 1e-9);
 }
 

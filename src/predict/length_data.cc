@@ -85,7 +85,7 @@ class DataReader {
     return output ? std::optional(measure(*output)) : std::nullopt;
   }
 
-  // Each answer with the message before it: what came before that is not what is asked.
+  // Pairs each answer with the message right before it: earlier messages are not what it answers.
   void read_conversation(JsonValue object, const std::string& where) {
     const JsonValue messages = *object.try_member("conversations");
     SPW_CHECK(messages.is_array(), kInvalidArgument, "{}: \"conversations\" is not a list", where);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts with the lengths of their answers, from files as people have them.
+// Reads prompts with the lengths of their answers from files in common formats.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,23 @@ namespace spillway {
 
 struct LengthExample {
   std::string prompt;
-  std::string
-      group;  // what tells it from others: examples of one are never on both sides of a split
-  int64_t tokens = 0;  // of the answer
+  std::string group;   // examples of a group are all on the same side of a train/test split
+  int64_t tokens = 0;  // length of the answer
 };
 
 struct LengthData {
   std::vector<LengthExample> examples;
-  int64_t without_answer = 0;  // left out
+  int64_t without_answer = 0;  // examples that were left out because they have no answer
 };
 
-// A JSON array of Alpaca's objects (instruction, input, output) or ShareGPT's (conversations: each
-// answer with what was said before it), or JSON lines with prompt and output, or tokens (how many,
-// or the answer's ids). Answers are measured with `tokenizer`, without special tokens. Throws
-// kInvalidArgument naming file, element and field, also where there is no answer at all.
+// Reads a JSON array of Alpaca's objects (instruction, input, output) or ShareGPT's (conversations:
+// each answer with the message before it), or JSON lines with prompt and either output or tokens
+// (the answer's number of tokens or its ids). Answers in text are measured with `tokenizer`,
+// without special tokens. Throws kInvalidArgument naming file, element and field, also if there is
+// no answer at all.
 LengthData read_length_data(const std::filesystem::path& path, const Tokenizer& tokenizer);
 
-// The same of a text; `label` is in complaints.
+// Reads the same from a text; error messages begin with `label`.
 LengthData parse_length_data(std::string_view text, const std::string& label,
                              const Tokenizer& tokenizer);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long an answer will be, before it is there (S3, section 3).
+// The interface of predictors of an answer's length (S3, section 3).
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace spillway {
 
-// What is known of a request. Refers to the caller's text and tokens.
+// The part of a request that predictors see. Refers to the caller's text and tokens.
 struct LengthQuery {
-  std::string_view text = {};            // what is asked; empty: only tokens are known
-  std::span<const TokenId> tokens = {};  // looked at where there is no text
-  int64_t most_tokens = 0;               // of the answer, as the request allows; 0: any
+  std::string_view text = {};            // the prompt; empty: only tokens are known
+  std::span<const TokenId> tokens = {};  // the prompt's tokens, used where there is no text
+  int64_t most_tokens = 0;               // the request's limit on answer tokens; 0: none
 };
 
-// Not thread-safe; OnlineTrainer shares one among threads.
+// Not thread-safe; OnlineTrainer shares a predictor among threads.
 class LengthPredictor {
  public:
   virtual ~LengthPredictor() = default;
   virtual LengthDistribution predict(const LengthQuery& query) const = 0;
-  // An answer had so many tokens, and was not cut off.
+  // Learns from an answer of `tokens` tokens that ended by itself, before any limit.
   virtual void learn(const LengthQuery& query, int64_t tokens) = 0;
 };
 

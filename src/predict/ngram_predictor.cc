@@ -9,7 +9,7 @@
 namespace spillway {
 namespace {
 
-// Found by cross-validation on Alpaca's answers; see docs/scheduling.md.
+// Found by cross-validation on Alpaca's answers; see docs/notes/scheduling.md.
 constexpr float kRate = 0.1F, kDecay = 3e-3F, kFirstGradient = 0.1F;
 
 float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
@@ -42,9 +42,9 @@ LengthDistribution NgramPredictor::predict_from(std::span<const PromptFeature> f
   const std::span<float> chosen(out.data(), kLengthBuckets);
   softmax(chosen);
   std::array<double, kLengthBuckets> shares{};
-  double beyond = 1;  // the edge before
+  double beyond = 1;  // probability that the answer goes beyond the edge before
   for (size_t i = 0; i < kLengthBuckets; ++i) {
-    // What goes beyond an edge goes beyond those before it.
+    // An answer that goes beyond an edge goes beyond all edges before it, so `beyond` never grows.
     const double next =
         i < kEdges ? std::min<double>(beyond, sigmoid(out[kLengthBuckets + i])) : 0.0;
     shares[i] = (static_cast<double>(chosen[i]) + (beyond - next)) / 2;
@@ -73,8 +73,8 @@ void NgramPredictor::learn_from(std::span<const PromptFeature> features, int64_t
   ++examples_;
 }
 
-// Halved weights are those of one that is less sure, as it should be. AdaGrad's sums grow with each
-// answer, and with them all that it learned long ago would stay.
+// Halved weights make the predictor less sure, as it should be. AdaGrad's sums of squares only grow
+// and slow down learning, so they start anew; otherwise old knowledge would stay.
 void NgramPredictor::forget_half() {
   for (float& weight : weights_) weight /= 2;
   std::ranges::fill(gradients_, kFirstGradient);

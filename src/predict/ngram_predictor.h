@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The built-in predictor: a linear classifier over words and pieces of words, trained as answers
-// come.
+// The built-in length predictor: a linear classifier over words and character n-grams, trained
+// online as answers end.
 #pragma once
 
 #include <array>
@@ -15,10 +15,10 @@
 
 namespace spillway {
 
-// Two linear models in one table, whose probabilities are averaged: one chooses among the buckets
-// (softmax), the other says of each edge whether the answer goes beyond it, and so knows that
-// buckets are in order. Both learn by AdaGrad. Owns some 5 MB. Not thread-safe. It may have slots
-// for more than it sees by itself, behind kFeatureSlots (EncoderPredictor).
+// Averages the probabilities of two linear models in one table: a softmax over the buckets, and one
+// logistic model per edge for whether the answer goes beyond it, which knows that buckets are
+// ordered. Both learn by AdaGrad. Owns some 5 MB. Not thread-safe. `more_slots` behind
+// kFeatureSlots are for features of other sources (EncoderPredictor).
 class NgramPredictor : public OnlinePredictor {
  public:
   explicit NgramPredictor(const LengthBuckets& buckets, size_t more_slots = 0);
@@ -36,27 +36,28 @@ class NgramPredictor : public OnlinePredictor {
   std::unique_ptr<OnlinePredictor> copy() const override {
     return std::make_unique<NgramPredictor>(*this);
   }
-  // As predictor_file.h says, and defined there.
+  // Writes the format of predictor_file.h, in whose source it is defined.
   [[nodiscard]] bool try_write(const std::filesystem::path& path,
                                const std::string& model) const override;
 
-  // What a file has of it: all that predicting and learning need.
+  // The complete state, which a file stores: all that predicting and learning need.
   std::span<const float> weights() const { return weights_; }
   std::span<const float> gradients() const { return gradients_; }
-  // As many as those of a new one. Throws kInvalidArgument for numbers that are none.
+  // Restores such a state, which must have a new predictor's sizes. Throws kInvalidArgument for
+  // other sizes, weights that are not finite, and sums of squares that are not positive.
   void restore(std::span<const float> weights, std::span<const float> gradients, uint64_t examples);
 
  private:
   static constexpr size_t kEdges = kLengthBuckets - 1;
   static constexpr size_t kOutputs = kLengthBuckets + kEdges;
-  static constexpr size_t kRow = 20;  // floats of a slot; the last is not used
+  static constexpr size_t kRow = 20;  // floats of a slot; the last is unused
   using Outputs = std::array<float, kRow>;
 
   Outputs outputs(std::span<const PromptFeature> features) const;
 
   LengthBuckets buckets_;
   std::vector<float> weights_;    // [slots, kRow]
-  std::vector<float> gradients_;  // sums of their squares, as weights_
+  std::vector<float> gradients_;  // sums of squared gradients, laid out as weights_
   uint64_t examples_ = 0;
 };
 

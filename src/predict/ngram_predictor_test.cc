@@ -56,7 +56,7 @@ TEST(NgramPredictorTest, NothingIsLongerThanTheRequestAllows) {
   EXPECT_EQ(predictor.predict({.text = "Go on", .most_tokens = 10}).quantile(0.9), 10);
 }
 
-// Any bytes, and any number of them.
+// Prompts may have any bytes and any length.
 TEST(NgramPredictorTest, AnyTextHasBoundedFeatures) {
   std::mt19937 random(5);
   for (const size_t size : {0, 1, 2, 100, 5000, 3'000'000}) {

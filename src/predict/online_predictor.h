@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A predictor in two parts, so that it can be asked by many and learn beside them: what it sees of
-// a prompt, and what it says of that.
+// The interface of predictors that learn while serving. It separates looking at a prompt, which
+// many threads may do, from predicting and learning.
 #pragma once
 
 #include <cstdint>
@@ -15,26 +15,26 @@
 
 namespace spillway {
 
-// Looking at a prompt may take time and changes nothing: any thread may, beside all others. The
-// rest is quick, and for one thread at a time (OnlineTrainer sees to that). What was seen is all
-// that learning needs of a prompt.
+// look_at() may take time and changes nothing: any thread may call it, beside all other calls. The
+// other functions are quick and are for one thread at a time (OnlineTrainer sees to that). The
+// features that look_at() returned are all that learning needs of a prompt.
 class OnlinePredictor : public LengthPredictor {
  public:
   virtual std::vector<PromptFeature> look_at(const LengthQuery& query) const = 0;
   virtual LengthDistribution predict_from(std::span<const PromptFeature> seen) const = 0;
   virtual void learn_from(std::span<const PromptFeature> seen, int64_t tokens) = 0;
-  // Answers are of another kind now: what was learned counts half, and what comes is learned as
-  // fast as at first.
+  // Adapts to answers that have become of another kind: what was learned counts half, and new
+  // answers are learned as fast as at first.
   virtual void forget_half() = 0;
 
   virtual const LengthBuckets& buckets() const = 0;
-  virtual uint64_t examples() const = 0;  // that it learned from, again and again
+  virtual uint64_t examples() const = 0;  // how many it learned from, counting repetitions
   virtual std::unique_ptr<OnlinePredictor> copy() const = 0;
-  // Of the host's memory, what a network in it takes: what plans must know. Tables of a few MB are
-  // the program's own.
+  // Host memory that the predictor's network takes, which plans must count. Tables of a few MB are
+  // not counted.
   virtual uint64_t network_bytes() const { return 0; }
-  // Keeps what it learned under this path, all or nothing; `model`: whose answers these are. False
-  // where there is nothing to keep. Throws kIo.
+  // Saves what it learned to this path, all or nothing; `model` names the model whose answers these
+  // are. Returns false if there is nothing to save. Throws kIo.
   [[nodiscard]] virtual bool try_write(const std::filesystem::path& /*path*/,
                                        const std::string& /*model*/) const {
     return false;

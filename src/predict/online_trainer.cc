@@ -95,14 +95,15 @@ void OnlineTrainer::run() {
   keep();
 }
 
-// Writing takes time, in which others go on asking.
+// Saves a copy, so that predict() does not wait while a file is written.
 void OnlineTrainer::keep() {
   if (!options_.keep || unsaved_ < options_.worth_keeping) return;
   options_.keep(*copy());
   unsaved_ = 0;
 }
 
-// Asks the predictor as it is now: what it said when the request came may be from before a shift.
+// Asks the predictor in its present state: what it predicted when the request came may be from
+// before a shift.
 void OnlineTrainer::notice_shift(const Answer& answer) {
   const size_t bucket = buckets_.bucket_of(answer.tokens);
   std::optional<size_t> noticed;
@@ -124,7 +125,7 @@ void OnlineTrainer::notice_shift(const Answer& answer) {
       *noticed);
 }
 
-// A lock for each step, so that nobody who asks waits for all of them.
+// Takes the lock for each example separately, so that predict() waits for one example at most.
 void OnlineTrainer::learn(Answer answer) {
   const auto learn_one = [&](const Answer& one) {
     const std::lock_guard lock(predictor_mutex_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A predictor that many threads ask and that learns from answers as they end, beside them.
+// Shares a length predictor among threads and trains it in the background as answers end.
 #pragma once
 
 #include <condition_variable>
@@ -20,35 +20,36 @@
 namespace spillway {
 
 struct OnlineTrainerOptions {
-  size_t most_waiting = 1024;  // answers to be learned from; more are dropped
-  // The last answers are learned from again, each time with some of them.
+  size_t most_waiting = 1024;  // answers in the queue for learning; more are dropped
+  // With each answer, some of the last `most_kept` answers are learned from again.
   size_t most_kept = 512;
   static constexpr int kUsualReplays = 4;
   int replays = kUsualReplays;
-  // Called by the trainer's thread with what it has learned since the last time: as often as this
-  // where there is something new, and at the end. It does not throw.
+  // Saves the predictor; the trainer's thread calls it every `keep_every_s` seconds if there is
+  // something new, and at the end. It must not throw.
   std::function<void(const OnlinePredictor&)> keep = {};
   double keep_every_s = 60;
-  uint64_t worth_keeping = 16;  // answers: for fewer it is not called
+  uint64_t worth_keeping = 16;  // new answers; with fewer it is not called
 };
 
 struct OnlineTrainerCounts {
   uint64_t learned = 0;
-  uint64_t dropped = 0;  // too many were waiting
-  uint64_t refused = 0;  // no answer has such a length
-  uint64_t waiting = 0;  // now
-  // Of the answers that came back: the likeliest bucket was right, too long, too short.
+  uint64_t dropped = 0;  // the queue was full
+  uint64_t refused = 0;  // answers with impossible lengths
+  uint64_t waiting = 0;  // answers in the queue now
+  // How the likeliest bucket compared with the real one: answers predicted right, too long, too
+  // short.
   uint64_t right = 0, over = 0, under = 0;
-  double predicted_tokens = 0, real_tokens = 0;  // of these answers: means that were said
-  uint64_t shifts = 0;                           // answers became of another kind
-  double learning_s = 0;                         // of the trainer's thread
+  double predicted_tokens = 0, real_tokens = 0;  // sums over these answers, of predicted means
+  uint64_t shifts = 0;                           // how often answers became of another kind
+  double learning_s = 0;                         // time that the trainer's thread spent learning
 };
 
-// Owns a thread, which learns; it ends with the destructor, whatever still waits. Memory is bounded
-// by the options, and nobody who asks or tells ever waits for more than one example to be learned
-// (or for the predictor to forget half, which takes a millisecond). Where answers become of another
-// kind the predictor does that, and what is kept of those before is dropped: learned from again and
-// again they would keep it from knowing the new ones. Thread-safe.
+// Owns a thread that learns; the destructor ends it without waiting for the queue. Memory is
+// bounded by the options. predict() and finished() never wait for more than one example to be
+// learned (or for the predictor to forget half, which takes a millisecond). When answers become of
+// another kind, the predictor forgets half and the kept answers from before are dropped: learning
+// from them again and again would hide the new kind. Thread-safe.
 class OnlineTrainer {
  public:
   explicit OnlineTrainer(std::unique_ptr<OnlinePredictor> predictor,
@@ -58,15 +59,15 @@ class OnlineTrainer {
   OnlineTrainer& operator=(const OnlineTrainer&) = delete;
 
   PredictedLength predict(const LengthQuery& query) const;
-  // An answer ended by itself, with so many tokens. Never waits for training.
+  // Takes the length of an answer that ended by itself. Never waits for training.
   void finished(PredictedLength predicted, int64_t tokens);
 
-  // Returns once all that waited is learned.
+  // Returns once the queue is empty and all in it is learned.
   void wait_until_learned();
   std::unique_ptr<OnlinePredictor> copy() const;
-  uint64_t examples() const;  // that the predictor learned from, also before it came here
+  uint64_t examples() const;  // how many the predictor learned from, also before it came here
   OnlineTrainerCounts counts() const;
-  uint64_t network_bytes() const { return network_bytes_; }  // as the predictor's
+  uint64_t network_bytes() const { return network_bytes_; }  // of the predictor
 
  private:
   struct Answer {
@@ -81,14 +82,14 @@ class OnlineTrainer {
   OnlineTrainerOptions options_;
   mutable std::mutex predictor_mutex_;
   std::unique_ptr<OnlinePredictor> predictor_;
-  // The predictor's, which stay as they are.
+  // Copies of the predictor's constants.
   LengthBuckets buckets_;
   uint64_t network_bytes_;
-  // The thread's own.
-  std::deque<Answer> kept_;  // the last ones
+  // Used by the trainer's thread alone.
+  std::deque<Answer> kept_;  // the last answers, to be learned from again
   ShiftWatch watch_;
   std::mt19937 random_{1};
-  uint64_t unsaved_ = 0;  // answers
+  uint64_t unsaved_ = 0;  // answers learned since the last save
 
   mutable std::mutex queue_mutex_;
   std::condition_variable changed_;
@@ -96,7 +97,7 @@ class OnlineTrainer {
   OnlineTrainerCounts counts_;
   bool is_learning_ = false;
   bool ends_ = false;
-  std::thread thread_;  // the last: it uses all others
+  std::thread thread_;  // declared last because it uses all other members
 };
 
 }  // namespace spillway

@@ -21,7 +21,8 @@ const LengthBuckets kBuckets = LengthBuckets::linear(512);
 
 std::unique_ptr<OnlinePredictor> fresh() { return std::make_unique<NgramPredictor>(kBuckets); }
 
-// One kind of requests: what verbs ask for, until another kind comes in which they ask for others.
+// Makes prompts whose verb decides the answer's length. Requests of the other kind have the same
+// verbs with other lengths.
 std::vector<LengthExample> made_up(int count, uint32_t seed, bool is_other_kind) {
   const std::vector<std::pair<std::string, int>> verbs = {
       {"Name", 4}, {"Classify", 60}, {"Explain", 130}, {"Write", 300}, {"Summarize", 230}};
@@ -53,7 +54,7 @@ TEST(OnlineTrainerTest, KnowsRequestsOfAnotherKindAfterFiveHundredOfThem) {
   EXPECT_GT(accuracy(*trainer.copy(), tests), fresh - 0.02);
 }
 
-// What is asked about says how long answers are, until all of them are long.
+// Makes prompts whose topic decides the answer's length, unless all answers are long.
 std::vector<LengthExample> about_topics(int first, int last, uint32_t seed, bool are_long) {
   std::mt19937 random(seed);
   std::vector<LengthExample> examples;
@@ -70,8 +71,8 @@ std::vector<LengthExample> about_topics(int first, int last, uint32_t seed, bool
   return examples;
 }
 
-// In mid-run it keeps answers of the kind before, and few others that come again and again are soon
-// known by heart: neither must hide from it that all the rest has changed, too.
+// In mid-run the trainer keeps answers of the old kind, and a few prompts that repeat are soon
+// learned by heart. Neither must hide that all other prompts have changed, too.
 TEST(OnlineTrainerTest, KnowsRequestsOfAnotherKindInMidRunFromFewOfThem) {
   const auto before = about_topics(0, 80, 1, false), few = about_topics(0, 4, 2, true);
   OnlineTrainer trainer(std::make_unique<NgramPredictor>(train_predictor(before, kBuckets)));
@@ -208,7 +209,7 @@ TEST(OnlineTrainerTest, ARunningMeanDoesNotAverageOverAShift) {
   EXPECT_GT(trainer.examples(), 5000U) << "it has learned from those, too";
 }
 
-// Also with much to do.
+// Ending must not wait for a long queue.
 TEST(OnlineTrainerTest, EndsAtOnceWhateverWaits) {
   OnlineTrainer trainer(fresh(), {.most_waiting = 100'000, .replays = 1000});
   const PredictedLength predicted = trainer.predict({.text = "Write a story"});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was said of an answer's length, and from what.
+// A predicted answer length with the features that it was predicted from.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace spillway {
 
-// Goes along with a request and comes back with the answer's length.
+// Travels with a request and comes back to the trainer with the answer's real length.
 struct PredictedLength {
   LengthDistribution distribution;
   std::vector<PromptFeature> features;

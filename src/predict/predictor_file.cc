@@ -20,8 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A line of text, so that people see what it is, a line with the digest of all behind it, then
-// numbers as they are in memory.
+// The file has a readable first line, a line with the digest of all that follows, and then binary
+// numbers in the byte order of memory.
 constexpr std::string_view kFirstLine = "spillway length predictor 2\n";
 constexpr size_t kDigestDigits = 32;
 constexpr uint64_t kMaxBytes = uint64_t{64} << 20;
@@ -43,7 +43,7 @@ void append_name(std::string& bytes, std::string_view name) {
   bytes += kept;
 }
 
-// Takes numbers off the front of the file.
+// Reads numbers from the front of the file's bytes.
 class Cursor {
  public:
   explicit Cursor(std::string_view bytes) : bytes_(bytes) {}

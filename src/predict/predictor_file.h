@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A predictor on disk: what it learned outlives the program.
+// Saves length predictors to files and reads them, so that what they learned outlives the program.
 #pragma once
 
 #include <filesystem>
@@ -10,26 +10,27 @@
 
 namespace spillway {
 
-// Whose embeddings a predictor has learned from (PromptEncoder).
+// Identifies the PromptEncoder whose embeddings a predictor has learned from.
 struct EncoderMark {
-  std::string digest;  // empty: nobody's
+  std::string digest;  // empty: it learned from no encoder
   std::filesystem::path folder;
 };
 
-// Replaces what is there only once all is written. `model`: whose answers these are. Throws kIo.
+// Replaces an existing file only once all is written. `model` names the model whose answers were
+// learned from. Throws kIo.
 void write_predictor(const std::filesystem::path& path, const NgramPredictor& predictor,
                      const std::string& model, const EncoderMark& encoder = {});
 
 struct StoredPredictor {
   NgramPredictor predictor;
-  // As write_predictor() was told.
+  // Both are what write_predictor() was given.
   std::string model;
   EncoderMark encoder;
 };
 
-// nullopt where there is no such file, or, with a warning that has its path and what is wrong with
-// it, where it is damaged, foreign or of another version: a fresh one is to be used then. Throws
-// nothing for what is in the file.
+// Returns nullopt if there is no such file. Also returns nullopt, and logs a warning with path and
+// reason, if the file is damaged, foreign or of another version: the caller then uses a fresh
+// predictor. Never throws for the file's contents.
 [[nodiscard]] std::optional<StoredPredictor> try_read_predictor(const std::filesystem::path& path);
 
 }  // namespace spillway

@@ -16,13 +16,13 @@ namespace {
 constexpr int kPasses = 15;
 constexpr double kPaperTokens = 2048;
 
-// std::shuffle is another one with each library.
+// std::shuffle gives another order with each standard library.
 template <class T>
 void shuffle_in_place(std::vector<T>& values, std::mt19937& random) {
   for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[random() % i]);
 }
 
-// Sums up what a score is made of.
+// Sums up the parts of a score.
 class Tally {
  public:
   void add(size_t said, size_t right, size_t majority) {
@@ -56,7 +56,7 @@ size_t majority_bucket(std::span<const LengthExample> examples, const LengthBuck
   return static_cast<size_t>(std::ranges::max_element(counts) - counts.begin());
 }
 
-// An example as a predictor sees it. Looking may take long, and is done once.
+// An example with a predictor's features of it. look_at() may take long, so it is called once.
 struct SeenExample {
   const LengthExample* example;
   std::vector<PromptFeature> seen;
@@ -90,7 +90,7 @@ void learn_all(OnlinePredictor& predictor, std::span<const SeenExample* const> e
   }
 }
 
-// The tests of one predictor in one kind of buckets.
+// Scores the predictions for `tests` of one predictor in one kind of buckets.
 void predict_all(std::span<const SeenExample* const> tests, const OnlinePredictor& predictor,
                  const LengthBuckets& buckets, size_t majority, Tally& tally, double& seconds) {
   const bool is_same = predictor.buckets().edges() == buckets.edges();

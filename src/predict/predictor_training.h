@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains predictors on data that is all there, and says how good they are.
+// Trains length predictors on complete data sets, and scores them.
 #pragma once
 
 #include <atomic>
@@ -16,41 +16,41 @@
 
 namespace spillway {
 
-// A fresh predictor for these buckets.
+// Makes a fresh predictor for these buckets.
 using PredictorMaker = std::function<std::unique_ptr<OnlinePredictor>(const LengthBuckets&)>;
 
-// Goes over the examples several times, each time in another order, the same with each call.
-// Throws kCancelled when `cancel` is set.
+// Goes over the examples several times, each time in another order; the orders are the same for
+// each call. Throws kCancelled when `cancel` is set.
 void train(OnlinePredictor& predictor, std::span<const LengthExample> examples,
            const std::atomic<bool>* cancel = nullptr);
-// The built-in one.
+// Trains the built-in predictor.
 NgramPredictor train_predictor(std::span<const LengthExample> examples,
                                const LengthBuckets& buckets,
                                const std::atomic<bool>* cancel = nullptr);
 
-// What is reserved for an answer: enough for most, and little enough to have many. Of what was
-// simulated, the quantile with the most throughput (bench/s3_tables.cc).
+// The quantile of the predicted length for which KV cache is reserved: enough for most answers, and
+// little enough to run many. Of those simulated it gave the most throughput (bench/s3_tables.cc).
 inline constexpr double kReservedQuantile = 0.55;
 
-// Lengths of the answers.
+// Returns the lengths of the examples' answers.
 std::vector<int64_t> lengths_of(std::span<const LengthExample> examples);
 
-// Of examples that it was not trained on.
+// How well buckets are predicted, for examples that the predictor was not trained on.
 struct BucketScore {
   double accuracy = 0;           // share whose likeliest bucket is the right one
-  double majority_accuracy = 0;  // the same, for always saying what was most frequent in training
-  double mean_distance = 0;      // buckets between the two, of all
-  double wrong_distance = 0;     // of the wrong ones alone
+  double majority_accuracy = 0;  // the same for always predicting the training's largest bucket
+  double mean_distance = 0;   // buckets between the predicted and the right one, over all examples
+  double wrong_distance = 0;  // the same over wrong predictions only
 };
 
 struct PredictorScore {
-  BucketScore linear;           // buckets of most_tokens / 10
-  BucketScore paper;            // of 2048 / 10 (S3)
-  BucketScore equal_frequency;  // with a tenth of the training's answers each
-  // Of equal frequency, at the quantile that is reserved: the share of answers that are not longer,
-  // and its mean.
+  BucketScore linear;           // ten buckets of equal width up to most_tokens
+  BucketScore paper;            // ten buckets of equal width up to 2048 tokens (S3)
+  BucketScore equal_frequency;  // ten buckets with a tenth of the training's answers each
+  // For buckets of equal frequency, at kReservedQuantile: the share of answers that are not longer
+  // than the quantile, and the quantile's mean.
   double reserved_enough = 0, reserved_tokens = 0;
-  double mean_tokens = 0;  // of an answer
+  double mean_tokens = 0;  // mean length of the answers
   double us_per_prediction = 0;
   int64_t examples = 0;
 };
@@ -59,16 +59,17 @@ struct EvaluationOptions {
   double most_tokens = 512;
   int folds = 5;
   const std::atomic<bool>* cancel = nullptr;
-  PredictorMaker make = {};  // what is trained; the built-in one where there is none
+  PredictorMaker make = {};  // makes the predictors to be trained; empty: the built-in one
 };
 
-// Which of so many parts an example is in: a hash of its group.
+// Returns which of `folds` parts an example is in, by a hash of its group.
 int fold_of(const LengthExample& example, int folds);
 
-// Each example is predicted by a predictor trained on the other folds.
+// Predicts each example with a predictor that was trained on the other folds.
 PredictorScore cross_validate(std::span<const LengthExample> examples,
                               const EvaluationOptions& options);
-// All of them by one that is trained. Majority and equal frequency are those of these examples.
+// Scores a trained predictor on all examples. The majority bucket and the buckets of equal
+// frequency are those of these examples.
 PredictorScore evaluate(std::span<const LengthExample> examples, const OnlinePredictor& predictor,
                         const EvaluationOptions& options);
 

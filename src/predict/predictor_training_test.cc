@@ -14,7 +14,7 @@
 namespace spillway {
 namespace {
 
-// What a verb asks for has some length, give or take.
+// Makes prompts whose verb decides the answer's length, up to some noise.
 std::vector<LengthExample> made_up(int count) {
   const std::vector<std::pair<std::string, int>> verbs = {
       {"Name", 4}, {"Classify", 20}, {"Explain", 130}, {"Write", 300}, {"Summarize", 70}};
@@ -49,7 +49,7 @@ TEST(PredictorTrainingTest, TheSameDataTrainTheSame) {
 }
 
 TEST(PredictorTrainingTest, AnInstructionIsNeverOnBothSidesOfASplit) {
-  // All of one group: whoever trained on one of them would know all others.
+  // All examples are of one group, so that training on one of them would tell about all others.
   std::vector<LengthExample> examples = made_up(20);
   for (LengthExample& example : examples) example.group = "the same";
   EXPECT_NE(error_of([&] { cross_validate(examples, {}); }).find("one group"), std::string::npos);

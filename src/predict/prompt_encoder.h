@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A prompt as a few hundred numbers that say what it is about.
+// The interface of encoders that turn a prompt into an embedding of a few hundred numbers.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ class PromptEncoder {
  public:
   virtual ~PromptEncoder() = default;
   virtual int64_t dimensions() const = 0;
-  // [dimensions], of length 1. Throws kOutOfMemory.
+  // Returns [dimensions], a vector of length 1. Throws kOutOfMemory.
   virtual std::vector<float> embed(std::string_view text) const = 0;
-  // Of all that decides these numbers: what was learned from those of one says nothing about those
-  // of another.
+  // Identifies all that decides the embeddings: weights learned for one encoder's embeddings mean
+  // nothing for another's.
   virtual const std::string& digest() const = 0;
   virtual const std::filesystem::path& folder() const = 0;
-  // Of the host's memory: weights, and what a pass works in. Stays as it is.
+  // Host memory of the weights and of a pass's workspace. It does not change.
   virtual uint64_t memory_bytes() const = 0;
 };
 

@@ -11,15 +11,15 @@
 namespace spillway {
 namespace {
 
-// Found by cross-validation on Alpaca's answers; docs/scheduling.md has what each is worth.
+// Found by cross-validation on Alpaca's answers; docs/notes/scheduling.md says what each is worth.
 constexpr float kOfHead = 1, kOfPieces = 1, kOfFirstWords = 0.3F, kOfLengths = 0.3F,
                 kOfPairs = 0.15F, kOfRest = 0.5F, kOfBias = 0.5F;
 constexpr size_t kMaxHeadWords = 64, kMaxRestWords = 200;
 constexpr size_t kLongestWord = 24, kShortestPiece = 3, kLongestPiece = 5;  // bytes
-// Beyond these a text is measured, not read: what a prediction costs has an end.
+// Only this much of a text is read, so that the cost of a prediction is bounded.
 constexpr size_t kMaxTextBytes = 16 << 10;
 
-// Which kind of feature a hash is of.
+// The kind of a feature, which is hashed along with its value.
 enum class Kind : uint64_t {
   kWord = 1,
   kTwoWords,
@@ -35,7 +35,7 @@ enum class Kind : uint64_t {
   kRestWord,
 };
 
-// FNV-1a, with a last stir since slots are the low bits.
+// FNV-1a with a final mixing step, since the slot is taken from the low bits.
 class Hash {
  public:
   explicit Hash(Kind kind)
@@ -58,11 +58,11 @@ class Hash {
   uint64_t state_;
 };
 
-// A word as a number, and its letters for those who look into it.
+// A word's id, and its first letters for n-grams.
 struct Word {
   uint64_t id = 0;
   std::array<char, kLongestWord> letters = {};
-  size_t size = 0;  // of the letters that are kept
+  size_t size = 0;  // number of letters that are kept
 };
 
 bool is_space(unsigned char c) { return c <= ' '; }
@@ -72,14 +72,15 @@ bool is_letter(unsigned char c) {
 }
 char lowered(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-// "5 sentences" and "6 sentences" differ, 1987 and 1988 do not.
+// One-digit numbers keep their values ("5 sentences"), of longer ones only the rough size counts
+// (1987 equals 1988).
 uint64_t number_class(std::string_view digits) {
   if (digits.size() == 1) return static_cast<uint64_t>(digits[0] - '0');
   if (digits.size() == 2) return 10;
   return digits == "100" ? 100 : 1000;
 }
 
-// At most `most` words of the text; `all` counts the others, too.
+// Returns at most `most` words of the text; `all` counts the words beyond those, too.
 std::vector<Word> words_of(std::string_view text, size_t most, size_t& all) {
   std::vector<Word> words;
   all = 0;
@@ -115,7 +116,8 @@ class Collector {
  public:
   Collector() { features_.reserve(256); }
   void add(uint32_t slot, float value) { features_.push_back({slot, value}); }
-  // Each once, and all together as long as `length`, however many there are.
+  // Adds each slot once, scaled so that the group's vector has length `length` however many there
+  // are.
   void add_group(std::vector<uint32_t>& slots, float length) {
     std::ranges::sort(slots);
     slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
@@ -149,7 +151,7 @@ uint64_t log_bucket(size_t count, double per_doubling) {
   return static_cast<uint64_t>(std::log2(static_cast<double>(count) + 1) * per_doubling);
 }
 
-// Words of the head, what follows it, and how many there are of each.
+// Features of the head's words, the words that follow it, and the full number of words of each.
 std::vector<PromptFeature> features_of(std::span<const Word> head, std::span<const Word> rest,
                                        size_t head_count, size_t rest_count) {
   Collector all;
@@ -175,7 +177,8 @@ std::vector<PromptFeature> features_of(std::span<const Word> head, std::span<con
   all.add(Hash(Kind::kScale).add(uint64_t{0}).slot(), kOfLengths * rest_scale);
   all.add(Hash(Kind::kScale).add(uint64_t{1}).slot(), kOfLengths * head_scale);
   all.add(Hash(Kind::kScale).add(uint64_t{2}).slot(), kOfBias);
-  // "Rewrite this": as long as what follows.
+  // Answers to "Rewrite this" are as long as the text that follows, so these pair the first word
+  // with the rest's length.
   all.add(Hash(Kind::kFirstAndWhether).add(first).add(uint64_t{rest_count > 0}).slot(), kOfPairs);
   all.add(Hash(Kind::kFirstAndBucket).add(first).add(rest_bucket).slot(), kOfPairs);
   all.add(Hash(Kind::kFirstAndScale).add(first).slot(), kOfPairs * rest_scale);
@@ -209,7 +212,7 @@ std::vector<PromptFeature> prompt_features(const LengthQuery& query) {
   const std::vector<Word> of_head = words_of(head, kMaxHeadWords, head_count);
   const std::vector<Word> of_rest =
       words_of(rest.substr(0, kMaxTextBytes), kMaxRestWords, rest_count);
-  // What was not read has as many words to the byte.
+  // Assumes that the bytes that were not read have as many words each.
   if (rest.size() > kMaxTextBytes) rest_count = rest_count * (rest.size() / kMaxTextBytes + 1);
   return features_of(of_head, of_rest, head_count, rest_count);
 }

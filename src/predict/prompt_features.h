@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a prompt looks like to a linear model: words, pieces of words and lengths, hashed into
-// slots.
+// Features of a prompt for a linear model: words, character n-grams and lengths, hashed into slots.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +14,12 @@ struct PromptFeature {
   float value = 0;
 };
 
-// Slots of prompt_features() are below this. What does not share a slot with something else is
-// told apart: a prompt has some 150 of them.
+// Slots of prompt_features() are below this. Features that share a slot cannot be told apart; a
+// prompt has some 150 of them.
 inline constexpr uint32_t kFeatureSlots = 1U << 15;
 
 // Looks closely at the first line, which mostly says what is wanted, at single words of the rest,
-// and at how long both are; never at more than a bounded part of a long prompt. A slot may come
+// and at the lengths of both; never at more than a bounded part of a long prompt. A slot may occur
 // more than once.
 std::vector<PromptFeature> prompt_features(const LengthQuery& query);
 

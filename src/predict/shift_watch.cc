@@ -8,13 +8,15 @@
 namespace spillway {
 namespace {
 
-// In nats. Chosen on shifts between two sets of Alpaca's answers (docs/scheduling.md): of those
-// that notice every one of 240, these raise the fewest false alarms.
-constexpr double kEnough = 8;     // a lead that is a shift
-constexpr double kMargin = 0.35;  // an answer: predictors are surer than they are right
-constexpr double kMost = 3;       // an answer: no single one says much
+// The first three are in nats. Chosen on shifts between two sets of Alpaca's answers
+// (docs/notes/scheduling.md): of the settings that notice each one of 240 shifts, these raise the
+// fewest false alarms.
+constexpr double kEnough = 8;     // a lead that counts as a shift
+constexpr double kMargin = 0.35;  // taken off per answer: predictors are surer than right
+constexpr double kMost = 3;       // limit of the lead per answer, since no single one says much
 constexpr double kLeastShare = 1e-9;
-// Answers from one shift to the next: nobody makes it forget again and again with a few.
+// Answers from one shift to the next, so that a few odd answers cannot make it forget again and
+// again.
 constexpr size_t kLeastApart = 16;
 
 }  // namespace
@@ -26,7 +28,7 @@ size_t ShiftWatch::begin_again() {
 }
 
 std::optional<size_t> ShiftWatch::try_notice(double share, size_t bucket) {
-  // One answer more than there were, of any length.
+  // The rival's estimate counts one more answer, which is spread over all buckets.
   const double rival = (static_cast<double>(in_bucket_[bucket]) + 1.0 / kLengthBuckets) /
                        (static_cast<double>(answers_) + 1);
   const double better = std::log(rival / (share > kLeastShare ? share : kLeastShare));

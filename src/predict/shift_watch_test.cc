@@ -10,7 +10,8 @@
 namespace spillway {
 namespace {
 
-// Answers of three buckets, at random. std::discrete_distribution is another one with each library.
+// Draws an answer from three buckets at random. std::discrete_distribution differs between standard
+// libraries.
 size_t bucket_near(size_t first, std::mt19937& random) {
   const auto of_ten = random() % 10;
   return first + (of_ten < 6 ? 0 : of_ten < 9 ? 1 : 2);
@@ -18,7 +19,8 @@ size_t bucket_near(size_t first, std::mt19937& random) {
 
 constexpr std::array<double, 3> kShares = {0.6, 0.3, 0.1};
 
-// What one says who knows these answers, and thinks the others all but impossible.
+// Returns the share given by a predictor that knows these answers and thinks others nearly
+// impossible.
 double share_by_who_knows(size_t first, size_t bucket) {
   return bucket >= first && bucket < first + kShares.size() ? kShares[bucket - first] : 1e-3;
 }
@@ -63,7 +65,8 @@ TEST(ShiftWatchTest, AFewSurprisesAreNoShift) {
   }
 }
 
-// Nor does one that knows nothing and says so: there is nothing to forget.
+// A predictor that knows nothing and says so must not be taken for a stale one: there is nothing to
+// forget.
 TEST(ShiftWatchTest, APredictorThatIsUnsureOfAnswersOfAllLengthsIsNotStale) {
   std::mt19937 random(4);
   ShiftWatch watch;
@@ -78,7 +81,8 @@ TEST(ShiftWatchTest, SharesOfNothingAreNoNumbersThatStay) {
   EXPECT_GT(noticed, 1U) << "again and again, until the predictor knows";
 }
 
-// Whoever sends answers of two kinds by turns does not make it forget each time.
+// A client that alternates between two kinds of answers must not make the predictor forget each
+// time.
 TEST(ShiftWatchTest, ShiftsAreSomeAnswersApart) {
   ShiftWatch watch;
   constexpr size_t kAnswers = 640;

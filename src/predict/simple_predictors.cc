@@ -9,7 +9,7 @@
 namespace spillway {
 namespace {
 
-// The text, or the tokens' bytes; which of them, in front.
+// The key is the text, or the tokens' bytes, behind a letter that says which.
 std::string key_of(const LengthQuery& query) {
   std::string key(1, query.text.empty() ? 'i' : 't');
   if (!query.text.empty()) return key.append(query.text);
@@ -19,7 +19,7 @@ std::string key_of(const LengthQuery& query) {
 }  // namespace
 
 LengthDistribution RunningMeanPredictor::predict_from(std::span<const PromptFeature>) const {
-  // One answer more than there were, of any length.
+  // Counts one more answer, which is spread over all buckets.
   const auto all =
       1 + static_cast<double>(std::accumulate(answers_.begin(), answers_.end(), int64_t{0}));
   std::array<double, kLengthBuckets> shares{};
@@ -42,7 +42,7 @@ LengthDistribution OraclePredictor::predict(const LengthQuery& query) const {
   SPW_CHECK(known != answers_.end(), kInvalidArgument,
             "the oracle was not told how long the answer to this prompt is");
   const auto tokens = static_cast<double>(known->second);
-  // All in a bucket that is one token wide.
+  // All probability is in a bucket that is one token wide.
   const std::array<double, kLengthBuckets> edges = {tokens - 1, tokens, tokens, tokens, tokens,
                                                     tokens,     tokens, tokens, tokens, tokens};
   return {LengthBuckets::from_edges(edges), {0, 1}, query.most_tokens};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a predictor is to be compared with: one that looks at no prompt, and one that cannot err.
+// Reference predictors for comparisons: one that looks at no prompt, and one that is always right.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace spillway {
 
-// Answers are as those before them, whatever is asked: how often each bucket was right.
+// Predicts the distribution of all answers so far, whatever the prompt is.
 class RunningMeanPredictor : public OnlinePredictor {
  public:
   explicit RunningMeanPredictor(const LengthBuckets& buckets) : buckets_(buckets) {}
@@ -32,14 +32,14 @@ class RunningMeanPredictor : public OnlinePredictor {
 
  private:
   LengthBuckets buckets_;
-  std::array<int64_t, kLengthBuckets> answers_ = {};  // that count
+  std::array<int64_t, kLengthBuckets> answers_ = {};  // answers per bucket, halved by forget_half()
   uint64_t examples_ = 0;
 };
 
-// Knows the answers that it was told, whenever it is asked for them again.
+// Returns the exact lengths that it was taught for each prompt.
 class OraclePredictor : public LengthPredictor {
  public:
-  // Throws kInvalidArgument for a query that nobody told it of.
+  // Throws kInvalidArgument for a query that learn() was never called with.
   LengthDistribution predict(const LengthQuery& query) const override;
   void learn(const LengthQuery& query, int64_t tokens) override;
 

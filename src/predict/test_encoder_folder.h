@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a tiny random encoder as a Hugging Face folder.
+// Makes a tiny random encoder as a Hugging Face folder, for tests.
 #pragma once
 
 #include <fmt/core.h>
@@ -18,7 +18,7 @@
 
 namespace spillway {
 
-// Pieces: a to z, alone and within words, some words, and the special ones.
+// Its vocabulary has a to z, alone and within words, some words, and the special tokens.
 class TestEncoderFolder {
  public:
   explicit TestEncoderFolder(EncoderFamily family = EncoderFamily::kBert, int64_t width = 32,
@@ -72,7 +72,7 @@ class TestEncoderFolder {
     int64_t count = 1;
     for (const int64_t size : shape) count *= size;
     std::vector<float> values;
-    // Not a library's distribution: the same numbers everywhere.
+    // No distribution of the standard library is used, so that the numbers are the same everywhere.
     for (int64_t i = 0; i < count; ++i) {
       const auto unit = static_cast<float>(random_() >> 8) / static_cast<float>(1 << 23) - 1;
       values.push_back(mean + spread * unit);

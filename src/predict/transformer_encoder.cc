@@ -19,9 +19,9 @@
 namespace spillway {
 namespace {
 
-// Of a vocabulary that is in JSON, which is looked at as a whole.
+// The most bytes of a tokenizer.json or vocab.txt.
 constexpr uint64_t kMaxTokenizerBytes = uint64_t{32} << 20;
-// A word may be long; more than that is no text.
+// Only this much of a text is tokenized; words may be long.
 constexpr size_t kMaxEncodedBytes = size_t{16} << 10;
 
 WordPieceVocabulary read_vocabulary(const ModelFiles& files) {
@@ -34,7 +34,7 @@ WordPieceVocabulary read_vocabulary(const ModelFiles& files) {
       *vocab, files.try_read_text("tokenizer_config.json").value_or(""), files.name);
 }
 
-// Of all that decides an embedding.
+// Computes the digest of all that decides an embedding.
 std::string digest_of(const EncoderSpec& spec, const WordPieceVocabulary& vocabulary,
                       const std::string& weights, EncoderPrecision precision) {
   Digest digest;
@@ -51,7 +51,7 @@ std::string digest_of(const EncoderSpec& spec, const WordPieceVocabulary& vocabu
 
 }  // namespace
 
-// Memory of a pass, for as many tokens as there may be.
+// Working memory of a pass of at most `most` tokens.
 struct TransformerEncoder::Scratch {
   Scratch(Device& device, const EncoderSpec& spec, int64_t most)
       : rows(most),
@@ -88,7 +88,8 @@ struct TransformerEncoder::Scratch {
   Activations x, q, k, v, out, inner;
   std::vector<int32_t> zeros, positions, blocks;
   KvLayerView kv;
-  // Each token by itself, as the last of all: so causal attention lets it see every one.
+  // One span for each token, at the last position, so that causal attention lets every token see
+  // all others.
   std::vector<SequenceSpan> spans;
 };
 
@@ -106,11 +107,12 @@ TransformerEncoder::TransformerEncoder(std::unique_ptr<Device> device,
             files.name, pieces_->size(), spec_.vocabulary);
   weights_ = std::make_unique<EncoderWeights>(*device_, files, spec_, precision);
   digest_ = digest_of(spec_, vocabulary, weights_->digest, precision);
-  // Other kernels round activations; with these a pass is as exact as its weights.
+  // Deterministic kernels do not round activations, so that a pass is as exact as its weights.
   device_->ops().set_deterministic(precision == EncoderPrecision::kExact);
   const auto most = std::min<int64_t>(spec_.positions, kMostEncoderTokens);
   scratch_ = std::make_unique<Scratch>(*device_, spec_, most);
-  // Kernels keep what they work in from call to call: after the longest pass that is all of it.
+  // Kernels keep their workspace from call to call: after the longest pass memory_bytes_ has all of
+  // it.
   std::string longest;
   for (int64_t i = 0; i < most; ++i) longest += "a ";
   embed(longest);
@@ -183,7 +185,7 @@ std::vector<float> TransformerEncoder::embed(std::string_view text) const {
   double squares = 0;
   for (const float sum : sums) squares += double{sum} * double{sum};
   const double length = std::sqrt(squares);
-  // Nothing that is not a number goes on to where it would be learned.
+  // Values that are not finite must not reach the predictor, which would learn them.
   if (!std::isfinite(length) || length == 0) return std::vector<float>(sums.size());
   for (float& sum : sums) sum = static_cast<float>(sum / length);
   return sums;

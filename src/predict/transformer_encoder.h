@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A BERT-like encoder out of a Hugging Face folder, run by a device's own kernels.
+// A BERT-like encoder from a Hugging Face folder, run by a device's own kernels.
 #pragma once
 
 #include <cstddef>
@@ -18,15 +18,15 @@
 
 namespace spillway {
 
-// Of a longer prompt only the first tokens are read: what is wanted is mostly said there, and a
-// prediction stays within its few milliseconds.
+// Only the first tokens of a longer prompt are read: they mostly say what is wanted, and a
+// prediction stays within a few milliseconds.
 inline constexpr size_t kMostEncoderTokens = 64;
 
-// The mean of the last layer's rows over all tokens, made as long as 1. Owns the device; one call
-// at a time computes, others wait.
+// Its embedding is the mean of the last layer's output over all tokens, scaled to length 1. Owns
+// the device. Thread-safe: one call computes at a time, others wait.
 class TransformerEncoder final : public PromptEncoder {
  public:
-  // `device` is one whose memory the host sees. Throws kInvalidArgument for a folder that lacks
+  // The host must see the memory of `device`. Throws kInvalidArgument for a folder that lacks
   // something or is damaged, kUnsupported for other architectures and tokenizers.
   TransformerEncoder(std::unique_ptr<Device> device, const std::filesystem::path& folder,
                      EncoderPrecision precision = EncoderPrecision::kFast);
@@ -38,7 +38,7 @@ class TransformerEncoder final : public PromptEncoder {
   const std::filesystem::path& folder() const override { return folder_; }
   uint64_t memory_bytes() const override { return memory_bytes_; }
 
-  // Those that embed() reads.
+  // Returns the tokens that embed() reads.
   std::vector<TokenId> tokens_of(std::string_view text) const;
 
  private:

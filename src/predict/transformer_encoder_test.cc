@@ -27,7 +27,7 @@ TransformerEncoder open(const std::filesystem::path& folder,
 
 using Rows = std::vector<std::vector<double>>;
 
-// The same network in doubles, as its formulas are.
+// Computes the same network in doubles, straight from its formulas.
 class Reference {
  public:
   explicit Reference(const TestEncoderFolder& model) : model_(model) {}

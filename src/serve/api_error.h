@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An error as a client of the OpenAI API is told it.
+// An error that is reported to a client of the OpenAI API.
 #pragma once
 
 #include <string>
@@ -9,17 +9,18 @@
 
 namespace spillway {
 
-// One request cannot be answered; all others can. Caught where answers are written.
+// Thrown if one request cannot be answered; others are not affected. Caught where answers are
+// written.
 class ApiError : public Error {
  public:
-  // `code` is for programs ("unsupported_parameter"), `param` the field at fault or "".
+  // `code` is for programs ("unsupported_parameter"); `param` is the field at fault, or "".
   ApiError(int status, std::string code, std::string param, const std::string& message)
       : Error(status >= 500 ? ErrorCode::kInternal : ErrorCode::kInvalidArgument, message),
         status_(status),
         code_(std::move(code)),
         param_(std::move(param)) {}
 
-  int status() const { return status_; }  // of HTTP
+  int status() const { return status_; }  // HTTP status
   const std::string& code_name() const { return code_; }
   const std::string& param() const { return param_; }
   const char* type() const {

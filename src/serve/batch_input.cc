@@ -26,7 +26,7 @@ PosixFile open_input(const std::filesystem::path& path) {
   const auto status = std::filesystem::status(path, error);
   SPW_CHECK(std::filesystem::exists(status), kInvalidArgument, "there is no file {}",
             printable_path(path));
-  // It is read again after a restart, so a pipe will not do.
+  // The file is read again when a job is resumed, so a pipe will not do.
   SPW_CHECK(std::filesystem::is_regular_file(status), kInvalidArgument,
             "{} is not a file; give one with a request a line", printable_path(path));
   try {
@@ -119,7 +119,7 @@ void BatchInput::require_new_id(const std::string& custom_id) {
   const auto [it, added] = first_use_.try_emplace(checksum64(custom_id), entries_.size());
   if (added) return;
   const Entry& other = entries_[it->second];
-  // Different ids may have the same checksum, once in a very long while.
+  // Two ids may have the same checksum, though very rarely.
   if (custom_id_of(parse_json_text(this->text(other))) != custom_id) return;
   throw ApiError(400, "duplicate_custom_id", "custom_id",
                  fmt::format("'custom_id' is '{}', which line {} has already",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The requests of a batch job: a file with one JSON object a line, as OpenAI's batch API takes it.
+// Reads the requests of a batch job: a file with one JSON object a line, in the format of OpenAI's
+// batch API.
 #pragma once
 
 #include <cstdint>
@@ -15,35 +16,35 @@
 
 namespace spillway {
 
-// A line with an id of its own; whether it can be answered shows only in `request()`.
+// A line with a unique custom_id; only request() tells whether it can be answered.
 struct BatchLine {
   std::string custom_id;
-  std::string text;  // the JSON
+  std::string text;  // the line's JSON
   UnknownFields unknown_fields = UnknownFields::kIgnore;
 
-  // What {"custom_id", "method", "url", "body"} asks for. Throws ApiError(400).
+  // Parses {"custom_id", "method", "url", "body"}. Throws ApiError(400).
   OpenAiRequest request() const;
 };
 
-// Knows where each line is and reads it when it is asked for, so a file of any size takes a few
-// bytes of memory a line. Empty lines count as lines and are no requests. Not thread-safe.
+// Keeps the position of each line and reads it on demand, so a file of any size takes a few bytes
+// of memory a line. Empty lines count as lines but are no requests. Not thread-safe.
 class BatchInput {
  public:
-  // Reads all of it once. Throws kInvalidArgument for what is not a regular file, cannot be opened
-  // or has no requests.
+  // Reads the whole file once. Throws kInvalidArgument if it is not a regular file, cannot be
+  // opened or has no requests.
   explicit BatchInput(const std::filesystem::path& path,
                       UnknownFields unknown_fields = UnknownFields::kIgnore);
 
   size_t size() const { return entries_.size(); }
-  uint64_t bytes() const;  // of all requests' lines
-  // In the file, from 1.
+  uint64_t bytes() const;  // bytes of all requests' lines
+  // Returns the line's number in the file, from 1.
   uint64_t line_number(size_t index) const { return entries_.at(index).number; }
-  // Why the line is no request (not JSON, no custom_id, or one that another line has), or null.
+  // Returns why the line is no request (not JSON, no custom_id, or one of another line), or null.
   const ApiError* problem(size_t index) const;
-  // Throws kInvalidArgument when the file has changed since.
+  // Throws kInvalidArgument if the file has changed since.
   BatchLine line(size_t index) const;
 
-  // Of the whole file.
+  // Returns the checksum of the whole file.
   const std::string& checksum() const { return checksum_; }
 
  private:

@@ -14,7 +14,7 @@ std::string line(
   return R"({"custom_id":")" + id + "\"," + rest + "}\n";
 }
 
-// "code: message" of the error that makes the line no request.
+// Returns "code: message" of the error that makes the line no request.
 std::string problem(const BatchInput& input, size_t index) {
   const ApiError* error = input.problem(index);
   return error == nullptr ? "none" : error->code_name() + ": " + error->what();

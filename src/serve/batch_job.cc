@@ -45,7 +45,8 @@ bool BatchJob::step() {
   return true;
 }
 
-// Together, so that a schedule in blocks begins with a whole one.
+// Submits several requests together, so that a schedule that runs batch blocks starts with a full
+// one.
 void BatchJob::submit_more() {
   Window window;
   const auto most = static_cast<size_t>(options_.max_outstanding);
@@ -66,7 +67,7 @@ void BatchJob::read_line(size_t index, Window& window) {
   }
   const BatchLine line = input_.line(index);
   try {
-    // A request draws the same wherever in a file it stands.
+    // Seeded by custom_id, so that a request samples the same tokens at any place in a file.
     auto running = std::make_shared<Running>(
         Running{.line = number,
                 .custom_id = line.custom_id,
@@ -100,7 +101,7 @@ void BatchJob::finish(const Running& running) {
   }
   const std::string id = lines_.id(running.line);
   Usage usage = running.completion.usage();
-  // What ran before and beside it would be in these, and results are to be the same.
+  // These depend on what ran before and beside the request, but results must be reproducible.
   usage.cached_tokens.reset();
   usage.draft_accepted = usage.draft_rejected = 0;
   ordered_json body =
@@ -112,8 +113,9 @@ void BatchJob::finish(const Running& running) {
       lines_.write(running.line, running.custom_id, response(200, id, std::move(body)), nullptr));
 }
 
-// Without a custom_id the line is no request, so there is no response either. A line with the id of
-// another is written without it: whoever joins by it must not take this for the other's answer.
+// A line without a custom_id is no request, so there is no response either. A line with another
+// line's id is written without that id: a program that joins results by id must not take it for the
+// other line's answer.
 void BatchJob::write_error(uint64_t line, const std::string* custom_id, const ApiError& error) {
   ordered_json answer = nullptr, name = nullptr;
   if (custom_id != nullptr) {

@@ -19,30 +19,31 @@ namespace spillway {
 
 struct BatchJobOptions {
   std::string fingerprint;  // system_fingerprint of answers
-  // In the engine at once. More than it runs, so that one that ends is replaced in the same step;
-  // twice as many where it works in blocks, so that the next one is there when a block has ended.
+  // Requests in the engine. These are more than it runs, so that a request that ends is replaced in
+  // the same step; twice as many if it runs batch blocks, so that the next one is there when a
+  // block has ended.
   int max_outstanding = 256;
 };
 
-// Keeps references to all it is given. What a line's result is depends on the line, the model and
-// the job alone, never on when or with which others it is computed (given a deterministic engine).
+// Keeps references to all its arguments. With a deterministic engine, a line's result depends only
+// on the line, the model and the job, never on when or with which other lines it is computed.
 // Not thread-safe.
 class BatchJob {
  public:
   BatchJob(const BatchInput& input, const ResultLines& lines, BatchJournal& journal,
            const ServedModel& model, EngineClient& engine, const BatchJobOptions& options);
 
-  // Gives the engine what it has room for, waits for events, and writes what has ended. False when
-  // all lines have their results. Throws what a step of the engine and the journal throw; a request
-  // that cannot be answered is a result.
+  // Submits as many requests as fit in the engine, waits for events, and writes finished results.
+  // Returns false when all lines have their results. Throws errors of an engine step and of the
+  // journal; an error for a request that cannot be answered is a result.
   bool step();
 
   uint64_t requests() const { return input_.size(); }
   uint64_t finished() const { return journal_.size(); }
-  uint64_t finished_before() const { return finished_before_; }  // by an earlier process
+  uint64_t finished_before() const { return finished_before_; }  // by earlier processes
   uint64_t failed() const { return journal_.failed(); }
-  // Fields of requests that have no effect, each with the number of this process's requests that
-  // have it; at most kMostIgnored.
+  // Returns fields of requests that have no effect, each with the number of this process's requests
+  // that have it; at most kMostIgnored.
   const std::map<std::string, uint64_t>& ignored_fields() const { return ignored_fields_; }
 
  private:
@@ -52,15 +53,15 @@ class BatchJob {
     std::string custom_id;
     Completion completion;
   };
-  // Of a line's choices, each of which is a request to the engine.
+  // A choice of a line; each is a request to the engine.
   struct RunningChoice {
     std::shared_ptr<Running> of;
     size_t index = 0;
   };
-  // Lines that go to the engine together.
+  // Lines that are submitted to the engine together.
   struct Window {
     std::vector<GenerationRequest> requests;
-    std::vector<RunningChoice> choices;  // one for each
+    std::vector<RunningChoice> choices;  // one for each request
   };
   void submit_more();
   void read_line(size_t index, Window& window);
@@ -75,7 +76,7 @@ class BatchJob {
   EngineClient& engine_;
   BatchJobOptions options_;
   uint64_t finished_before_;
-  size_t next_ = 0;  // index of the first line that was not looked at
+  size_t next_ = 0;  // index of the next line to submit
   std::map<RequestId, RunningChoice> running_;
   std::map<std::string, uint64_t> ignored_fields_;
 };

@@ -44,14 +44,14 @@ struct Record {
   std::string_view result;
 };
 
-// Takes `prefix` off `text`; false where it does not begin so.
+// Removes `prefix` from the front of `text`; returns false if it does not begin with it.
 bool skip(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return false;
   text.remove_prefix(prefix.size());
   return true;
 }
 
-// nullopt where the line is not, whole and unharmed, what make_record() made.
+// Returns nullopt unless the line is exactly what make_record() wrote.
 std::optional<Record> try_read_record(std::string_view text) {
   if (!skip(text, kSumStart) || text.size() < kSumDigits) return std::nullopt;
   const std::string_view digits = text.substr(0, kSumDigits);
@@ -70,7 +70,8 @@ std::optional<Record> try_read_record(std::string_view text) {
   return record;
 }
 
-// Opened and locked. Whoever finishes a job removes the file, so one may be gone when it is locked.
+// Opens and locks the file. A process that finishes a job removes it, so it may be deleted by the
+// time it is locked.
 PosixFile open_locked(const std::filesystem::path& path) {
   while (true) {
     PosixFile file(path, O_RDWR | O_CREAT | O_NOFOLLOW);
@@ -115,7 +116,7 @@ void BatchJournal::read() {
     const auto record = line.complete ? try_read_record(line.text) : std::nullopt;
     const bool first = line.offset == 0;
     if (first && (!record || record->line != 0)) {
-      // A kill may have cut off the very first write; anything else is not ours to overwrite.
+      // A kill may have cut off the very first write; any other file must not be overwritten.
       const size_t known = std::min(line.text.size(), kSumStart.size());
       SPW_CHECK(!line.complete && line.text.substr(0, known) == kSumStart.substr(0, known),
                 kInvalidArgument,
@@ -141,7 +142,7 @@ void BatchJournal::read() {
   if (damaged > 0)
     log_info("{}: {} records were cut off or damaged; their requests are computed again",
              printable_path(file_.path()), damaged);
-  // What comes next must not be glued to the rest of a record.
+  // Cut off, so that the next record is not appended to a part of another.
   if (file_.size() != end_) file_.truncate(end_);
 }
 
@@ -169,7 +170,7 @@ void BatchJournal::refuse_other_version() const {
 
 void BatchJournal::require_same_job(const JobFields& job) const {
   if (!has_job_) return;
-  // Which fields a job has is the version's to say.
+  // A version decides which fields a job has.
   if (job.size() != job_.size()) refuse_other_version();
   for (const auto& [name, value] : job) {
     const auto known = std::find_if(job_.begin(), job_.end(),
@@ -220,8 +221,8 @@ void BatchJournal::sync() {
 }
 
 void BatchJournal::write_output(const std::filesystem::path& path) const {
-  // Beside the journal and under its lock, so the name is ours (OUTPUT.tmp may be somebody else's);
-  // a kill may have left one, which is overwritten.
+  // The name is ours, since it is beside the journal and under its lock (OUTPUT.tmp may be a user's
+  // file). A file that a killed process left there is overwritten.
   std::filesystem::path temporary = file_.path();
   temporary += ".tmp";
   try {
@@ -241,7 +242,7 @@ void BatchJournal::write_output(const std::filesystem::path& path) const {
     out.sync();
     rename_file(temporary, path);
   } catch (const Error&) {
-    ::unlink(temporary.c_str());  // its room may be what is missing
+    ::unlink(temporary.c_str());  // frees the space that may be missing
     throw;
   }
 }
@@ -266,7 +267,7 @@ std::optional<std::string> try_plan_of_journal(const std::filesystem::path& path
     if (header.value("format", "") != kFormat || !header.contains("plan")) return std::nullopt;
     return header["plan"].get<std::string>();
   } catch (const Error&) {
-    return std::nullopt;  // whoever opens it will say why
+    return std::nullopt;  // opening the journal will report why
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }

@@ -17,7 +17,7 @@ namespace {
 
 const JobFields kJob = {{"input", "abc"}, {"model", "m 1"}};
 
-// What the results of these lines are in all tests.
+// Returns the result of a line, the same in all tests.
 std::string result(uint64_t line) {
   return "{\"custom_id\":\"r" + std::to_string(line) + "\",\"text\":\"" +
          std::string(line * 7 % 40, 'x') + "\"}";
@@ -25,7 +25,7 @@ std::string result(uint64_t line) {
 
 class BatchJournalTest : public testing::Test {
  protected:
-  // A journal with results of these lines, as a process that was killed leaves it.
+  // Returns a journal with results of these lines, as a killed process leaves it.
   std::string journal_text(std::initializer_list<uint64_t> lines) {
     {
       BatchJournal journal(path_, true);
@@ -34,7 +34,8 @@ class BatchJournalTest : public testing::Test {
     }
     return folder_.read("j");
   }
-  // Opens `text` as a journal and adds what it lacks of lines 1 to 4; the output must be right.
+  // Opens `text` as a journal and adds the missing results of lines 1 to 4; the output must be
+  // right.
   void expect_recovers(const std::string& text) {
     folder_.write("j", text);
     size_t found = 0;
@@ -55,7 +56,7 @@ class BatchJournalTest : public testing::Test {
     ASSERT_EQ(again.size(), 4U) << "what was appended after " << found << " is not found again";
   }
 
-  // A job with lines 1 to 4, from whatever the journal has to the output; the error's code.
+  // Runs a job with lines 1 to 4 from the journal's state to the output; returns the error's code.
   std::optional<ErrorCode> run_job() {
     try {
       BatchJournal journal(path_, false);
@@ -72,8 +73,8 @@ class BatchJournalTest : public testing::Test {
       return error.code();
     }
   }
-  // The job from `start` on, with a fault at the nth call of a point, and then once more without.
-  // Says whether there were so many.
+  // Runs the job from `start`, with a fault at the nth call of `point`, and then once more without.
+  // Returns whether there were that many calls.
   bool expect_survives(const std::string& start, const char* point, uint64_t nth, FaultKind kind) {
     const std::string whole =
         result(1) + "\n" + result(2) + "\n" + result(3) + "\n" + result(4) + "\n";
@@ -88,7 +89,7 @@ class BatchJournalTest : public testing::Test {
     EXPECT_FALSE(recovers && failed);
     if (failed) {
       EXPECT_EQ(failed, ErrorCode::kIo);
-      // Only a folder that cannot be synced fails when the output is there.
+      // The new output may be there only if the failing call was the sync of its folder.
       const std::string out = folder_.read("out");
       EXPECT_TRUE(out == "old" || (out == whole && std::string_view(point) == "io.sync")) << out;
       EXPECT_FALSE(std::filesystem::exists(path_.string() + ".tmp"));
@@ -133,7 +134,7 @@ TEST_F(BatchJournalTest, NeverTakesADamagedRecordForAResult) {
     damaged[byte] = static_cast<char>(damaged[byte] ^ (1 << byte % 7));
     expect_recovers(damaged);
   }
-  // A power failure may leave zeros where later records are sound.
+  // A power failure may leave zeros before valid records.
   std::string zeros = text;
   std::fill_n(zeros.begin() + static_cast<std::ptrdiff_t>(header) + 5, 20, '\0');
   expect_recovers(zeros);
@@ -177,7 +178,7 @@ TEST_F(BatchJournalTest, RefusesAnotherJobAndSaysWhatDiffers) {
             std::string::npos);
   EXPECT_NE(refused({{"input", "abc"}, {"model", "m 2"}}).find("another model"), std::string::npos);
   EXPECT_EQ(journal.created(), 77);
-  // Jobs of a version that knows of other things.
+  // Other versions may have fewer, other or more fields.
   for (const JobFields& job :
        {JobFields{{"input", "abc"}}, JobFields{{"input", "abc"}, {"device", "m 1"}},
         JobFields{{"input", "abc"}, {"model", "m 1"}, {"--new", "0"}}}) {
@@ -187,7 +188,7 @@ TEST_F(BatchJournalTest, RefusesAnotherJobAndSaysWhatDiffers) {
   }
 }
 
-// Made by this program before a job's settings were fields of their own.
+// An earlier version of this program wrote the job's options as one field.
 TEST_F(BatchJournalTest, RefusesAJournalOfAnEarlierFormat) {
   const std::string header =
       R"("line":0,"failed":false,"result":{"format":"spillway batch journal 1","created":77,)"
@@ -204,7 +205,7 @@ TEST_F(BatchJournalTest, RefusesAJournalOfAnEarlierFormat) {
 TEST_F(BatchJournalTest, BelongsToOneProcessAtATime) {
   journal_text({1});
   BatchJournal journal(path_, false);
-  // A lock belongs to an opened file, so this stands for another process.
+  // A lock belongs to an opened file, so a second journal stands for another process.
   EXPECT_NE(error_of([&] { BatchJournal other(path_, false); }).find("another process"),
             std::string::npos);
   EXPECT_NE(error_of([&] { BatchJournal other(path_, true); }).find("another process"),
@@ -217,7 +218,7 @@ TEST_F(BatchJournalTest, LeavesNothingBehindWhereNothingBegan) {
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
 
-// R8: every call in turn, each kind of trouble.
+// Every file call fails in turn, in each way.
 TEST_F(BatchJournalTest, EveryFileCallMayFailAndTheJobGoesOn) {
   const std::string begun = journal_text({3, 1, 2});
   for (const std::string& start : {std::string(), begun.substr(0, begun.size() - 9)}) {
@@ -230,7 +231,7 @@ TEST_F(BatchJournalTest, EveryFileCallMayFailAndTheJobGoesOn) {
           ASSERT_FALSE(HasFailure()) << point << " " << nth << ", kind " << static_cast<int>(kind);
           ASSERT_LT(++nth, 100U);
         }
-        // A journal that has nothing to be cut off is not cut.
+        // An empty journal has nothing to truncate.
         const bool used = !start.empty() || std::string_view(point) != "io.truncate";
         EXPECT_EQ(nth > 1, used) << point;
       }
@@ -238,7 +239,7 @@ TEST_F(BatchJournalTest, EveryFileCallMayFailAndTheJobGoesOn) {
   }
 }
 
-// Also of a byte at a time, which is half of nothing.
+// This fault halves each transfer, and half of one byte is none: that must end with an error.
 TEST_F(BatchJournalTest, ShortTransfersEndInTime) {
   for (const char* point : {"io.read", "io.write"}) {
     arm_fault(point, 1, FaultKind::kShort, 1'000'000);
@@ -248,7 +249,7 @@ TEST_F(BatchJournalTest, ShortTransfersEndInTime) {
   }
 }
 
-// A limit on the size of files stands for a disk that is full.
+// A limit on file sizes stands for a full disk.
 TEST_F(BatchJournalTest, GoesOnAfterTheDiskWasFull) {
   std::signal(SIGXFSZ, SIG_IGN);
   struct rlimit old = {};
@@ -280,7 +281,7 @@ TEST_F(BatchJournalTest, KeepsThePlanThatItWasBegunWith) {
   {
     BatchJournal journal(path_, false);
     journal.begin(kJob, 77, "{\n \"kv\": 1}");
-    // While somebody has it.
+    // The plan can be read while another object holds the journal.
     EXPECT_EQ(try_plan_of_journal(path_), "{\n \"kv\": 1}");
     journal.append(1, false, result(1));
   }
@@ -289,7 +290,7 @@ TEST_F(BatchJournalTest, KeepsThePlanThatItWasBegunWith) {
     journal.begin(kJob, 78, "another");
   }
   EXPECT_EQ(try_plan_of_journal(path_), "{\n \"kv\": 1}");
-  // One without a plan, and what is no journal.
+  // A journal without a plan and a foreign file have none.
   folder_.write("j", journal_text({1}));
   EXPECT_EQ(try_plan_of_journal(path_), std::nullopt);
   folder_.write("j", "nothing of ours\n");

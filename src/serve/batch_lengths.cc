@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMostLines = 2048, kParts = 4;
 
-// To the nearest power of two.
+// Rounds to the nearest power of two.
 int64_t rounded(double tokens) {
   return std::max<int64_t>(1, int64_t{1} << std::llround(std::log2(std::max(1.0, tokens))));
 }
@@ -39,7 +39,7 @@ std::vector<int64_t> predicted_answers(const BatchInput& input, const AnswerLeng
     try {
       add_answers(input.line(i).request(), lengths, most_tokens, answers);
     } catch (const ApiError&) {
-      // What is wrong with it will be its result.
+      // The error becomes this request's result later.
     }
   }
   if (answers.empty()) return {};

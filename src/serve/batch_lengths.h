@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the answers of a batch job will be, before any of them is there: what it is planned for.
+// Predicts the lengths of a batch job's answers, for planning.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace spillway {
 
-// Tokens of answers, ascending, each of a quarter of the requests; empty where no line is a
-// request. Looks at some of the lines of a long file. Rounded, so that a plan does not change with
-// each answer that a predictor learns from: jobs begin again.
+// Returns four answer lengths in tokens, ascending, one for each quarter of the answers; empty if
+// no line is a request. Samples the lines of a long file. The lengths are rounded, so that the plan
+// of a resumed job does not change with each answer that the predictor learns from.
 std::vector<int64_t> predicted_answers(const BatchInput& input, const AnswerLengths& lengths,
                                        int64_t most_tokens);
 

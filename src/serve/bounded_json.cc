@@ -17,14 +17,14 @@ nlohmann::ordered_json parse_json_text(std::string_view text) {
 }
 
 nlohmann::ordered_json parse_bounded_json(std::string_view text) {
-  // The parser takes a zero byte for the end, and would leave what follows unread.
+  // The parser takes a zero byte for the end of the text, and would ignore what follows.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     throw ApiError(400, "invalid_json", "",
                    fmt::format("not valid JSON: column {}: a zero byte", zero + 1));
   try {
     return nlohmann::ordered_json::parse(text.begin(), text.end());
   } catch (const nlohmann::json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 5: syntax error ..."
+    // The message is "[json.exception.parse_error.101] parse error at line 1, column 5: ...".
     std::string_view what = error.what();
     if (const auto bracket = what.find("] "); bracket != std::string_view::npos)
       what.remove_prefix(bracket + 2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON of strangers, parsed within bounds.
+// Parses untrusted JSON within bounds.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,10 +7,10 @@
 
 namespace spillway {
 
-// One JSON value of at most 64 levels, with at most 1,024 members in an object (JsonLimits). Throws
-// ApiError(400) saying where it is not JSON.
+// Parses one JSON value of at most 64 levels and 1,024 members in an object (JsonLimits). Throws
+// ApiError(400), which names the place of a syntax error.
 nlohmann::ordered_json parse_json_text(std::string_view text);
-// The same of text that check_json_bounds() has let pass.
+// Does the same for text that has passed check_json_bounds().
 nlohmann::ordered_json parse_bounded_json(std::string_view text);
 
 }  // namespace spillway

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checksums of short texts as numbers: xxHash, which finds damage, not forgery. base/digest.h has
-// longer ones, for what must differ in a lifetime.
+// 64-bit checksums of short texts by xxHash, which finds damage, not forgery. base/digest.h has
+// longer ones for values that must never collide.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,6 @@
 namespace spillway {
 
 uint64_t checksum64(std::string_view bytes);
-std::string hex64(uint64_t value);  // 16 digits
+std::string hex64(uint64_t value);  // returns 16 digits
 
 }  // namespace spillway

@@ -45,7 +45,7 @@ Completion::Completion(OpenAiRequest request, const ServedModel& model, uint64_t
         generations_.push_back(std::move(generation));
     }
   }
-  // It can be megabytes, and is tokens by now.
+  // Frees the conversation, which can be megabytes and is tokenized by now.
   request_.messages = request_.tools = request_.template_variables = nullptr;
   request_.prompts.clear();
   if (!generations_.empty()) return;
@@ -71,7 +71,8 @@ Usage Completion::usage() const {
     usage.draft_accepted += choice.draft_accepted;
     usage.draft_rejected += choice.draft_rejected;
   }
-  // A prompt counts once, however many answers it has: what none of them had to compute.
+  // A prompt counts once, however many choices it has: only tokens that none of them computed are
+  // cached.
   const auto each = static_cast<size_t>(request_.choices);
   usage.cached_tokens = 0;
   for (size_t first = 0; first < choices_.size(); first += each) {

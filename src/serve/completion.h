@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One OpenAI request from its prompts to its choices: what the engine is asked, and what becomes of
-// its events.
+// One OpenAI request: makes the engine's requests from its prompts, and its choices from the
+// engine's events.
 #pragma once
 
 #include <cstddef>
@@ -22,16 +22,17 @@ class Completion {
   // `default_seed` is for requests without one. Throws ApiError(400) as ServedModel::encode() does.
   Completion(OpenAiRequest request, const ServedModel& model, uint64_t default_seed);
 
-  // Without what was asked: prompts, messages, tools.
+  // Returns the request without its prompts, messages and tools.
   const OpenAiRequest& request() const { return request_; }
-  // For the engine, one for each choice in order; none where there is nothing to compute. Once.
+  // Returns the requests for the engine, one for each choice in order; empty if there is nothing to
+  // compute. Called once.
   std::vector<GenerationRequest> take_generations() { return std::move(generations_); }
 
-  // An event of choice `index`; true when it was the last of all.
+  // Adds an event to choice `index`; returns true if it was the last event of all choices.
   bool add(size_t index, const GenerationEvent& event);
   const Choice& choice(size_t index) const { return choices_[index]; }
   size_t choices() const { return choices_.size(); }
-  // Null, or the first choice that ended with an error.
+  // Returns the first choice that ended with an error, or null.
   const Choice* failed() const;
 
   Usage usage() const;

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// As Python writes bytes, which is how OpenAI names such tokens.
+// Writes bytes as Python does, which is how OpenAI names such tokens.
 std::string spelled_bytes(std::string_view bytes) {
   std::string text;
   for (const char c : bytes) {
@@ -31,7 +31,7 @@ std::string spelled_bytes(std::string_view bytes) {
 
 std::string id_text(TokenId id) { return fmt::format("token_id:{}", id); }
 
-// /v1/completions has nothing beside a token's name that would tell its bytes.
+// /v1/completions has no other field for a token's bytes, so its name tells that they are bytes.
 std::string completion_token(TokenId id, const Tokenizer* tokenizer) {
   const bool is_part = tokenizer != nullptr && !is_valid_utf8(tokenizer->piece(id));
   return (is_part ? "bytes:" : "") + token_text(id, tokenizer);
@@ -60,7 +60,7 @@ size_t TextOffset::advance(std::string_view bytes) {
   begun_ += bytes;
   const size_t complete = begun_.size() - truncated_utf8_suffix_bytes(begun_);
   characters_ += count_characters(std::string_view(begun_).substr(0, complete));
-  // Bytes that do not go on with what was begun begin a character of their own.
+  // If the bytes do not continue the character that was begun, they begin another one.
   const bool goes_on =
       bytes.empty() || before.empty() || decode_utf8(begun_, 0).bytes > before.size();
   begun_.erase(0, complete);
@@ -74,7 +74,7 @@ void TextOffset::end_part() {
 
 void CompletionLogprobs::add(TokenId id, const Logprobs* logprobs) {
   tokens_.push_back(completion_token(id, tokenizer_));
-  // Control tokens are no part of the text.
+  // Control tokens are not part of the text.
   std::string_view piece = tokenizer_ == nullptr ? std::string_view() : tokenizer_->piece(id);
   if (!piece.empty() && std::exchange(strips_space_, false) && piece.front() == ' ')
     piece.remove_prefix(1);
@@ -87,7 +87,8 @@ void CompletionLogprobs::add(TokenId id, const Logprobs* logprobs) {
   chosen_.push_back(shown_logprob(logprobs->chosen));
   ordered_json top = ordered_json::object();
   for (const TokenLogprob& entry : logprobs->top) {
-    // Two tokens of a vocabulary may be the same text; the likelier comes first and has the name.
+    // Two tokens of a vocabulary may have the same text; the likelier one comes first and gets it
+    // as its name.
     std::string name = completion_token(entry.id, tokenizer_);
     if (top.contains(name)) name = id_text(entry.id);
     top[name] = shown_logprob(entry.logprob);

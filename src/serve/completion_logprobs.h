@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log-probabilities as /v1/completions has them: lists of tokens, and where each is in the text.
+// Log-probabilities in the format of /v1/completions: lists of tokens and their places in the text.
 #pragma once
 
 #include <cstddef>
@@ -12,41 +12,43 @@
 
 namespace spillway {
 
-// A token as logprobs show it. What is no whole characters is shown by its bytes: "\xf0\x9f".
-// `tokenizer` may be null: "token_id:7".
+// Returns a token as logprobs show it. A token that is no whole characters is shown by its bytes:
+// "\xf0\x9f". `tokenizer` may be null: "token_id:7".
 std::string token_text(TokenId id, const Tokenizer* tokenizer);
 
-// JSON has no infinity; this is what OpenAI writes where a token is next to impossible.
+// Replaces infinity, which JSON lacks, by the number that OpenAI uses for tokens next to
+// impossible.
 float shown_logprob(float logprob);
 
-// How far in a text its tokens have come, in characters. A character whose bytes are several tokens
-// is one; what never becomes a character counts as the U+FFFD that stands for it.
+// Tracks the places of tokens in a text, in characters. A character whose bytes are several tokens
+// counts once; bytes that never become a character count as the U+FFFD that stands for them.
 class TextOffset {
  public:
-  // Where the character is that `bytes`, the next of the text, begin or go on with.
+  // Takes the next bytes of the text; returns the index of the character that they begin or
+  // continue.
   size_t advance(std::string_view bytes);
-  // What follows begins with a character of its own, as an answer does after its prompt.
+  // Makes the following bytes begin a new character, as an answer does after its prompt.
   void end_part();
 
  private:
-  size_t characters_ = 0;  // that are complete
-  std::string begun_;      // of the next one: at most 3 bytes
+  size_t characters_ = 0;  // complete characters so far
+  std::string begun_;      // bytes of the next character: at most 3
 };
 
-// The lists of some tokens that follow each other.
+// Builds the lists for consecutive tokens.
 class CompletionLogprobs {
  public:
-  // `tokenizer` may be null; `offset` is where the tokens before them ended.
+  // `tokenizer` may be null; `offset` is where the tokens before these ended.
   CompletionLogprobs(const Tokenizer* tokenizer, TextOffset& offset)
       : tokenizer_(tokenizer), offset_(offset) {}
 
-  // The next token begins a prompt: its text may lack the space that the token has.
+  // Tells that the next token begins a prompt, whose text may lack the token's leading space.
   void begin_prompt() {
     strips_space_ = tokenizer_ != nullptr && tokenizer_->strips_leading_space();
   }
-  // `logprobs` null: nothing is said of it.
+  // If `logprobs` is null, the token gets no log-probability.
   void add(TokenId id, const Logprobs* logprobs);
-  // {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
+  // Returns {"tokens", "token_logprobs", "top_logprobs", "text_offset"}.
   nlohmann::ordered_json take();
 
  private:

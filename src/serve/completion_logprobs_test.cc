@@ -14,7 +14,7 @@ using nlohmann::json;
 
 constexpr TokenId kEnd = 256;  // <|end|> of byte_vocabulary()
 
-// Of tokens whose ids are their bytes.
+// Returns the offsets of tokens whose ids are their bytes.
 json offsets_of(const std::vector<TokenId>& ids) {
   const Tokenizer tokenizer(byte_vocabulary());
   TextOffset offset;

@@ -17,14 +17,14 @@ using nlohmann::json;
 
 constexpr size_t kMaxResultBytes = size_t{1} << 30;
 
-// The value in a result's body, or null.
+// Returns a value of the body in a result, or null.
 json body_value(std::string_view line, const char* name) {
   try {
     const json result = parse_json_text(line);
     return result.value(json::json_pointer("/response/body"), json::object()).value(name, json());
   } catch (const ApiError&) {
     return nullptr;
-  } catch (const json::exception&) {  // not of this shape
+  } catch (const json::exception&) {  // the line has another shape
     return nullptr;
   }
 }
@@ -44,7 +44,7 @@ FinishedOutput::FinishedOutput(const std::filesystem::path& path, const ResultLi
     all_in_place = all_in_place && line.complete && number && count < input.size() &&
                    *number == input.line_number(count);
     ++count;
-    // Cut off so early that no line is left: then it is all of the file.
+    // If the file was cut off within its first line, that is all of it.
     const bool only_a_start = line.offset == 0 && !line.complete && !line.too_long;
     of_job_ = of_job_ || lines.was_result(line.text) ||
               (only_a_start && lines.is_start_of_first(line.text));
@@ -65,7 +65,7 @@ void FinishedOutput::copy_to(BatchJournal& journal) const {
   for (const auto& [line, place] : results_) {
     if (journal.has(line)) continue;
     const std::string text = file_.read_exact(place.offset, place.bytes);
-    // Somebody may have written to it since.
+    // The file may have been written to since.
     if (lines_.try_read(text) == line) journal.append(line, ResultLines::is_failed(text), text);
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The output that is there already: whether it is all of a job's, and what of it can be used.
+// Reads an existing output: whether it is a job's complete output, and which results are usable.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +20,19 @@ class FinishedOutput {
   FinishedOutput(const std::filesystem::path& path, const ResultLines& lines,
                  const BatchInput& input);
 
-  // Every result of the job, in order, and nothing else.
+  // Returns whether the file has every result of the job, in order, and nothing else.
   bool complete() const { return complete_; }
-  // What is in it was written for this job, as far as it can be told: it may be replaced. An empty
-  // file may be, too.
+  // Returns whether the file seems to have been written for this job, and so may be replaced. An
+  // empty file may be replaced, too.
   bool of_job() const { return of_job_; }
-  // Results that are as they were written.
+  // Returns the number of undamaged results.
   size_t sound() const { return results_.size(); }
-  // When these say they were created; nothing where none says.
+  // Returns when these results were created; nullopt if none says so.
   [[nodiscard]] std::optional<int64_t> try_created() const;
-  // Appends those that the journal lacks.
+  // Appends the results that the journal lacks.
   void copy_to(BatchJournal& journal) const;
 
-  // The first system_fingerprint in it, whoever wrote it.
+  // Returns the first system_fingerprint in the file, even if another job wrote it.
   [[nodiscard]] std::optional<std::string> try_fingerprint() const;
 
  private:

@@ -16,7 +16,7 @@ using nlohmann::ordered_json;
 
 constexpr size_t kResults = 4;
 
-// An input whose requests are lines 1, 2, 4 and 5, and the output that a job would write.
+// Has an input whose requests are lines 1, 2, 4 and 5, and the output that a job would write.
 class FinishedOutputTest : public testing::Test {
  protected:
   std::string result(const ResultLines& lines, uint64_t line) const {
@@ -36,7 +36,7 @@ class FinishedOutputTest : public testing::Test {
   FinishedOutput read(const std::string& text) const {
     return FinishedOutput(folder_.write("out", text), lines_, input_);
   }
-  // What is taken from `text`, completed by what it lacks, must be the whole output.
+  // The usable results of `text`, completed by what it lacks, must be the whole output.
   size_t expect_mends(const std::string& text) const {
     const FinishedOutput found = read(text);
     EXPECT_FALSE(found.complete());
@@ -82,7 +82,7 @@ TEST_F(FinishedOutputTest, TakesWhatACutAtAnyByteLeaves) {
   for (size_t bytes = 0; bytes < whole_.size(); ++bytes) {
     const std::string text = whole_.substr(0, bytes);
     const auto newlines = std::count(text.begin(), text.end(), '\n');
-    // A last line may be whole without its newline.
+    // A last line may be complete without its newline.
     const bool one_more = whole_[bytes] == '\n';
     ASSERT_EQ(expect_mends(text), static_cast<size_t>(newlines) + (one_more ? 1 : 0)) << bytes;
   }

@@ -10,7 +10,7 @@ namespace spillway {
 namespace {
 
 constexpr std::string_view kPrefix = "fp_";
-constexpr size_t kFieldDigits = 4;  // for people: whether jobs are the same is the key's to say
+constexpr size_t kFieldDigits = 4;  // for people; job_key() decides whether jobs are equal
 
 std::string field_digits(const std::pair<std::string, std::string>& field) {
   return hex64(checksum64(fmt::format("{}={}", field.first, field.second))).substr(0, kFieldDigits);
@@ -20,7 +20,7 @@ std::string field_digits(const std::pair<std::string, std::string>& field) {
 
 std::string job_key(const JobFields& job) {
   std::string text;
-  // With lengths, so that no value can look like a field.
+  // The lengths keep a value from looking like another field.
   for (const auto& [name, value] : job)
     text += fmt::format("{}:{}={}:{}\n", name.size(), name, value.size(), value);
   return digest128(text);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a batch job is, as journals and results tell it.
+// Describes a batch job for journals and results.
 #pragma once
 
 #include <string>
@@ -9,18 +9,18 @@
 
 namespace spillway {
 
-// Name and value of each thing that a job's results depend on ("model", "--kv-type" ...).
+// Name and value of each setting that a job's results depend on ("model", "--kv-type" ...).
 using JobFields = std::vector<std::pair<std::string, std::string>>;
 
-// A checksum of all of it: jobs with the same key have the same results.
+// Returns a checksum of all fields: jobs with the same key have the same results.
 std::string job_key(const JobFields& job);
 
-// OpenAI's `system_fingerprint`: requests that differ in nothing else get the same answer where it
-// is the same. A few digits of each field's checksum, so that it also tells what differs.
+// Returns OpenAI's `system_fingerprint`: equal requests get the same answer if it is the same. It
+// has a few digits of each field's checksum, so that it also tells which fields differ.
 std::string system_fingerprint(const JobFields& settings);
 
-// The names of the fields in which `settings` differ from those behind `fingerprint`; none where
-// that is not the fingerprint of such settings.
+// Returns the names of the fields in which `settings` differ from those behind `fingerprint`; empty
+// if that is not a fingerprint of such settings.
 std::vector<std::string> differing_settings(std::string_view fingerprint,
                                             const JobFields& settings);
 

@@ -25,7 +25,7 @@ class BoundsCheck {
  private:
   void take(char c) {
     if (c == ' ' || c == '\t' || c == '\n' || c == '\r') return;
-    if (just_opened_ && c != ']' && c != '}') count_value();  // the first of its container
+    if (just_opened_ && c != ']' && c != '}') count_value();  // the first value of its container
     just_opened_ = false;
     switch (c) {
       case '"':
@@ -52,7 +52,7 @@ class BoundsCheck {
 
   void skip_string() {
     const size_t begin = ++at_;
-    size_t escaped = 0;  // bytes of escapes beside the one that counts
+    size_t escaped = 0;  // bytes of escapes beyond the one that each counts as
     while (at_ < text_.size() && text_[at_] != '"') {
       if (text_[at_] == '\\') {
         const bool is_unicode = at_ + 1 < text_.size() && text_[at_ + 1] == 'u';
@@ -99,9 +99,9 @@ class BoundsCheck {
   const JsonLimits& limits_;
   size_t at_ = 0;
   bool just_opened_ = false;
-  std::vector<int> members_;      // of the containers that are open
-  std::string_view last_string_;  // as it is written
-  std::string_view field_;        // of the body, that is being read
+  std::vector<int> members_;      // member counts of the open containers
+  std::string_view last_string_;  // as written, with escapes
+  std::string_view field_;        // the field of the body that is being read
   JsonSize size_ = {.values = 1};
 };
 

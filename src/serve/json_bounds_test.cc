@@ -29,7 +29,7 @@ std::string repeat(const std::string& text, int times) {
   return out;
 }
 
-// "status code param", or "" where it passes.
+// Returns "status code param", or "" if the text passes.
 std::string refusal(const std::string& text, const JsonLimits& limits = {}) {
   try {
     check_json_bounds(text, limits);
@@ -85,7 +85,7 @@ TEST(JsonBoundsTest, RefusesDepthAndWideObjects) {
   EXPECT_EQ(refusal(members(1025)), "400 invalid_json ");
 }
 
-// What a parser takes, and the beginnings of it, never read beyond their end.
+// Random text must not be read beyond its end; if a parser accepts it, the counts must be right.
 TEST(JsonBoundsTest, TextThatIsNoJsonDoesNoHarm) {
   std::mt19937 random(7);
   const std::string letters = "[]{}:,\"\\u0 \n1a\xff";
@@ -96,7 +96,7 @@ TEST(JsonBoundsTest, TextThatIsNoJsonDoesNoHarm) {
     EXPECT_LE(size.values, text.size() + 1);
     EXPECT_LE(size.text_bytes, text.size());
     const ordered_json tree = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-    // Of equal keys a tree has one.
+    // A tree keeps only one of equal keys, so objects are not compared.
     if (tree.is_discarded() || text.find('{') != std::string::npos) continue;
     EXPECT_EQ(size.values, count_values(tree)) << text;
   }

@@ -11,7 +11,7 @@ constexpr size_t kPieceBytes = size_t{1} << 18;
 LineReader::LineReader(const PosixFile& file, size_t max_line_bytes)
     : file_(file), max_line_bytes_(max_line_bytes) {}
 
-// Adds a piece behind what is in the buffer; false when there is none.
+// Reads more bytes behind those in the buffer; returns false at the end of the file.
 bool LineReader::fill() {
   buffer_.erase(0, begin_);
   begin_ = 0;
@@ -26,7 +26,7 @@ bool LineReader::fill() {
 bool LineReader::next(FileLine& line) {
   line = {};
   line.offset = file_at_ - (buffer_.size() - begin_);
-  uint64_t dropped = 0;  // of a line that is too long
+  uint64_t dropped = 0;  // bytes dropped from a line that is too long
   size_t searched = 0;
   while (true) {
     const size_t newline = buffer_.find('\n', begin_ + searched);

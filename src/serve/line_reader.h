@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lines of a file one by one, in bounded memory however long they are.
+// Reads the lines of a file one by one, in bounded memory however long they are.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 namespace spillway {
 
 struct FileLine {
-  uint64_t offset = 0;    // in the file
-  uint64_t bytes = 0;     // without the newline
-  std::string_view text;  // until the next line is read; empty when too_long
-  bool too_long = false;  // more bytes than the reader keeps
+  uint64_t offset = 0;    // position in the file
+  uint64_t bytes = 0;     // length without the newline
+  std::string_view text;  // valid until the next line is read; empty if too_long
+  bool too_long = false;  // longer than the reader keeps
   bool complete = false;  // ends with a newline, not with the file
 };
 
@@ -23,7 +23,7 @@ class LineReader {
  public:
   LineReader(const PosixFile& file, size_t max_line_bytes);
 
-  // False at the end of the file. Throws kIo.
+  // Returns false at the end of the file. Throws kIo.
   [[nodiscard]] bool next(FileLine& line);
 
  private:
@@ -33,7 +33,7 @@ class LineReader {
   size_t max_line_bytes_;
   uint64_t file_at_ = 0;  // where the next bytes are read
   std::string buffer_;
-  size_t begin_ = 0;  // what is in the buffer and not yet handed out
+  size_t begin_ = 0;  // start of the bytes that are not returned yet
 };
 
 }  // namespace spillway

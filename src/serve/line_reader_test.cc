@@ -40,7 +40,7 @@ TEST(LineReaderTest, KnowsWhereLinesAreAndWhetherTheLastOneIsWhole) {
 }
 
 TEST(LineReaderTest, PassesOverLinesThatAreTooLong) {
-  // Longer than the pieces it reads, so several of them are dropped.
+  // These lines are longer than one read, so several reads are dropped.
   const std::string large(3'000'000, 'x');
   EXPECT_EQ(read_lines("a\n" + large + "\nbc\n" + large, 1000),
             (std::vector<Seen>{{0, 1, "a", false, true},

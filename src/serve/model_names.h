@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What clients may call the one model that is served.
+// The names that clients may use for the served model.
 #pragma once
 
 #include <string>
@@ -8,17 +8,18 @@
 
 namespace spillway {
 
-// Never changes, so threads may share it.
+// Immutable, so threads may share it.
 class ModelNames {
  public:
-  // `name` is what answers call it. An alias "*" stands for any name. Throws kInvalidArgument for
-  // an empty alias.
+  // `name` is the model's name in answers. An alias "*" stands for any name. Throws
+  // kInvalidArgument for an empty alias.
   explicit ModelNames(std::string name, const std::vector<std::string>& aliases = {});
 
   const std::string& name() const { return listed_.front(); }
-  // Whether a request for `requested` is one for this model; "" is a request that names none.
+  // Returns whether a request for `requested` is for this model; "" means that the request names
+  // none.
   bool accepts(std::string_view requested) const;
-  // The name and the aliases, each once, without "*".
+  // Returns the name and the aliases, each once, without "*".
   const std::vector<std::string>& listed() const { return listed_; }
 
  private:

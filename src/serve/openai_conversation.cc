@@ -15,7 +15,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// In a message of the assistant, a refusal is text like the rest.
+// Joins the text parts of a message. For the assistant, a refusal counts as text.
 std::string read_content(const json& content, const std::string& param, bool is_assistant,
                          IgnoredFields& ignored) {
   if (content.is_string()) return content.get<std::string>();
@@ -36,18 +36,18 @@ std::string read_content(const json& content, const std::string& param, bool is_
   return text;
 }
 
-// Text that a model wrote: an object where it is one, within the bounds of requests.
+// Parses text from a model as an object within the bounds of requests, or else returns the text.
 json object_or_text(const std::string& text) {
   try {
     json parsed = parse_json_text(text);
     if (parsed.is_object()) return parsed;
   } catch (const ApiError&) {
-    // It is text then.
+    // Invalid JSON is kept as text.
   }
   return text;
 }
 
-// Templates take arguments as an object, OpenAI's API as the text of one.
+// Templates take arguments as an object, but OpenAI's API sends them as JSON text.
 json read_arguments(const json& arguments, const std::string& param) {
   if (arguments.is_object()) return arguments;
   if (!arguments.is_string()) refuse_field_type(param, "a string or an object");
@@ -104,13 +104,13 @@ json read_message(const json& given, const std::string& path, IgnoredFields& ign
   } else if (has_calls || message.has("content")) {
     out["content"] = "";
   } else {
-    message.take("content");  // throws: it is missing
+    message.take("content");  // throws, since it is missing
   }
   if (has_calls) out["tool_calls"] = read_tool_calls(*calls, message.param("tool_calls"), ignored);
   for (const char* name : {"name", "tool_call_id", "reasoning_content"})
     if (const json* value = message.try_take(name))
       out[name] = RequestFields::as_string(*value, message.param(name));
-  // vLLM's newer name for it.
+  // vLLM's newer name for reasoning_content.
   if (const json* reasoning = message.try_take("reasoning");
       reasoning != nullptr && !out.contains("reasoning_content"))
     out["reasoning_content"] = RequestFields::as_string(*reasoning, message.param("reasoning"));
@@ -139,7 +139,7 @@ json read_messages(const json& messages, IgnoredFields& ignored) {
 
 json read_tools(const json& tools) {
   if (!tools.is_array()) refuse_field_type("tools", "an array");
-  IgnoredFields unused(UnknownFields::kIgnore);  // the model sees all of a tool
+  IgnoredFields unused(UnknownFields::kIgnore);  // all fields of a tool are shown to the model
   for (size_t i = 0; i < tools.size(); ++i) {
     RequestFields tool(tools[i], fmt::format("tools[{}]", i), unused);
     if (tool.string("type") != "function")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages and tools of a chat request, as chat templates take them.
+// Parses the messages and tools of a chat request into the form that chat templates take.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,12 +8,12 @@
 
 namespace spillway {
 
-// Messages whose contents are strings; not none. Throws ApiError(400) naming the field.
+// Returns at least one message; contents are strings. Throws ApiError(400) naming the field.
 nlohmann::ordered_json read_messages(const nlohmann::ordered_json& messages,
                                      IgnoredFields& ignored);
 
-// The tools as they are, for templates show them to the model; null where there are none. Throws
-// ApiError(400) naming the field.
+// Returns the tools unchanged, since templates show them to the model; null if there are none.
+// Throws ApiError(400) naming the field.
 nlohmann::ordered_json read_tools(const nlohmann::ordered_json& tools);
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bodies as clients of vLLM, llama-server and LiteLLM send them, unchanged.
+// Bodies that clients of vLLM, llama-server and LiteLLM send must be accepted unchanged.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -74,7 +74,7 @@ TEST(OpenAiFieldsTest, BoundsTheNamesOfIgnoredFields) {
   EXPECT_EQ(parse(kChat, R"("a\nb":1)").ignored, Names{R"(a\nb)"});
 }
 
-// What LiteLLM got and sends back, and other extras that no template looks at.
+// LiteLLM sends back the fields of answers, and clients add others that no template uses.
 TEST(OpenAiFieldsTest, TakesMessagesWithExtras) {
   const OpenAiRequest request = parse_message(R"({"role":"assistant","content":"Hi.",
       "tool_calls":null,"function_call":null,"audio":null,"annotations":[],
@@ -196,12 +196,12 @@ TEST(OpenAiFieldsTest, ReadsHowAPromptIsMade) {
 
 struct PeerField {
   const char* name;
-  const char* neutral;  // as JSON
-  const char* asking;   // what is refused; null: nothing is
+  const char* neutral;  // value with a neutral meaning, as JSON
+  const char* asking;   // value that must be refused; null: none is
 };
 
-// The fields of vLLM's and llama-server's documentation beside OpenAI's, with a value that asks for
-// nothing and one that cannot be obeyed.
+// Fields of vLLM's and llama-server's documentation that OpenAI lacks, each with a neutral value
+// and one that cannot be obeyed.
 constexpr PeerField kPeerFields[] = {
     // vLLM: sampling
     {"use_beam_search", "false", "true"},

@@ -23,15 +23,15 @@ constexpr size_t kMaxPrompts = 1024;
 constexpr int kMostPriority = 16;
 constexpr size_t kMostSaltBytes = 1024;
 constexpr size_t kMaxStops = 1024;
-constexpr size_t kMaxStopBytes = size_t{64} << 10;  // of all: every choice has its own copy
-constexpr size_t kMaxTokenIds = 1024;               // stop_token_ids, logit_bias
+constexpr size_t kMaxStopBytes = size_t{64} << 10;  // of all together: each choice has a copy
+constexpr size_t kMaxTokenIds = 1024;               // for stop_token_ids and logit_bias each
 constexpr int kMaxLogprobs = 20;
-constexpr int kCompletionTokens = 16;  // what OpenAI generates where max_tokens is not given
-constexpr int kRepeatLastTokens = 64;  // llama-server's repeat_last_n where it is not given
-constexpr float kNeverBias = -1000;    // the least that SamplingParams takes
+constexpr int kCompletionTokens = 16;  // OpenAI's default of max_tokens
+constexpr int kRepeatLastTokens = 64;  // llama-server's default of repeat_last_n
+constexpr float kNeverBias = -1000;    // the lowest bias that SamplingParams accepts
 
-// Fields that say something about the client, or about what OpenAI does beside answering (who
-// reads along, what is billed or kept), not about the answer.
+// Fields about the client, or about OpenAI's handling of a request (moderation, billing, storage),
+// that do not affect the answer.
 constexpr std::string_view kWithoutEffect[] = {"metadata",
                                                "moderation",
                                                "prompt_cache_key",
@@ -83,7 +83,7 @@ OpenAiPrompt read_prompt(const json& prompt) {
   return read_ids(prompt, "prompt", "a string or an array of token ids");
 }
 
-// One prompt, or a list of them.
+// Reads one prompt, or a list of prompts.
 std::vector<OpenAiPrompt> read_prompts(const json& given) {
   const bool is_list =
       given.is_array() && !given.empty() && (given[0].is_string() || given[0].is_array());
@@ -132,7 +132,7 @@ void read_stop_ids(RequestFields& fields, OpenAiRequest& request) {
         fmt::format("'stop_token_ids' has {} ids; give at most {}", ids->size(), kMaxTokenIds));
 }
 
-// llama-server's way to write them: [[15043, 1.5], [1917, false]].
+// Reads llama-server's format: [[15043, 1.5], [1917, false]].
 std::vector<std::pair<TokenId, float>> read_bias_pairs(const json& pairs) {
   if (pairs.size() > kMaxTokenIds)
     refuse_field(
@@ -167,7 +167,7 @@ std::vector<std::pair<TokenId, float>> read_logit_bias(const json& biases) {
   return out;
 }
 
-// vLLM's repetition_penalty looks at all tokens, llama-server's repeat_penalty at the last ones.
+// vLLM's repetition_penalty covers all tokens, llama-server's repeat_penalty only the last ones.
 void read_repetition(RequestFields& fields, SamplingParams& sampling) {
   const bool is_llama_server = fields.try_take("repetition_penalty") == nullptr &&
                                fields.try_take("repeat_penalty") != nullptr;
@@ -195,7 +195,7 @@ void read_sampling(RequestFields& fields, OpenAiRequest& request) {
   fields.number_into("temperature", 0, 100, sampling.temperature);
   fields.number_into("top_p", 0, 1, sampling.top_p);
   fields.integer_into("top_k", -1, std::numeric_limits<int>::max(), sampling.top_k);
-  sampling.top_k = std::max(sampling.top_k, 0);  // -1 is how some clients say "all"
+  sampling.top_k = std::max(sampling.top_k, 0);  // some clients send -1 for "all"
   fields.number_into("min_p", 0, 1, sampling.min_p);
   read_repetition(fields, sampling);
   fields.number_into("presence_penalty", -100, 100, sampling.presence_penalty);
@@ -216,12 +216,12 @@ void read_stream(RequestFields& fields, OpenAiRequest& request) {
   RequestFields inner(*options, "stream_options", fields.ignored());
   inner.boolean_into("include_usage", request.stream_usage);
   inner.boolean_into("continuous_usage_stats", request.continuous_usage);
-  bool pads = false;  // chunks to one length, against eavesdroppers: that is what TLS is for
+  bool pads = false;  // padding of chunks against eavesdroppers, which is left to TLS
   inner.boolean_into("include_obfuscation", pads);
   inner.end();
 }
 
-// By all the names it has; of several the last one counts. -1 is llama-server's "no limit".
+// Reads all names of this field; the last one of them counts. -1 is llama-server's "no limit".
 void read_max_tokens(RequestFields& fields, int least, OpenAiRequest& request) {
   for (const char* name : {"max_tokens", "n_predict", "max_completion_tokens"}) {
     const json* const value = fields.try_take(name);
@@ -239,7 +239,7 @@ void read_max_tokens(RequestFields& fields, int least, OpenAiRequest& request) {
                              request.min_tokens, *request.max_tokens));
 }
 
-// Of every token of every choice: an answer of gigabytes helps nobody.
+// Bounds the log-probabilities per token over all choices, so that no answer has gigabytes.
 void bound_logprobs(const OpenAiRequest& request) {
   constexpr int kMost = 256;
   if (request.choices * (request.sampling.logprobs + 1) > kMost)
@@ -315,8 +315,8 @@ TokenizeRequest parse_tokenize_request(const json& body, UnknownFields unknown) 
   TokenizeRequest request;
   IgnoredFields ignored(unknown);
   RequestFields fields(body, "", ignored);
-  // vLLM says "prompt", begins with BOS unless told otherwise and finds control tokens in it, as
-  // lm-eval counts on; llama-server says "content", without.
+  // vLLM's field is "prompt", for which BOS is added by default and control tokens are parsed, as
+  // lm-eval relies on; llama-server's field is "content", without either.
   const json* const prompt = fields.try_take("prompt");
   const json* const messages = fields.try_take("messages");
   request.add_special = request.parse_special = prompt != nullptr;

@@ -19,7 +19,7 @@ OpenAiRequest parse(OpenAiRoute route, const std::string& body) {
   return parse_openai_request(route, parse_json_text(body), UnknownFields::kRefuse);
 }
 
-// "code: param" of the refusal.
+// Returns "code: param" of the refusal.
 std::string refusal(OpenAiRoute route, const std::string& body) {
   try {
     parse(route, body);
@@ -219,7 +219,7 @@ TEST(OpenAiRequestTest, RefusesMessagesThatItCannotRender) {
             "unknown_parameter: messages[0].mood");
 }
 
-// As templates want them: arguments are objects, and tools keep their order.
+// Templates want arguments as objects, and tools in their order.
 TEST(OpenAiRequestTest, TakesToolsAndWhatTheyAnswered) {
   const OpenAiRequest request = parse(kChat, R"({
       "messages": [{"role": "user", "content": "Is it raining?"},
@@ -246,7 +246,7 @@ TEST(OpenAiRequestTest, AsksForSeveralChoicesAndForThePrompt) {
   EXPECT_EQ(request.priority, -2);
 }
 
-// Looking a member up takes longer with each that there is.
+// Looking up a member takes longer with each further member, so their number is bounded.
 TEST(OpenAiRequestTest, BoundsTheMembersOfAnObject) {
   const auto object = [](int members) {
     std::string text = "{";

@@ -25,7 +25,7 @@ ordered_json chat_logprob(const TokenLogprob& entry, const Tokenizer* tokenizer)
           {"bytes", token_bytes(entry.id, tokenizer)}};
 }
 
-// The end token is no part of the text, so logprobs leave it out.
+// Returns the number of tokens to show: an end token is left out, since it is not part of the text.
 size_t shown_tokens(const Choice& choice, const OpenAiRequest& request,
                     const Tokenizer* tokenizer) {
   const size_t count = std::min(choice.ids.size(), choice.logprobs.size());
@@ -138,7 +138,7 @@ ordered_json answer_body(const AnswerHead& head, const OpenAiRequest& request,
 
 namespace {
 
-// A string as JSON has it.
+// Formats a string as JSON.
 std::string json_string(const std::string& text) { return json_line(text); }
 
 }  // namespace
@@ -174,7 +174,7 @@ std::string AnswerStream::begin(const Choice& choice) {
   if (chat_)
     return chunk(choice.index, R"("delta":{"role":"assistant","content":"","refusal":null})", "",
                  nullptr);
-  // The prompt is echoed with what is said of its tokens, once that is known.
+  // With logprobs, the prompt is echoed later, when those of its tokens are known.
   if (choice.prompt_text.empty() || request_.sampling.logprobs >= 0) return "";
   return chunk(choice.index, "\"text\":" + json_string(choice.prompt_text), "", nullptr);
 }
@@ -209,7 +209,7 @@ std::string AnswerStream::piece(const Choice& choice, const GenerationEvent& eve
             : "\"text\":" + json_string(text);
   if (tokenizer_ == nullptr && event.token)
     delta += fmt::format(R"(,"token_ids":[{}])", *event.token);
-  // A chat's last words come before its end.
+  // In a chat stream, the last text comes in a chunk before the one that ends the choice.
   if (chat_ && event.finish && says)
     return chunk(choice.index, delta, logprobs, nullptr) +
            chunk(choice.index, "\"delta\":{}", "", finish_reason_name(*event.finish));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers as OpenAI's completion endpoints give them: whole, and as pieces of a stream.
+// Formats answers of OpenAI's completion endpoints, complete or as the chunks of a stream.
 #pragma once
 
 #include <cstdint>
@@ -17,30 +17,30 @@
 
 namespace spillway {
 
-// What the engine says about one choice, put together.
+// The result of one choice, collected from the engine's events.
 struct Choice {
   size_t index = 0;
   std::string text;
-  std::vector<TokenId> ids;        // generated, the end token included
-  std::vector<Logprobs> logprobs;  // one for each id, where asked for
+  std::vector<TokenId> ids;        // generated tokens, the end token included
+  std::vector<Logprobs> logprobs;  // one for each id, if requested
   FinishReason finish = FinishReason::kStop;
-  std::string error;                              // why, when it ended with kError
-  size_t reused_tokens = 0;                       // of the prompt: found in the cache
-  size_t draft_accepted = 0, draft_rejected = 0;  // tokens that were proposed for it
-  // Where the prompt is echoed: it, and what was said of its tokens from the second on.
+  std::string error;                              // the reason if it ended with kError
+  size_t reused_tokens = 0;                       // prompt tokens whose KV was reused
+  size_t draft_accepted = 0, draft_rejected = 0;  // draft tokens
+  // If the prompt is echoed: the prompt, and the logprobs of its tokens from the second on.
   std::vector<TokenId> prompt_ids;
   std::string prompt_text;
   std::vector<Logprobs> prompt_logprobs;
 
-  // True when this was the last event.
+  // Adds an event; returns true if it was the last one.
   bool add(const GenerationEvent& event);
 };
 
-// "chatcmpl-" or "cmpl-" before a number that no other answer has.
+// Returns "chatcmpl-" or "cmpl-" followed by `number`, which must be unique.
 std::string answer_id(OpenAiRoute route, const std::string& number);
 
 struct AnswerHead {
-  std::string id;       // whole: answer_id()
+  std::string id;       // from answer_id()
   int64_t created = 0;  // seconds since 1970
   std::string model;
   std::string fingerprint = {};  // system_fingerprint; "": none
@@ -48,30 +48,32 @@ struct AnswerHead {
 
 struct Usage {
   size_t prompt_tokens = 0, completion_tokens = 0;
-  // Of the prompts, found in the cache instead of computed; none: nobody says.
+  // Tokens of the prompts that were found in the cache; nullopt: not reported.
   std::optional<size_t> cached_tokens = {};
-  size_t draft_accepted = 0, draft_rejected = 0;  // both 0: nothing is said
+  size_t draft_accepted = 0, draft_rejected = 0;  // not reported if both are 0
 };
 
-// A chat.completion or text_completion object. Without a tokenizer (null) there is no text:
-// choices have their "token_ids" instead.
+// Returns a chat.completion or text_completion object. Without a tokenizer (null) there is no text,
+// and choices have "token_ids" instead.
 nlohmann::ordered_json answer_body(const AnswerHead& head, const OpenAiRequest& request,
                                    const std::vector<Choice>& choices, const Usage& usage,
                                    const Tokenizer* tokenizer);
 
-// The events of a streamed answer ("data: ...", each with its empty line), made without building a
-// JSON object for each token. Not thread-safe.
+// Formats the events of a streamed answer ("data: ...", each with its empty line) without building
+// a JSON object for each token. Not thread-safe.
 class AnswerStream {
  public:
-  // All must outlive it. `prompt_tokens`: of the whole request, for usage with every piece.
+  // All arguments must outlive it. `prompt_tokens` counts the whole request's, for continuous
+  // usage.
   AnswerStream(const AnswerHead& head, const OpenAiRequest& request, const Tokenizer* tokenizer,
                size_t prompt_tokens = 0);
 
-  // Before anything of this choice was said.
+  // Returns a choice's first events, which come before all its text.
   std::string begin(const Choice& choice);
-  // What `event`, which was added to the choice before, says; "" where that is nothing yet.
+  // Returns the events for `event`, which must have been added to `choice`; "" if there are none
+  // yet.
   std::string piece(const Choice& choice, const GenerationEvent& event);
-  // After the last choice has ended.
+  // Returns the end of the stream, after the last choice has ended.
   std::string end(const Usage& usage);
   static std::string error(const ApiError& error);
 
@@ -83,10 +85,10 @@ class AnswerStream {
   const OpenAiRequest& request_;
   const Tokenizer* tokenizer_;
   bool chat_;
-  Usage usage_;                        // so far
-  std::string head_;                   // up to the choices
-  std::vector<size_t> told_logprobs_;  // of each choice: tokens
-  std::vector<TextOffset> offsets_;    // of each choice: behind these
+  Usage usage_;                        // usage so far
+  std::string head_;                   // the start of every event, up to the choices
+  std::vector<size_t> told_logprobs_;  // tokens of each choice whose logprobs were sent
+  std::vector<TextOffset> offsets_;    // text offset of each choice behind these tokens
 };
 
 }  // namespace spillway

@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 
 constexpr TokenId kEnd = 256;         // <|end|> of byte_vocabulary()
-constexpr int64_t kVocabulary = 260;  // of it, and some more
+constexpr int64_t kVocabulary = 260;  // size of the model's vocabulary, larger than the tokenizer's
 
 OpenAiRequest parse(OpenAiRoute route, const std::string& body) {
   return parse_openai_request(route, parse_json_text(body), UnknownFields::kRefuse);
@@ -41,7 +41,7 @@ GenerationEvent make_event(std::optional<TokenId> token, const std::string& text
   return event;
 }
 
-// Code of the refusal.
+// Returns the code of the refusal.
 std::string refusal(const ServedModel& model, const OpenAiRequest& request) {
   try {
     Completion(request, model, 0);
@@ -218,7 +218,7 @@ TEST(ServedModelTest, EncodesTextIdsAndConversations) {
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
 }
 
-// Every chunk's JSON, in order.
+// Returns the JSON of every chunk, in order.
 std::vector<json> chunks_of(const std::string& stream) {
   std::vector<json> chunks;
   constexpr std::string_view kBegin = "data: ";
@@ -232,7 +232,7 @@ std::vector<json> chunks_of(const std::string& stream) {
   return chunks;
 }
 
-// The pieces of a stream, put together, are the answer that is not streamed.
+// The chunks of a stream, put together, must equal the answer that is not streamed.
 TEST(AnswerStreamTest, SaysWhatTheWholeAnswerSays) {
   const Tokenizer tokenizer(byte_vocabulary());
   for (const bool logprobs : {false, true}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of OpenAI's completion endpoints a request is for.
+// The OpenAI completion endpoints.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace spillway {
 
 enum class OpenAiRoute : uint8_t { kChatCompletions, kCompletions };
 
-// "/v1/chat/completions" or "/v1/completions".
+// Recognizes "/v1/chat/completions" and "/v1/completions".
 [[nodiscard]] std::optional<OpenAiRoute> try_openai_route(std::string_view url);
 
 }  // namespace spillway

@@ -14,10 +14,10 @@
 namespace spillway {
 namespace {
 
-// Answers in a row that bring nothing, although there is more to transfer.
+// Most calls in a row that transfer nothing although there is more to transfer.
 constexpr int kMostStalls = 100;
 
-// Until it is not interrupted: -errno, or what the system answers.
+// Repeats `call` while a signal interrupts it; returns -errno or the call's result.
 template <class Call>
 auto without_interruption(const Call& call) {
   auto result = call();
@@ -33,7 +33,7 @@ FileDescriptor open_file(const std::filesystem::path& path, int flags) {
   return file;
 }
 
-// EINVAL: there is no such thing here.
+// EINVAL means that this kind of file cannot be synced, which is no error.
 int64_t sync(int fd) {
   const int64_t result = without_interruption([&] { return sync_call(fd); });
   return result == -EINVAL ? 0 : result;
@@ -114,7 +114,7 @@ void sync_folder_of(const std::filesystem::path& path) {
   const FileDescriptor file = open_file(folder, O_RDONLY | O_DIRECTORY);
   if (!file.is_open()) return;
   const int64_t result = sync(file.get());
-  // Other refusals mean that this file system has no such thing.
+  // Other errors mean that this file system cannot sync folders.
   if (result == -EIO || result == -ENOSPC || result == -EDQUOT) fail_io("writing", folder, result);
 }
 

@@ -17,7 +17,7 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr size_t kMostNameBytes = 80;
-constexpr double kExactIntegers = 0x1p53;  // a double has all integers up to it
+constexpr double kExactIntegers = 0x1p53;  // a double is exact for all integers up to this
 
 std::string without_indices(std::string_view param) {
   std::string name;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fields of a request's JSON objects: taken one by one with checks, and what happens to those
-// that are left.
+// Takes the fields of a request's JSON objects one by one, with checks, and collects or refuses
+// unknown ones.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@
 
 namespace spillway {
 
-// What happens to fields that are not known.
+// Whether unknown fields are ignored or refused.
 enum class UnknownFields : uint8_t { kIgnore, kRefuse };
 
-// The names of a body's fields that have no effect. Not thread-safe.
+// Collects the names of a body's fields that have no effect. Not thread-safe.
 class IgnoredFields {
  public:
   explicit IgnoredFields(UnknownFields policy) : policy_(policy) {}
 
-  // `param` leads to the field: "messages[2].mood". Throws ApiError(400) where unknown fields are
-  // refused.
+  // `param` is the path of the field: "messages[2].mood". Throws ApiError(400) if unknown fields
+  // are refused.
   void add(const std::string& param);
-  // Each name once, without indices ("messages[].mood"), printable, in the order of the body; at
-  // most kMostNames.
+  // Returns each name once, without indices ("messages[].mood"), printable, in the order of the
+  // body; at most kMostNames.
   std::vector<std::string> take() { return std::move(names_); }
 
   static constexpr size_t kMostNames = 32;
@@ -38,28 +38,28 @@ class IgnoredFields {
 
 [[noreturn]] void refuse_field(const char* code, const std::string& param,
                                const std::string& message);
-// "'param' must be `wanted`"
+// Refuses with the message "'param' must be `wanted`".
 [[noreturn]] void refuse_field_type(const std::string& param, const char* wanted);
 
-// Whether the value is a number without a fraction: 2, or 2.0 as some languages write it.
+// Returns whether the value is a number without a fraction: 2, or 2.0 as some languages write it.
 bool is_whole_number(const nlohmann::ordered_json& value);
-// Its value; none where it is no whole number, or one that not even 64 bits hold exactly.
+// Returns its value; nullopt if it is no whole number, or not exact in 64 bits.
 [[nodiscard]] std::optional<int64_t> try_whole_number(const nlohmann::ordered_json& value);
 
-// The members of one JSON object. Each is taken once; end() deals with those that were not. All
-// that take throw ApiError(400), which names the field. Keeps references to all it is given.
+// Takes the members of one JSON object; end() handles those that were not taken. Functions that
+// take members throw ApiError(400), which names the field. Keeps references to its arguments.
 class RequestFields {
  public:
   using json = nlohmann::ordered_json;
 
-  // `path` is "" for the body, or what leads to this object: "messages[2]".
+  // `path` is "" for the body, else the path of this object: "messages[2]".
   RequestFields(const json& object, std::string path, IgnoredFields& ignored);
 
   std::string param(std::string_view name) const;
-  // Null where the member is missing or null.
+  // Returns null if the member is missing or null.
   const json* try_take(std::string_view name);
   const json& take(std::string_view name);
-  // Whether there is such a member, even if it is null.
+  // Returns whether there is such a member, even if it is null.
   bool has(std::string_view name) const;
 
   std::string string(std::string_view name) { return as_string(take(name), param(name)); }
@@ -75,9 +75,10 @@ class RequestFields {
   static int64_t as_integer(const json& value, const std::string& param, int64_t low, int64_t high);
   static float as_number(const json& value, const std::string& param, double low, double high);
 
-  // This member changes nothing, whatever its value.
+  // Takes a member that has no effect, whatever its value.
   void skip(std::string_view name) { taken_.insert(std::string(name)); }
-  // Every member was looked at: what is left and not null is ignored, or refused.
+  // Must follow after all members are taken: members that were not taken and are not null are
+  // ignored, or refused.
   void end();
   IgnoredFields& ignored() { return ignored_; }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory that requests may take beside the model.
+// Limits the host memory that requests take besides the model.
 #pragma once
 
 #include <condition_variable>
@@ -9,12 +9,12 @@
 
 namespace spillway {
 
-// Counts bytes that are estimated, not allocated here. Thread-safe; must outlive its reservations.
+// Counts estimated bytes; it allocates nothing. Thread-safe; must outlive its reservations.
 class RequestMemory {
  public:
   explicit RequestMemory(uint64_t limit_bytes) : limit_(limit_bytes) {}
 
-  // Gives the bytes back when it goes.
+  // Releases its bytes when it is destroyed.
   class Reservation {
    public:
     Reservation() = default;
@@ -34,8 +34,8 @@ class RequestMemory {
     uint64_t bytes_ = 0;
   };
 
-  // Both throw ApiError(413) for more than there is in all. Where others have it now, wait() waits
-  // for them, which must be about to end by themselves, and reserve() throws ApiError(503).
+  // Both throw ApiError(413) if `bytes` exceeds the limit. If other reservations hold the memory,
+  // wait() waits for them, so they must end by themselves, and reserve() throws ApiError(503).
   [[nodiscard]] Reservation wait(uint64_t bytes);
   [[nodiscard]] Reservation reserve(uint64_t bytes);
 

@@ -14,7 +14,7 @@ namespace spillway {
 namespace {
 
 constexpr std::string_view kIdStart = "{\"id\":\"batch_req_";
-constexpr size_t kIdDigits = 16;  // of X and of Y
+constexpr size_t kIdDigits = 16;  // for X and for Y each
 
 std::string_view digits_of(const std::string& id) {
   return std::string_view(id).substr(0, kIdDigits);

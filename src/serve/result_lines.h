@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lines of a job's output, each of which tells whether it is whole and of which job it is.
+// Writes and recognizes the lines of a job's output, each of which proves its completeness and its
+// job.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +16,24 @@ namespace spillway {
 
 // A line begins {"id":"batch_req_XY": X is made of the job's key and the number of the request's
 // line, Y is a checksum of X's source and of all that follows. So a result that was edited, cut off
-// or made by another job is known without any other file. Thread-safe.
+// or made by another job is recognized without any other file. Thread-safe.
 class ResultLines {
  public:
   ResultLines(std::string job_key, const BatchInput& input);
 
-  // Unique to job and line, for the ids inside a result.
+  // Returns an id that is unique to job and line, for the ids inside a result.
   std::string id(uint64_t line) const;
-  // {"id", "custom_id", "response", "error"} without a newline.
+  // Returns {"id", "custom_id", "response", "error"} without a newline.
   std::string write(uint64_t line, const nlohmann::ordered_json& custom_id,
                     const nlohmann::ordered_json& response,
                     const nlohmann::ordered_json& error) const;
-  // The number of the request's line, or nothing where `text` is not a result of this job.
+  // Returns the number of the request's line; nullopt if `text` is not a result of this job.
   [[nodiscard]] std::optional<uint64_t> try_read(std::string_view text) const;
-  // Whether `text` was a result of this job once, by how it begins.
+  // Returns whether `text` begins like a result of this job, even if it was damaged later.
   bool was_result(std::string_view text) const { return try_line_of(text).has_value(); }
-  // Whether the job's first result begins with all of `text`.
+  // Returns whether the job's first result begins with all of `text`.
   bool is_start_of_first(std::string_view text) const;
-  // Of a result that try_read() took.
+  // Returns whether a result that try_read() accepted is an error.
   static bool is_failed(std::string_view text);
 
  private:
@@ -40,7 +41,7 @@ class ResultLines {
 
   std::string key_;
   uint64_t first_line_;
-  std::unordered_map<uint64_t, uint64_t> lines_;  // by X's checksum
+  std::unordered_map<uint64_t, uint64_t> lines_;  // by checksum of X
 };
 
 }  // namespace spillway

@@ -13,11 +13,11 @@ namespace spillway {
 
 namespace {
 
-// More of a text tells nobody how long its answer will be.
+// The rest of a longer text does not help to predict the length of its answer.
 constexpr size_t kMostAsked = 32 << 10;
 
-// However short the context is, so many values and so long a text of a request are read: its error
-// then says which field is too long.
+// Least limits of values and string bytes in a body. Even for a short context this much is parsed,
+// so that the error can name the field that is too long.
 constexpr uint64_t kLeastValues = 1 << 18;
 constexpr uint64_t kLeastString = 1 << 20;
 
@@ -107,7 +107,7 @@ std::vector<TokenId> ServedModel::encode_chat(const OpenAiRequest& request) cons
     throw ApiError(400, "unsupported_value", "messages",
                    "this model has no chat template; choose one with --template, or use "
                    "/v1/completions");
-  check_tokens(request.messages.size(), "messages");  // each has one at least
+  check_tokens(request.messages.size(), "messages");  // each message has at least one token
   size_t bytes = 0;
   for (const nlohmann::ordered_json& message : request.messages)
     bytes += message["content"].get_ref<const std::string&>().size();
@@ -124,7 +124,7 @@ std::vector<TokenId> ServedModel::encode_chat(const OpenAiRequest& request) cons
   }
 }
 
-// The engine would refuse them, too, but does not know what field they came from.
+// The engine would refuse these tokens, too, but does not know which field they came from.
 void ServedModel::check_ids(const OpenAiRequest& request,
                             const std::vector<TokenId>& prompt) const {
   const auto check = [&](TokenId id, const std::string& param) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the API needs to know of a loaded model: how text becomes its tokens, and its limits.
+// The API's view of a loaded model: how requests become tokens, and its limits.
 #pragma once
 
 #include <cstdint>
@@ -17,47 +17,48 @@ namespace spillway {
 
 struct EncodedPrompt {
   std::vector<TokenId> ids;
-  std::string text;        // as it is echoed
-  std::string asked = {};  // of questions_of()
+  std::string text;        // text to echo
+  std::string asked = {};  // from questions_of()
 };
 
-// The beginning of what a person asks, of each of a request's prompts: of a conversation the last
-// question; "" of token ids. Who predicts how long answers will be goes by it.
+// Returns the beginning of the question in each of a request's prompts: for a conversation the last
+// user message; "" for token ids. Answer lengths are predicted from it.
 std::vector<std::string> questions_of(const OpenAiRequest& request);
 
-// Keeps a pointer to the tokenizer. Immutable, so thread-safe.
+// Keeps a pointer to the tokenizer. Immutable and thread-safe.
 class ServedModel {
  public:
   struct Limits {
     int64_t max_sequence_tokens = 0;  // of prompt and answer together
-    int64_t vocab_size = 0;           // of the model, whatever its tokenizer has
+    int64_t vocab_size = 0;           // of the model, which may differ from its tokenizer's
   };
-  // `name` is what answers call it. `tokenizer` may be null: then prompts are ids. Without `chat`
-  // there are no conversations.
+  // `name` is the model's name in answers. If `tokenizer` is null, prompts must be token ids.
+  // Without `chat`, chat requests are refused.
   ServedModel(std::string name, const Tokenizer* tokenizer, const Limits& limits,
               std::optional<ChatTemplate> chat = std::nullopt);
 
   const std::string& name() const { return name_; }
   const Tokenizer* tokenizer() const { return tokenizer_; }
   int64_t max_sequence_tokens() const { return limits_.max_sequence_tokens; }
-  // Throws ApiError(400) where there is none.
+  // Throws ApiError(400) if there is no tokenizer.
   const Tokenizer& require_tokenizer() const;
-  // Of its conversations, as Jinja; null where there are none.
+  // Returns the chat template, as Jinja; null if there is none.
   const std::string* chat_template() const { return chat_ ? &chat_->source() : nullptr; }
 
-  // The request's prompts. Throws ApiError(400) for what this model cannot do: text without a
-  // tokenizer, chat without a template.
+  // Returns the request's prompts. Throws ApiError(400) for what this model cannot do: text without
+  // a tokenizer, chat without a template.
   std::vector<EncodedPrompt> encode(const OpenAiRequest& request) const;
-  // A conversation alone. Throws as encode().
+  // Encodes a conversation. Throws as encode() does.
   std::vector<TokenId> encode_chat(const OpenAiRequest& request) const;
-  // Limits on bodies, by which what this model has no room for is refused before it is read.
+  // Returns limits on bodies, so that what exceeds the model's context is refused before it is
+  // parsed.
   JsonLimits json_limits() const;
-  // Throws ApiError(400) for more bytes of text, or more token ids, than a context can hold: before
-  // anybody works on them. `param` is the field at fault.
+  // These throw ApiError(400) for more bytes of text, or more token ids, than a context can hold,
+  // before they are processed. `param` is the field at fault.
   void check_bytes(size_t bytes, const char* param) const;
   void check_tokens(size_t tokens, const char* param) const;
-  // One of them as the engine takes it; its seed is the caller's. Throws ApiError(400) where there
-  // is no room for it, or it names tokens that there are not.
+  // Returns the engine's request for a prompt; the caller sets its seed. Throws ApiError(400) if
+  // there is no room for it, or if it has token ids outside the vocabulary.
   GenerationRequest to_generation(const OpenAiRequest& request, const EncodedPrompt& prompt) const;
 
  private:
@@ -67,7 +68,7 @@ class ServedModel {
   const Tokenizer* tokenizer_;
   std::optional<ChatTemplate> chat_;
   Limits limits_;
-  size_t longest_piece_ = 1;  // bytes of a token
+  size_t longest_piece_ = 1;  // bytes of the longest token
 };
 
 }  // namespace spillway

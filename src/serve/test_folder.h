@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder for the tests of this one.
+// A temporary folder for this folder's tests.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,7 @@
 
 namespace spillway {
 
-// In memory where that is possible: there fsync, which these tests call often, costs nothing.
+// It is in memory if possible: there fsync, which these tests call often, costs nothing.
 class TestFolder : public ScopedFolder {
  public:
   TestFolder()

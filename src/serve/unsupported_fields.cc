@@ -14,7 +14,7 @@ using json = nlohmann::ordered_json;
 
 bool is_true(const json& value) { return value == true; }
 bool is_boolean(const json& value) { return value.is_boolean(); }
-// As JSON knows it: "", [] or {}.
+// True for an empty string, array or object.
 bool is_empty(const json& value) {
   if (value.is_string()) return value.get_ref<const std::string&>().empty();
   return value.is_structured() && value.empty();
@@ -28,7 +28,7 @@ bool is_never(const json& /*value*/) { return false; }
 
 struct UnsupportedField {
   std::string_view name;
-  bool (*is_neutral)(const json& value);  // beside false and []
+  bool (*is_neutral)(const json& value);  // for values other than false and []
 };
 
 constexpr UnsupportedField kFields[] = {
@@ -86,7 +86,7 @@ constexpr UnsupportedField kFields[] = {
 };
 
 bool asks_for_nothing(const UnsupportedField& field, const json& value) {
-  if (field.is_neutral == is_true) return is_true(value);  // false asks for something there
+  if (field.is_neutral == is_true) return is_true(value);  // for such a field, false is not neutral
   return value == false || value == json::array() || field.is_neutral(value);
 }
 
@@ -102,7 +102,7 @@ void refuse_unless_neutral(const UnsupportedField& field, RequestFields& fields)
 void refuse_unsupported_fields(OpenAiRoute route, RequestFields& fields) {
   for (const UnsupportedField& field : kFields) refuse_unless_neutral(field, fields);
   if (route != OpenAiRoute::kChatCompletions) return;
-  // Completions have these.
+  // Only the completions endpoint has these fields.
   for (const char* name : {"add_special_tokens", "echo"})
     refuse_unless_neutral({name, is_never}, fields);
 }

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// One may be chance; after so many in a row the machine is at fault.
+// One failed step may be chance; after this many in a row /health reports that the machine fails.
 constexpr int kFailing = 3;
 
 Router router_for(const ApiServerOptions& options) {
@@ -25,7 +25,7 @@ Router router_for(const ApiServerOptions& options) {
   return Router(options.keys, HostCheck(options.allowed_hosts, options.http.cors_origins));
 }
 
-// Browsers let such a page run what comes with it and talk to this server, and nothing else.
+// The headers let browsers run only the page's own scripts and talk only to this server.
 HttpAnswer page_answer(const PageFile& file) {
   return {.status = 200,
           .content_type = std::string(file.content_type),
@@ -42,7 +42,7 @@ HttpAnswer page_answer(const PageFile& file) {
 
 ApiServer::ApiServer(ApiServerOptions options)
     : options_(std::move(options)), created_(unix_seconds()), router_(router_for(options_)) {
-  options_.keys.reset();  // the router has them
+  options_.keys.reset();  // the router has them now
   add_routes();
   router_.observe(
       [this](std::string_view route, int status) { operators_.answered(route, status); });
@@ -59,7 +59,7 @@ ApiServer::ApiServer(ApiServerOptions options)
 ApiServer::~ApiServer() { stop(); }
 
 void ApiServer::stop() {
-  http_->stop_now();  // nobody is left whose leaving would be told
+  http_->stop_now();  // no on_gone() callback is called after this
   if (service_) service_->stop_reading();
   loop_.reset();
   if (service_) service_->stop();
@@ -80,14 +80,14 @@ void ApiServer::add_routes() {
                  .body = metrics_text()});
   });
   for (const PageFile& file : page_files()) {
-    // It asks for a key itself, where its requests need one.
+    // The page itself asks the user for a key if its requests need one.
     add(HttpMethod::kGet, file.path.data(), Access::kOpen,
         [&file](const Request&, const Reply& reply) { reply->send(page_answer(file)); });
   }
   add(HttpMethod::kGet, "/version", Access::kWithKey, [this](const Request&, const Reply& reply) {
     reply->send(json_answer(200, json_line({{"version", options_.version}})));
   });
-  // Also for clients whose base URL has no /v1.
+  // The same routes without /v1, for clients whose base URL lacks it.
   for (const std::string base : {"/v1", ""}) {
     const std::string models = base + "/models/";
     add(HttpMethod::kGet, base + "/models", Access::kWithKey,
@@ -164,7 +164,7 @@ void ApiServer::tell_models(const Reply& reply) const {
 
 void ApiServer::tell_model(std::string_view encoded_name, const Reply& reply) const {
   std::string name(encoded_name);
-  // A slash that a client encoded stays so in paths.
+  // A slash that a client encoded is still encoded in paths.
   for (const std::string_view slash : {"%2F", "%2f"})
     for (size_t at = name.find(slash); at != name.npos; at = name.find(slash, at))
       name.replace(at, slash.size(), 1, '/');
@@ -206,7 +206,7 @@ void ApiServer::start(Engine& engine, const ServedModel& model, int max_outstand
 
 void ApiServer::drain() {
   is_draining_ = true;
-  // Who comes now is told, rather than finding nobody.
+  // New clients are still accepted, so that they get an answer instead of a refused connection.
   http_->stop_accepting(HttpServer::Newcomers::kHeard);
   if (loop_) loop_->drain();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server: OpenAI's routes, and what operators ask. It listens before the model is loaded.
+// The API server: OpenAI's routes, and those for operators. It listens before the model is loaded.
 #pragma once
 
 #include <atomic>
@@ -26,37 +26,39 @@ namespace spillway {
 
 struct ApiServerOptions {
   HttpOptions http;
-  std::optional<KeyRing> keys;  // none: everyone may call
-  ModelNames model;             // what clients call it
-  std::string version = {};     // of the program, as /version says it
-  // Names that the server answers to beside addresses and "localhost". They are checked where there
-  // are no keys and only this machine can call, or where any are given (HostCheck).
+  std::optional<KeyRing> keys;  // nullopt: no key is needed
+  ModelNames model;             // names that clients call it by
+  std::string version = {};     // version of the program, for /version
+  // Names that the server answers to besides addresses and "localhost". The Host header is checked
+  // if there are no keys and only this machine can connect, or if any names are given (HostCheck).
   std::vector<std::string> allowed_hosts = {};
 };
 
-// Methods are called from one thread, but for set_progress().
+// All methods except set_progress() must be called from one thread.
 class ApiServer {
  public:
-  // Listens at once: /health says that it is loading, the others 503. Throws as HttpServer.
+  // Listens from now on: until start(), /health reports loading and other routes answer 503. Throws
+  // what HttpServer's constructor throws.
   explicit ApiServer(ApiServerOptions options);
   ~ApiServer();
   ApiServer(const ApiServer&) = delete;
   ApiServer& operator=(const ApiServer&) = delete;
 
   uint16_t port() const;
-  // Of loading, 0 to 1. Any thread.
+  // Sets the progress of loading, 0 to 1. Thread-safe.
   void set_progress(double share) { progress_.store(share, std::memory_order_relaxed); }
 
-  // Answers requests from now on, until stop(), which both must outlive. `max_outstanding`:
-  // requests at work or waiting; more are told to come again.
+  // Answers requests from now on until stop(); `engine` and `model` must outlive that. At most
+  // `max_outstanding` requests run or wait; more are refused with 429.
   void start(Engine& engine, const ServedModel& model, int max_outstanding,
              const CompletionService::Options& service, const ServingFacts& facts);
 
-  // What was taken goes on to its end, and nothing new is taken.
+  // Accepts no more requests; those accepted before are completed.
   void drain();
-  // Whether all of that has ended and been sent, `most` later at most.
+  // Waits until all of these are completed and sent; returns false if that takes longer than about
+  // `most`.
   [[nodiscard]] bool wait_until_drained(std::chrono::milliseconds most);
-  // Cuts off what is left. Once.
+  // Cuts off what is left. Called once.
   void stop();
   int outstanding() const { return loop_ ? loop_->outstanding() : 0; }
 
@@ -68,10 +70,10 @@ class ApiServer {
   std::string metrics_text();
   void tell_health(const Reply& reply) const;
   void tell_models(const Reply& reply) const;
-  // `encoded_name`: the end of a path.
+  // `encoded_name` is the end of a path.
   void tell_model(std::string_view encoded_name, const Reply& reply) const;
   nlohmann::ordered_json describe_model(const std::string& name) const;
-  // Throws ApiError(503) where the model is not there yet.
+  // Throws ApiError(503) until start().
   CompletionService& service() const;
 
   ApiServerOptions options_;
@@ -81,14 +83,15 @@ class ApiServer {
   std::atomic<double> progress_ = 0;
   std::atomic<bool> is_ready_ = false;
   std::atomic<bool> is_draining_ = false;
-  std::atomic<int> failed_steps_ = 0;  // in a row
-  int64_t steps_ = 0;                  // of the engine; its thread's
+  std::atomic<int> failed_steps_ = 0;  // failed steps in a row
+  int64_t steps_ = 0;                  // steps of the engine; used on its thread alone
   int64_t max_sequence_tokens_ = 0;
   Router router_;
   std::unique_ptr<CompletionService> service_;
   std::unique_ptr<EngineLoop> loop_;
   std::unique_ptr<HttpServer> http_;
-  // The same once it is there: its first requests come before its constructor has returned.
+  // Equal to http_ once that is constructed; the first requests come before its constructor
+  // returns.
   std::atomic<const HttpServer*> listening_ = nullptr;
 };
 

@@ -28,7 +28,7 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view kIgnoredHeader = "X-Spillway-Ignored";
 constexpr size_t kMostLoggedIgnored = 256;
-constexpr int kReaders = 3;  // a connection has one request at a time, so they mix nothing up
+constexpr int kReaders = 3;  // a connection has one request at a time, so order within it is kept
 
 double seconds_between(std::chrono::steady_clock::time_point from,
                        std::chrono::steady_clock::time_point to) {
@@ -40,7 +40,7 @@ uint64_t random_bits() {
   return (uint64_t{device()} << 32) | device();
 }
 
-// What went wrong inside is for the log.
+// Hides details of an internal error from the client; they go to the log.
 ApiError internal_error() {
   return ApiError(500, "server_error", "", "the server had an error; its log says which");
 }
@@ -52,7 +52,7 @@ ApiError as_api_error(const Error& error) {
   return internal_error();
 }
 
-// Names in a header: separated by commas, with everything but visible ASCII percent-encoded.
+// Joins names for a header with commas; all but visible ASCII is percent-encoded.
 std::string header_list(const std::vector<std::string>& names) {
   std::string list;
   for (const std::string& name : names) {
@@ -74,26 +74,27 @@ std::string_view name_of(OpenAiRoute route) {
 
 }  // namespace
 
-// A request that the engine works on. The reader makes it, then it is the writer's.
+// A request in the engine with its reply. A reader thread makes it, then the writer thread owns it.
 struct CompletionService::Exchange {
   Exchange(Completion of, std::shared_ptr<HttpReply> to)
       : completion(std::move(of)), reply(std::move(to)) {}
 
-  RequestMemory::Reservation memory;  // of the prompts
+  RequestMemory::Reservation memory;  // for the prompts
   Completion completion;
   std::shared_ptr<HttpReply> reply;
   AnswerHead head;
-  std::vector<HttpHeader> headers;  // of the answer
+  std::vector<HttpHeader> headers;  // headers of the answer
   std::optional<AnswerStream> stream;
-  // Its head goes out with the first event: a request that loses its place before gets a status.
+  // The head is sent with the first event, so that a request that is displaced before gets a
+  // status.
   bool stream_begun = false;
   Clock::time_point began = {};
   std::optional<Clock::time_point> first_token;
-  std::vector<Clock::time_point> last_token;  // of each choice
+  std::vector<Clock::time_point> last_token;  // time of each choice's last token
   bool step_failed = false;
-  bool displaced = false;            // before anything was computed
-  std::string key;                   // KeyRing::label(); "" where there are none
-  std::shared_ptr<const void> load;  // of that key, while this lives
+  bool displaced = false;            // it lost its place in the queue before anything was computed
+  std::string key;                   // KeyRing::label(); "" if there are no keys
+  std::shared_ptr<const void> load;  // counts as an open request of that key while held
 };
 
 CompletionService::CompletionService(const ServedModel& model, ServerMetrics& metrics,
@@ -132,7 +133,8 @@ void CompletionService::stop() {
 
 namespace {
 
-// Of an IPv6 address the part that is given to a site: of the rest a host has as many as it likes.
+// Returns the /64 prefix of an IPv6 address, since a site may use all addresses below it; of an
+// IPv4 address, all of it.
 std::string site_of(std::string_view address) {
   in6_addr parsed = {};
   if (inet_pton(AF_INET6, std::string(address).c_str(), &parsed) != 1) return std::string(address);
@@ -148,8 +150,8 @@ std::optional<size_t> CompletionService::key_of(const HttpRequest& request) cons
   return options_.keys != nullptr ? options_.keys->try_find(request) : std::nullopt;
 }
 
-// The requests that may find each other's KV have the same: those of one key, and of these the ones
-// that ask for the same salt.
+// Returns the salt of the prefix cache: requests share KV if their salts are equal, that is, if
+// they have the same key and ask for the same salt.
 std::string CompletionService::salt_of(std::optional<size_t> key, const std::string& asked) const {
   if (key && !options_.shares_among_keys)
     return fmt::format("key {} {}", options_.keys->digest(*key), asked);
@@ -158,8 +160,8 @@ std::string CompletionService::salt_of(std::optional<size_t> key, const std::str
 
 size_t CompletionService::unread() const { return unread_.size(); }
 
-// Who shares the server with others: whoever shows a key, else whoever calls from an address.
-// Nothing that a client can make up is in it.
+// Identifies the client for fair scheduling: by its key, else by its address. It contains nothing
+// that a client could make up.
 uint64_t CompletionService::client_of(const HttpRequest& request) const {
   const auto key = key_of(request);
   return checksum64(key ? fmt::format("key {}", *key) : "at " + site_of(request.address()));
@@ -172,7 +174,7 @@ void CompletionService::tell_ignored(const std::vector<std::string>& names,
   for (const std::string& name : names) {
     {
       const std::lock_guard lock(ignored_mutex_);
-      // A client that makes names up fills neither the memory nor the log.
+      // A client that makes up names must fill neither the memory nor the log.
       if (logged_ignored_.size() >= kMostLoggedIgnored) return;
       if (!logged_ignored_.insert(name).second) continue;
     }
@@ -212,7 +214,7 @@ void CompletionService::read(const HttpRequest& request, HttpReply& reply, const
       refuse(reply, as_api_error(error));
     }
   } catch (const std::exception& error) {
-    // Also where the answer had begun: dropped, it ends in the middle.
+    // If the answer has begun already, dropping the reply cuts it off.
     log_warning("a request failed: {}", error.what());
   }
 }
@@ -222,14 +224,14 @@ void CompletionService::run_reader() {
   while (std::optional<ReaderQueue::Job> job = unread_.take()) {
     const size_t bytes = job->bytes;
     job->work();
-    job.reset();  // and with it the body
+    job.reset();  // this frees the body, too
     if (unread_.done(bytes)) give_free_memory_back();
   }
 }
 
 void CompletionService::complete(OpenAiRoute route, std::shared_ptr<const HttpRequest> request,
                                  std::shared_ptr<HttpReply> reply) {
-  const HttpRequest& asked = *request;  // the job keeps it
+  const HttpRequest& asked = *request;  // the job keeps the request alive
   read_later(std::move(request), reply,
              [this, route, &asked, reply, came = Clock::now()](const ordered_json& body) {
                submit(route, asked, body, reply, came);
@@ -275,7 +277,7 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
     generation.cache_salt = salt_of(key, generation.cache_salt);
     generation.came = came;
   }
-  // The engine has a copy beside the prompt.
+  // The engine keeps a copy of the prompt.
   exchange->memory = prompts_.reserve(2 * sizeof(TokenId) * prompt_tokens);
   const bool streams = exchange->completion.request().stream;
   if (streams)
@@ -284,7 +286,7 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
   loop_->foresee(generations);
   std::vector<RequestId> ids;
   {
-    // Its events find it, however soon they come.
+    // The lock is held so that the requests' first events already find this exchange.
     const std::lock_guard lock(exchanges_mutex_);
     if (!generations.empty()) {
       auto taken = loop_->try_submit(std::move(generations));
@@ -314,7 +316,7 @@ void CompletionService::begin_stream(Exchange& exchange, StreamBatch& batch) {
     batch.write(*exchange.reply, exchange.stream->begin(exchange.completion.choice(i)));
 }
 
-// Nothing had to be computed for it.
+// Sends an answer for which nothing had to be computed.
 void CompletionService::send_whole(const std::shared_ptr<Exchange>& exchange) {
   StreamBatch batch;
   GenerationEvent event;
@@ -368,7 +370,7 @@ void CompletionService::write(const Heard& heard, StreamBatch& batch) {
     try {
       write(*places[i].exchange, places[i].choice, heard.events[i], heard.at, batch);
     } catch (const std::exception& error) {
-      // Its own answer ends in the middle, the others go on.
+      // Only this answer is cut off; the others go on.
       log_warning("{} could not be answered: {}", places[i].exchange->head.id, error.what());
       forget(*places[i].exchange);
     }
@@ -533,7 +535,7 @@ void CompletionService::detokenize(std::shared_ptr<const HttpRequest> request,
   });
 }
 
-// The names are those of Hugging Face's tokenizer_config.json, as vLLM tells them.
+// The field names are those of Hugging Face's tokenizer_config.json, which vLLM uses, too.
 void CompletionService::tell_tokenizer(HttpReply& reply) const {
   const Tokenizer& tokenizer = model_.require_tokenizer();
   const Vocabulary& vocabulary = tokenizer.vocabulary();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between clients and the engine: reads their requests, hands them over, and writes what comes
-// back.
+// Connects HTTP clients and the engine: parses requests, submits them, and writes the answers.
 #pragma once
 
 #include <chrono>
@@ -31,55 +30,57 @@
 
 namespace spillway {
 
-// Has threads beside the server's and the engine's: requests can be megabytes of text, so they are
-// read apart from everything else, several at once, so that a long one does not hold up the others
-// (ReaderQueue); and steps should not wait for answers to be written.
+// Has threads besides the server's and the engine's. Bodies can be megabytes of text, so several
+// reader threads parse them, and a long one does not hold up the others (ReaderQueue). A writer
+// thread formats answers, so that steps do not wait for that.
 class CompletionService {
  public:
   struct Options {
     std::string fingerprint;    // system_fingerprint of answers
-    bool logs_prompts = false;  // the text that is asked and answered
-    // Clients may go before others with a priority below 0; behind them with one above, always.
+    bool logs_prompts = false;  // logs the text of prompts and answers
+    // A priority below 0 overtakes other clients' requests and needs this; one above 0 is always
+    // allowed.
     bool trusts_priorities = false;
     UnknownFields unknown_fields = UnknownFields::kIgnore;
-    const ModelNames* names = nullptr;  // that clients may call the model; null: any
-    const KeyRing* keys = nullptr;      // that clients show; null: there are none
-    size_t most_unread = 1024;          // requests whose bodies wait to be read
-    // Host memory for requests: half of it for bodies that wait to be read, a quarter for what is
-    // made of them while they are read, a quarter for prompts that are not answered yet.
+    const ModelNames* names = nullptr;  // names that clients may call the model; null: any
+    const KeyRing* keys = nullptr;      // keys that clients show; null: there are none
+    size_t most_unread = 1024;          // most requests whose bodies wait to be parsed
+    // Host memory for requests: half of it for bodies that wait to be parsed, a quarter for their
+    // JSON trees, and a quarter for prompts that are not answered yet.
     uint64_t request_bytes = 512 << 20;
-    // KV of what begins alike is shared among all keys, and cached_tokens tells each key what
-    // others have asked; otherwise among the requests of one key.
+    // If set, KV of common prefixes is shared among all keys, and cached_tokens tells each key what
+    // others have sent; otherwise it is shared among the requests of one key.
     bool shares_among_keys = false;
   };
 
-  // All must outlive it.
+  // All of these must outlive it.
   CompletionService(const ServedModel& model, ServerMetrics& metrics, OperatorMetrics& operators,
                     const Options& options);
   ~CompletionService();
   CompletionService(const CompletionService&) = delete;
   CompletionService& operator=(const CompletionService&) = delete;
 
-  // Before the first request; the loop's listener is hear(). stop_reading() before it ends.
+  // Call this before the first request; the loop's listener must call hear(). Call stop_reading()
+  // before the loop ends.
   void start(EngineLoop& loop);
-  // What was not read yet is dropped, and nothing reaches the loop any more.
+  // Drops bodies that are not parsed yet; nothing is submitted to the loop any more.
   void stop_reading();
-  // Nor is anything written. After the loop has ended.
+  // Also stops writing. Call this after the loop has ended.
   void stop();
 
-  // On any thread.
+  // These may be called on any thread.
   void complete(OpenAiRoute route, std::shared_ptr<const HttpRequest> request,
                 std::shared_ptr<HttpReply> reply);
   void tokenize(std::shared_ptr<const HttpRequest> request, std::shared_ptr<HttpReply> reply);
   void detokenize(std::shared_ptr<const HttpRequest> request, std::shared_ptr<HttpReply> reply);
-  // What a client needs to know of the tokenizer who makes prompts himself. Throws ApiError(400)
-  // where there is none.
+  // Tells what clients that make their own prompts need to know of the tokenizer. Throws
+  // ApiError(400) if there is none.
   void tell_tokenizer(HttpReply& reply) const;
 
-  // Requests whose bodies wait to be read.
+  // Returns the number of requests whose bodies wait to be parsed.
   size_t unread() const;
 
-  // On the engine's thread.
+  // Takes the events of a step; called on the engine's thread.
   void hear(const StepReport& report);
 
  private:
@@ -94,7 +95,7 @@ class CompletionService {
     std::vector<GenerationEvent> events;
   };
 
-  // `work` gets the body as JSON.
+  // A `Work` gets the parsed body.
   using Work = std::function<void(const nlohmann::ordered_json& body)>;
   void read_later(std::shared_ptr<const HttpRequest> request, std::shared_ptr<HttpReply> reply,
                   Work work);
@@ -115,7 +116,7 @@ class CompletionService {
   void log(const Exchange& exchange, Clock::time_point at) const;
   std::optional<size_t> key_of(const HttpRequest& request) const;
   uint64_t client_of(const HttpRequest& request) const;
-  // Logs names that no request had before, and adds the header that names them all.
+  // Logs each name when it first occurs, and adds a header that lists all of them.
   void tell_ignored(const std::vector<std::string>& names, std::vector<HttpHeader>& headers);
   std::string salt_of(std::optional<size_t> key, const std::string& asked) const;
 
@@ -130,7 +131,7 @@ class CompletionService {
   std::unordered_map<RequestId, Place> exchanges_;
 
   std::mutex ignored_mutex_;
-  std::set<std::string> logged_ignored_;  // names of fields; bounded
+  std::set<std::string> logged_ignored_;  // logged field names; at most kMostLoggedIgnored
 
   ReaderQueue unread_;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes and prints the metrics of one source. Included only by the files that fill it: Prometheus
-// takes long to compile.
+// Registers and prints the metrics of one source. Only the files that fill it include this, since
+// Prometheus' headers take long to compile.
 #pragma once
 
 #include <prometheus/counter.h>
@@ -13,7 +13,7 @@
 
 namespace spillway {
 
-// Owns its metrics; they are as thread-safe as Prometheus makes them.
+// Owns its metrics, which are as thread-safe as Prometheus makes them.
 class MetricRegistry {
  public:
   prometheus::Gauge& gauge(const char* name, const char* help,
@@ -28,7 +28,7 @@ class MetricRegistry {
                                    const prometheus::Histogram::BucketBoundaries& bounds) {
     return prometheus::BuildHistogram().Name(name).Help(help).Register(registry_).Add({}, bounds);
   }
-  // Metrics of one name whose labels are known later.
+  // These make metrics of one name whose labels are known later.
   prometheus::Family<prometheus::Gauge>& gauges(const char* name, const char* help) {
     return prometheus::BuildGauge().Name(name).Help(help).Register(registry_);
   }
@@ -36,14 +36,14 @@ class MetricRegistry {
     return prometheus::BuildCounter().Name(name).Help(help).Register(registry_);
   }
 
-  // In the text format that Prometheus reads.
+  // Returns the text format that Prometheus reads.
   std::string text() const { return prometheus::TextSerializer().Serialize(registry_.Collect()); }
 
  private:
   prometheus::Registry registry_;
 };
 
-// Raises a counter to a total that only grows.
+// Raises a counter to `total`, which must not decrease.
 inline void follow(prometheus::Counter& counter, double total) {
   if (total > counter.Value()) counter.Increment(total - counter.Value());
 }

@@ -67,7 +67,7 @@ struct OperatorMetrics::Impl : MetricRegistry {
     return load;
   }
   std::mutex mutex;
-  std::map<std::string, KeyLoad> keys;  // those that asked; entries stay
+  std::map<std::string, KeyLoad> keys;  // keys seen so far; entries are never removed
 };
 
 OperatorMetrics::OperatorMetrics() : impl_(std::make_shared<Impl>()) {}
@@ -103,7 +103,7 @@ std::string OperatorMetrics::text(const Now& now) {
   Impl& of = *impl_;
   const ProcessFigures process = process_figures();
   {
-    // Two who look at the same time must not count twice.
+    // The lock keeps two concurrent callers from counting the same increase twice.
     const std::lock_guard lock(of.mutex);
     follow(of.connections, static_cast<double>(now.http.connections));
     follow(of.refused_connections, static_cast<double>(now.http.refused_connections));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of /metrics that is not the engine's: HTTP, the process, limits, and which key asks.
+// The metrics besides the engine's: HTTP, the process, limits, and requests by API key.
 #pragma once
 
 #include <cstddef>
@@ -19,27 +19,28 @@ class OperatorMetrics {
   OperatorMetrics(const OperatorMetrics&) = delete;
   OperatorMetrics& operator=(const OperatorMetrics&) = delete;
 
-  // `route` is one of those that there are, or "" for anything else: their number is bounded.
+  // Counts an answer. `route` is one of the router's, or "" for anything else, so that the number
+  // of labels is bounded.
   void answered(std::string_view route, int status);
-  // `what` the server takes at most.
+  // Sets the limit of `what`, which the server takes at most.
   void limit(const char* what, double most);
 
-  // A request of this key (KeyRing::label) is open as long as the result is held. Beyond 256
-  // keys they are counted together, as "other".
+  // Counts a request of this key (KeyRing::label) as open while the result is held. Keys beyond the
+  // first 256 are counted together as "other".
   [[nodiscard]] std::shared_ptr<const void> begin(const std::string& key);
   void ended(const std::string& key, size_t prompt_tokens, size_t generated_tokens);
 
-  // What is only known when somebody looks.
+  // Values that are read only when metrics are requested.
   struct Now {
     HttpCounters http = {};
-    size_t unread_requests = 0;  // whose bodies wait for a reading thread
+    size_t unread_requests = 0;  // bodies that wait for a reader thread
   };
-  // The text format of version 0.0.4.
+  // Returns the text format of version 0.0.4.
   std::string text(const Now& now);
 
  private:
   struct Impl;
-  std::shared_ptr<Impl> impl_;  // open requests may outlive the server
+  std::shared_ptr<Impl> impl_;  // shared, since open requests may outlive the server
 };
 
 }  // namespace spillway

@@ -62,7 +62,7 @@ TEST(OperatorMetricsTest, LoadIsCountedByKeyWhileRequestsAreOpen) {
   EXPECT_THAT(text, HasSubstr("spillway_key_requests_total{key=\"ab12\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("spillway_key_prompt_tokens_total{key=\"ab12\"} 10\n"));
   EXPECT_THAT(text, HasSubstr("spillway_key_generated_tokens_total{key=\"ab12\"} 3\n"));
-  metrics.reset();  // the second is still open
+  metrics.reset();  // while the second request is still open
 }
 
 TEST(OperatorMetricsTest, ManyKeysAreCountedTogether) {

@@ -6,8 +6,10 @@
 namespace spillway {
 namespace {
 
-constexpr size_t kJobBytes = 4 << 10;  // what the shortest body counts as
-// Giving memory back takes some milliseconds, in which other threads wait for the allocator.
+constexpr size_t kJobBytes = 4 << 10;  // the least bytes that a body counts as
+// After this many freed bytes memory is given back: the first limit holds if no large body waits,
+// the second otherwise. Giving it back takes some milliseconds, in which other threads wait for the
+// allocator.
 constexpr size_t kFreedSoon = 1 << 20, kFreedAtOnce = 16 << 20;
 
 }  // namespace

@@ -19,7 +19,7 @@ class ReaderQueueTest : public testing::Test {
     ReaderQueue::Job job{.client = client, .bytes = bytes, .work = [] {}};
     ASSERT_TRUE(queue_.try_push(job));
   }
-  // "client:bytes".
+  // Returns "client:bytes" of the next job.
   std::string take() {
     const auto job = queue_.take();
     return job ? std::to_string(job->client) + ":" + std::to_string(job->bytes) : "none";

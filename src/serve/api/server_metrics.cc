@@ -16,10 +16,11 @@ using prometheus::Gauge;
 using prometheus::Histogram;
 using prometheus::Labels;
 
-// From a token of a resident model to a prompt that streams through a disk.
+// Bucket bounds, from the time of a token of a resident model to that of a prompt whose weights
+// stream from a disk.
 const Histogram::BucketBoundaries kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                               0.5,   1,      2.5,   5,    10,    25,   50,  100};
-// From a word to the longest contexts that there are.
+// Bucket bounds, from one word to the longest contexts of models.
 const Histogram::BucketBoundaries kTokens = {1,    4,    16,   64,     128,    256,    512,    1024,
                                              2048, 4096, 8192, 16'384, 32'768, 65'536, 131'072};
 constexpr std::array kTiers = {"gpu", "host", "disk"}, kTiersWithoutGpu = {"host", "host", "disk"};
@@ -41,7 +42,7 @@ struct ServerMetrics::Impl : MetricRegistry {
   }
 
   std::atomic<bool> has_gpu = true;
-  std::mutex store_mutex;  // who looks, and the engine's thread
+  std::mutex store_mutex;  // threads that request metrics, and the engine's thread
   Gauge& waiting = gauge("spillway_requests_waiting", "Requests that have not begun.");
   Gauge& running = gauge("spillway_requests_running", "Requests at work.");
   Counter& prompt_tokens =
@@ -98,7 +99,7 @@ struct ServerMetrics::Impl : MetricRegistry {
   Histogram& step_s = histogram("spillway_step_seconds", "Steps of the engine.", kSeconds);
   Histogram& decode_step_s =
       histogram("spillway_decode_step_seconds", "Those without tokens of prompts.", kSeconds);
-  int64_t prompt_steps = 0;  // so far
+  int64_t prompt_steps = 0;  // as of the last report
   Gauge& predicted_step_s =
       gauge("spillway_step_predicted_seconds",
             "A step of decoding with all sequences at work, as the plan predicts it; 0: unknown.");
@@ -107,7 +108,7 @@ struct ServerMetrics::Impl : MetricRegistry {
             "Of the time of steps, lately: waiting for weights, KV or activations.");
   Link to_gpu = link("to_gpu"), to_host = link("to_host"), disk_read = link("disk_read"),
        disk_write = link("disk_write");
-  // KV beyond the pools (kv/kv_store.h).
+  // Blocks in the KV store (kv/kv_store.h), beyond the pools.
   struct StoreTier {
     Gauge& blocks;
     Gauge& bytes;
@@ -140,7 +141,7 @@ struct ServerMetrics::Impl : MetricRegistry {
   Counter& store_refused =
       counter("spillway_kv_store_refused_total", "Blocks that the KV store had no room for.");
 
-  // Predicted lengths of answers (engine/answer_lengths.h).
+  // Metrics of predicted answer lengths (engine/answer_lengths.h).
   Counter& predictions(const char* result) {
     return counter("spillway_length_predictions_total",
                    "Answers by their predicted length: in the right bucket, over- or "
@@ -277,7 +278,7 @@ void ServerMetrics::step(const StepReport& report) {
   const bool is_idle = report.state.running == 0 && report.state.waiting == 0;
   if (!report.traffic && !is_idle) return;
   const EngineTraffic moved = report.traffic.value_or(EngineTraffic{});
-  const bool goes_on = moved.seconds > 0 && !is_idle;  // nothing else will say that it is over
+  const bool goes_on = moved.seconds > 0 && !is_idle;  // no later report would reset the rates
   const auto add = [&](Impl::Link& link, uint64_t bytes) {
     link.bytes.Increment(static_cast<double>(bytes));
     link.rate.Set(goes_on ? static_cast<double>(bytes) / moved.seconds : 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What /metrics says, in Prometheus' words.
+// The engine's part of /metrics, as Prometheus metrics.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace spillway {
 
-// What is known of the machine and the plan: what measured figures stand beside.
+// Facts of the machine and the plan, to compare measured figures with.
 struct ServingFacts {
   std::string model;
   std::string plan;     // one line
-  bool has_gpu = true;  // apart from the host
+  bool has_gpu = true;  // true for a discrete GPU
   double to_gpu_ceiling = 0, to_host_ceiling = 0, disk_read_ceiling = 0,
-         disk_write_ceiling = 0;  // bytes/s; 0: nobody knows
-  double predicted_step_s = 0;    // of decoding, with all sequences at work; 0: nobody knows
+         disk_write_ceiling = 0;  // bytes/s; 0: unknown
+  double predicted_step_s = 0;    // for decode, with all sequences running; 0: unknown
 };
 
 // Thread-safe.
@@ -30,19 +30,19 @@ class ServerMetrics {
 
   void know(const ServingFacts& facts);
   void step(const StepReport& report);
-  // Of the KV store, which changes also while no step runs.
+  // Takes figures of the KV store, which also change while no step runs.
   void store(const KvStoreStats& stats);
   void first_token(double seconds);
   void next_token(double seconds);
-  // `finish`: "stop", "length", "cancelled", "error".
+  // `finish` is "stop", "length", "cancelled" or "error".
   void ended(const char* finish, double seconds);
-  // Tokens of a request's prompts, and of one of its answers.
+  // These take the tokens of a request's prompts, and of one of its answers.
   void prompt_length(size_t tokens);
   void answer_length(size_t tokens);
-  // Before it reached the engine: 400, 429, ...
+  // Counts a request that was refused before it reached the engine: 400, 429, ...
   void refused(int status);
 
-  // The text format of version 0.0.4.
+  // Returns the text format of version 0.0.4.
   std::string text() const;
 
  private:

@@ -10,7 +10,7 @@
 namespace spillway {
 namespace {
 
-constexpr int kMostDigits = 15;  // far above every limit, and no sum with it can wrap
+constexpr int kMostDigits = 15;  // far above every limit, and too few for an overflow
 
 [[noreturn]] void refuse(const std::string& message) {
   throw ApiError(400, "invalid_http", "", message);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The body of a request that comes in chunks (RFC 9112, section 7.1), as strictly as its head.
+// Decodes the body of a request that comes in chunks (RFC 9112, section 7.1), as strictly as its
+// head.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +12,13 @@
 
 namespace spillway {
 
-// One body. Bytes may come in any pieces. Not thread-safe.
+// Decodes one body, whose bytes may be split anywhere. Not thread-safe.
 class ChunkedDecoder {
  public:
   explicit ChunkedDecoder(const HttpOptions& options) : options_(options) {}
 
-  // Appends what `bytes` bring to `body`; returns how many were this body's. Trailers are checked
-  // and dropped. Throws ApiError: 400, 413, 431.
+  // Appends decoded bytes to `body`; returns how many of `bytes` belong to this body. Trailers are
+  // checked and dropped. Throws ApiError: 400, 413, 431.
   size_t feed(std::string_view bytes, std::string& body);
   bool is_done() const { return state_ == State::kDone; }
 
@@ -40,10 +41,10 @@ class ChunkedDecoder {
   const HttpOptions& options_;
   State state_ = State::kSize;
   int digits_ = 0;
-  uint64_t left_bytes_ = 0;  // of this chunk; while its size is being read, what that is so far
+  uint64_t left_bytes_ = 0;  // bytes left of this chunk; while its size is parsed, the size so far
   size_t chunks_ = 0;
   size_t extension_bytes_ = 0;
-  std::string line_;  // of the trailers
+  std::string line_;  // current line of the trailers
   size_t trailer_bytes_ = 0;
 };
 

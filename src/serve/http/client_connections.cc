@@ -7,7 +7,7 @@ ClientConnections::Place ClientConnections::try_take(const std::string& client) 
   size_t& count = counts_->by_client[client];
   if (most_ > 0 && count >= most_) return nullptr;
   ++count;
-  // The pointer is never followed; it only must not be null.
+  // The pointer is never dereferenced; it only must not be null.
   return {counts_.get(), [counts = counts_, client](const void*) {
             const std::lock_guard guard(counts->mutex);
             const auto found = counts->by_client.find(client);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many connections each client has open.
+// Counts the open connections of each client.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace spillway {
 
-// Thread-safe. It may be destroyed before what it has given out.
+// Thread-safe. It may be destroyed before the places that it gave out.
 class ClientConnections {
  public:
-  // 0: any number.
+  // `most` is the limit per client; 0: any number.
   explicit ClientConnections(size_t most) : most_(most), counts_(std::make_shared<Counts>()) {}
 
-  // Counts a connection of this client, which any text may name, as long as the result is held;
-  // null where there are as many as there may be.
+  // Counts a connection of `client`, which is any text that identifies it, while the result is
+  // held; returns null if the client has as many as it may have.
   using Place = std::shared_ptr<const void>;
   [[nodiscard]] Place try_take(const std::string& client);
 

@@ -11,7 +11,7 @@ namespace spillway {
 namespace {
 
 constexpr size_t kBeside = 256, kLeast = 1024;
-// Models and KV on disk, a GPU's, and connections that are being told that they are too many.
+// Files of models and of KV on disk, of a GPU, and of connections that are being refused.
 constexpr uint64_t kOwnFiles = 512;
 
 }  // namespace
@@ -23,7 +23,7 @@ size_t connections_of_client(size_t connections) {
 }
 
 size_t connections_within(size_t connections, uint64_t most_files) {
-  // Where there are hardly any files, half of them.
+  // If there are hardly any files, half of them are for connections.
   const uint64_t room = std::max(most_files - std::min(most_files, kOwnFiles), most_files / 2);
   return static_cast<size_t>(std::clamp<uint64_t>(room, 1, connections));
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many connections a server may have open: what its queue needs, as far as the system allows.
+// Computes how many connections a server may have open: as many as its queue needs and the system
+// allows.
 #pragma once
 
 #include <cstddef>
@@ -7,19 +8,19 @@
 
 namespace spillway {
 
-// For so many requests at work or waiting, one a connection, and others beside them: clients that
-// keep theirs open between requests, and whoever asks how the server is.
+// Returns the connections for `requests` that run or wait, one each, and some more for clients that
+// keep theirs open between requests, and for health checks.
 size_t connections_for(size_t requests);
 
-// Of these, what one client address may have: the rest is for other clients.
+// Returns how many of these one client address may have; the rest is for other clients.
 size_t connections_of_client(size_t connections);
 
-// Of `connections`, as many as a process with `most_files` open ones can have beside its own; at
-// least one.
+// Returns how many of `connections` fit in a process that may open `most_files` files and needs
+// some for itself; at least one.
 size_t connections_within(size_t connections, uint64_t most_files);
 
-// The same for this process, whose limit is raised as far as it may be and need be. Warns where it
-// has to be fewer, and says what to do.
+// Does the same for this process, after raising its limit of files as far as needed and allowed. If
+// there have to be fewer connections, logs a warning with advice.
 size_t claim_connections(size_t connections);
 
 }  // namespace spillway

@@ -14,7 +14,8 @@ namespace {
 
 constexpr size_t kMostAskedBytes = 1024;
 
-// Names that a browser wants to send; they go back as they came, so only what can be names.
+// Checks the header names that a browser wants to send. They are sent back as they came, so only
+// valid names may pass.
 bool is_list_of_names(std::string_view text) {
   if (text.size() > kMostAskedBytes) return false;
   while (!text.empty()) {
@@ -48,7 +49,7 @@ std::string Cors::lines(const HttpRequest& request) const {
       "Access-Control-Expose-Headers: Retry-After, X-Request-Id, X-Spillway-Ignored\r\n";
   if (any_) return fmt::format("Access-Control-Allow-Origin: *\r\n{}", kExposed);
   const std::string_view origin = request.header("origin");
-  // Caches must not show one origin's answer to another.
+  // Caches must not give one origin's answer to another.
   if (origin.empty() || !allows(origin)) return "Vary: Origin\r\n";
   return fmt::format("Access-Control-Allow-Origin: {}\r\nVary: Origin\r\n{}", origin, kExposed);
 }
@@ -62,7 +63,7 @@ std::optional<HttpAnswer> Cors::try_preflight(const HttpRequest& request) const 
   answer.headers.push_back(
       {"Access-Control-Allow-Methods", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"});
   const std::string_view asked = request.header("access-control-request-headers");
-  // "*" would not stand for Authorization.
+  // "*" would not include Authorization.
   if (!asked.empty() && is_list_of_names(asked))
     answer.headers.push_back({"Access-Control-Allow-Headers", std::string(asked)});
   answer.headers.push_back({"Access-Control-Max-Age", "600"});

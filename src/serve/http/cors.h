@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which web pages may call this server (the Fetch standard's CORS protocol).
+// Decides which web pages may call this server (the Fetch standard's CORS protocol).
 #pragma once
 
 #include <optional>
@@ -11,19 +11,19 @@
 
 namespace spillway {
 
-// Never changes, so threads may share it.
+// Immutable, so threads may share it.
 class Cors {
  public:
-  // Origins as browsers write them, or "*"; none: pages of other origins may not call. Throws
-  // kInvalidArgument for what no browser would send.
+  // `origins` are as browsers write them, or "*"; with none, pages of other origins may not call.
+  // Throws kInvalidArgument for an origin that no browser would send.
   explicit Cors(std::vector<std::string> origins);
 
-  // Whether a page of this origin may call.
+  // Returns whether a page of this origin may call.
   bool allows(std::string_view origin) const;
-  // Header lines for the answer to `request`, each with its line end.
+  // Returns the header lines for the answer to `request`, each with its line end.
   std::string lines(const HttpRequest& request) const;
-  // The answer to a browser that asks before it calls; none where this is no such question, or
-  // nobody may.
+  // Returns the answer to a preflight request; nullopt if `request` is not one, or if its origin
+  // may not call.
   std::optional<HttpAnswer> try_preflight(const HttpRequest& request) const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The events of a text/event-stream, whatever pieces its bytes come in.
+// Parses a text/event-stream, whose bytes may be split anywhere.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,15 @@
 
 namespace spillway {
 
-// One stream. Only data is of interest: comments, names and ids are left out. Not thread-safe.
+// Reads one stream. Only data is used: comments, names and ids are skipped. Not thread-safe.
 class EventReader {
  public:
-  // Of a line, and of an event's data.
+  // `most_bytes` is the limit of a line, and of an event's data.
   explicit EventReader(size_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // Calls `take` with the data of each event that `bytes` complete; lines of one event are joined
-  // by newlines. Stops early where `take` returns false. Throws kIo for what is too long.
+  // Calls `take` with the data of each event that `bytes` complete; data lines of one event are
+  // joined by newlines. Stops early if `take` returns false. Throws kIo for too long lines or
+  // events.
   void feed(std::string_view bytes, const std::function<bool(std::string_view)>& take);
 
  private:
@@ -26,8 +27,8 @@ class EventReader {
   std::string line_;
   std::string data_;
   bool has_data_ = false;
-  bool is_after_cr_ = false;  // a line feed now is the second half of a line end
-  bool is_at_start_ = true;   // where a byte order mark may stand
+  bool is_after_cr_ = false;  // a line feed now would be the second half of a line end
+  bool is_at_start_ = true;   // a byte order mark may come
 };
 
 }  // namespace spillway

@@ -15,7 +15,7 @@
 namespace spillway {
 namespace {
 
-constexpr size_t kShown = 200;  // of a name that a client made up
+constexpr size_t kShown = 200;  // shown bytes of a name that a client made up
 
 bool is_address(const std::string& host) {
   in6_addr parsed = {};
@@ -23,8 +23,8 @@ bool is_address(const std::string& host) {
          inet_pton(AF_INET6, host.c_str(), &parsed) == 1;
 }
 
-// "http://host:port" without its scheme, and without a port that its scheme has anyway; "" where it
-// is no origin of a page, as "null".
+// Returns "http://host:port" without the scheme, and without the scheme's default port; "" if
+// `origin` is no page's, such as "null".
 std::string_view authority_of(std::string_view origin) {
   for (const auto& [scheme, port] :
        {std::pair<std::string_view, std::string_view>{"http://", ":80"}, {"https://", ":443"}}) {
@@ -50,7 +50,7 @@ std::string host_name_of(std::string_view authority) {
     port = host.substr(end + 1);
     host = host.substr(1, end - 1);
   } else if (const size_t colon = host.find(':'); colon != std::string_view::npos) {
-    // Without brackets an address of IPv6 has several.
+    // An IPv6 address without brackets has several colons.
     if (host.find(':', colon + 1) == std::string_view::npos) {
       port = host.substr(colon);
       host = host.substr(0, colon);
@@ -86,13 +86,13 @@ void HostCheck::add(std::string_view host) {
 
 bool HostCheck::knows(std::string_view host) const {
   const std::string name = host_name_of(host);
-  // A page's own name cannot be made to lead here where it is an address.
+  // An address cannot be redirected to this server as a page's own name can (DNS rebinding).
   return any_ || (!name.empty() && (is_address(name) ||
                                     std::find(hosts_.begin(), hosts_.end(), name) != hosts_.end()));
 }
 
-// This server's own page, one behind a proxy under a name that it answers to, or one that --cors
-// allows.
+// Accepts the server's own page, one behind a proxy under a name that the server answers to, and
+// those that --cors allows.
 bool HostCheck::allows_origin(std::string_view origin, std::string_view host) const {
   if (any_ || cors_.allows(origin)) return true;
   const std::string_view authority = authority_of(origin);
@@ -101,7 +101,7 @@ bool HostCheck::allows_origin(std::string_view origin, std::string_view host) co
     if (host.ends_with(port)) host.remove_suffix(port.size());
   if (equal_ignoring_case(authority, host)) return true;
   const std::string name = host_name_of(authority);
-  // Other pages of this machine are not this server's, so "localhost", the first, does not count.
+  // "localhost", the first name, does not count: other pages of this machine are not this server's.
   return std::find(hosts_.begin() + 1, hosts_.end(), name) != hosts_.end();
 }
 
@@ -109,7 +109,7 @@ std::optional<HttpAnswer> HostCheck::try_refuse(const HttpRequest& request) cons
   const std::string_view host = request.header("host");
   const bool has_host = std::any_of(request.headers.begin(), request.headers.end(),
                                     [](const HttpHeader& of) { return of.name == "host"; });
-  // Requests of HTTP/1.0 may have none, and browsers send none of these.
+  // HTTP/1.0 requests may lack a Host; browsers send no such requests.
   if (has_host && !knows(host)) {
     const std::string shown = printable(host_name_of(host), kShown);
     return refusal("host_not_allowed",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which names a server answers to, and for which web pages: what keeps pages of strangers away from
-// a server that asks for no key because only this machine can reach it. Browsers on this machine
-// can, too, and run what any page tells them.
+// Checks which name a request used for the server and which web page sent it. This protects a
+// server that asks for no key because only this machine can reach it: browsers on this machine
+// reach it, too, and run the scripts of any page.
 #pragma once
 
 #include <optional>
@@ -14,16 +14,17 @@
 
 namespace spillway {
 
-// Never changes, so threads may share it.
+// Immutable, so threads may share it.
 class HostCheck {
  public:
-  // Beside `hosts`, "*" for any, addresses and "localhost" are good names: a page whose own name
-  // was made to lead here (DNS rebinding) has another. One text may have several, with commas.
-  // `origins` as for Cors. Throws kInvalidArgument for what is no host.
+  // Besides `hosts` ("*" for any), addresses and "localhost" are accepted. A page that redirects
+  // its own name to this server (DNS rebinding) comes with another name. One text may hold several
+  // hosts, separated by commas. `origins` are as for Cors. Throws kInvalidArgument for text that is
+  // no host.
   HostCheck(const std::vector<std::string>& hosts, std::vector<std::string> origins);
 
-  // The answer to a request under a foreign name, or of a page that is neither this server's nor
-  // allowed: 403. None where the request may go on.
+  // Returns 403 for a request under a foreign name, or from a page that is neither this server's
+  // nor allowed; nullopt if the request may go on.
   [[nodiscard]] std::optional<HttpAnswer> try_refuse(const HttpRequest& request) const;
 
  private:
@@ -36,8 +37,8 @@ class HostCheck {
   Cors cors_;
 };
 
-// "host:port", with brackets around IPv6, as the host in lower case without port, brackets and a
-// dot at its end; "" where this is no host.
+// Returns the host of "host:port" (IPv6 has brackets there), in lower case, without port, brackets
+// and final dot; "" if it is no host.
 std::string host_name_of(std::string_view authority);
 
 }  // namespace spillway

@@ -18,7 +18,7 @@ HttpRequest request_of(const std::string& host, const std::string& origin = "") 
   return request;
 }
 
-// The status, and what it says; "ok" where it may go on.
+// Returns status and body of a refusal; "ok" if the request may go on.
 std::string told(const HostCheck& check, const HttpRequest& request) {
   const auto answer = check.try_refuse(request);
   return answer ? std::to_string(answer->status) + " " + answer->body : "ok";

@@ -32,7 +32,7 @@ Addresses resolve(const HttpUrl& url) {
   return {found, &::freeaddrinfo};
 }
 
-// 0, or the errno.
+// Returns 0, or an errno.
 int finish_connecting(int fd, const addrinfo& address, std::chrono::milliseconds most,
                       const std::atomic<bool>& cancel) {
   if (::connect(fd, address.ai_addr, address.ai_addrlen) == 0) return 0;
@@ -59,7 +59,7 @@ FileDescriptor HttpClient::connect() const {
     if (error != 0) continue;
     const int on = 1;
     ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    // A machine that vanished during a long wait is noticed.
+    // Keep-alive detects that the server's machine vanished during a long wait.
     ::setsockopt(fd.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     return fd;
   }

@@ -22,7 +22,7 @@ const std::atomic<bool> kNeverCancelled{false};
 struct Result {
   int status = 0;
   std::string body;
-  std::string error;  // "": none
+  std::string error;  // "": no error
   ErrorCode code = ErrorCode::kInternal;
 };
 
@@ -41,7 +41,7 @@ Result ask(const HttpUrl& url, const HttpClientLimits& limits = kLimits,
   return result;
 }
 
-// What a client makes of an answer of these bytes, which come `piece` by piece.
+// Returns the client's result for an answer of these bytes, sent `piece` bytes at a time.
 Result ask_for(const std::string& bytes, size_t piece = std::string::npos) {
   TestSocketServer server([&](TestConnection& connection) {
     connection.read_until("\r\n\r\n");

@@ -22,13 +22,14 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr int kReadsAtOnce = 4;  // then it is the others' turn
-// A connection beyond the limits has so long to say that it is a probe.
+constexpr int kReadsAtOnce = 4;  // most reads before other connections get their turn
+// A connection beyond the limits has this long to show that it is a health check.
 constexpr std::chrono::milliseconds kRefusedTime{1'000};
-constexpr size_t kWriteStepBytes = 64 << 10;  // as HttpOptions::write_timeout says
-// Bodies up to here count for nothing: large ones must not keep them out. Connections limit them.
+constexpr size_t kWriteStepBytes = 64 << 10;  // documented at HttpOptions::write_timeout
+// Bodies up to this size are not counted, so that large ones cannot keep them out; the number of
+// connections bounds their memory.
 constexpr size_t kUncountedBodyBytes = 64 << 10;
-constexpr size_t kKeptOutBytes = 64 << 10;  // of memory, between answers
+constexpr size_t kKeptOutBytes = 64 << 10;  // capacity of out_ that is kept between answers
 
 bool would_block(const error_code& error) {
   return error == asio::error::would_block || error == asio::error::try_again ||
@@ -53,13 +54,14 @@ std::shared_ptr<const HttpRequest> without_body(HttpRequest& request) {
   return head;
 }
 
-// Takes `bytes` from the counter when the last copy goes.
+// Returns a handle that subtracts `bytes` from the counter when its last copy is dropped.
 std::shared_ptr<const void> count_until_dropped(const std::shared_ptr<std::atomic<size_t>>& counter,
                                                 size_t bytes) {
   return {counter.get(), [counter, bytes](const void*) { counter->fetch_sub(bytes); }};
 }
 
-// Without an answer from the other machine for so long, it is gone: also where nothing is sent.
+// Makes the system close the connection if the peer does not react for this long, even if nothing
+// is sent.
 void notice_dead_peers(tcp::socket& socket, std::chrono::milliseconds most) {
   const int fd = socket.native_handle();
   const int on = 1, idle_s = 30, interval_s = 10, probes = 3;
@@ -103,7 +105,7 @@ void HttpConnection::start() {
   deadline_ = Clock::now() + (standing_ == Standing::kWelcome
                                   ? context_.options.head_timeout
                                   : std::min(context_.options.head_timeout, kRefusedTime));
-  // Often the request is there already.
+  // Read now, since the request has often arrived already.
   read();
 }
 
@@ -160,7 +162,7 @@ void HttpConnection::go_on() {
     if (state_ == State::kAnswering && is_complete_ && out_.empty()) {
       end_answer();
     } else if (state_ == State::kReading && pipelined_.empty() && peer_is_done_) {
-      close();  // what it still had to say was answered
+      close();  // all requests that came before are answered
     } else if (state_ == State::kReading && !pipelined_.empty()) {
       const std::string bytes = std::exchange(pipelined_, {});
       take_bytes(bytes);
@@ -208,7 +210,7 @@ void HttpConnection::close() {
   if (reply != nullptr) reply->go();
 }
 
-// Reading
+// These functions read requests.
 
 bool HttpConnection::wants_bytes() const {
   if (state_ == State::kAnswering)
@@ -220,7 +222,7 @@ void HttpConnection::wait_readable() {
   if (std::exchange(is_read_pending_, true)) return;
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](const error_code&) {
     self->is_read_pending_ = false;
-    // What is wrong with the socket, reading it tells.
+    // The following read reports any error of the socket.
     self->run_step([&] { self->read(); });
   });
 }
@@ -245,7 +247,7 @@ void HttpConnection::take_bytes(std::string_view bytes) {
   if (state_ == State::kLingering) {
     lingered_bytes_ += bytes.size();
     if (lingered_bytes_ > context_.options.most_lingered_bytes) return close();
-    // Who still sends has not looked for the answer yet.
+    // A client that still sends has not read the answer yet, so it gets more time.
     deadline_ = std::min(linger_end_, Clock::now() + context_.options.linger_timeout);
     return;
   }
@@ -259,11 +261,11 @@ void HttpConnection::take_bytes(std::string_view bytes) {
       return refuse(ApiError(500, "internal_error", "", "the server had an error"));
     }
   }
-  // What follows a request that ends the connection is nobody's.
+  // Bytes behind a request that ends the connection are dropped.
   if (state_ == State::kAnswering && !closes_) pipelined_ += bytes;
 }
 
-// One request at most; returns how many bytes were part of it.
+// Parses at most one request; returns how many bytes were part of it.
 size_t HttpConnection::parse(std::string_view bytes) {
   using Stage = RequestParser::Stage;
   size_t taken = 0;
@@ -325,7 +327,8 @@ void HttpConnection::count_body() {
 
 void HttpConnection::dispatch() {
   const std::shared_ptr<HttpRequest> request = parser_.take();
-  // The body is the handler's alone: it goes, and counts no more, once that has read it.
+  // The body belongs to the handler alone: once the handler drops it, it is freed and no longer
+  // counted.
   request->counted =
       count_until_dropped(context_.bodies_bytes, std::exchange(counted_body_bytes_, 0));
   request_ = without_body(*request);
@@ -340,7 +343,7 @@ void HttpConnection::dispatch() {
   } catch (const ApiError& error) {
     if (reply_->phase.load() == ReplyState::Phase::kWaiting) reply->send_error(error);
   } catch (const std::exception& error) {
-    // Its reply is dropped, which answers.
+    // The reply is dropped, which sends a 500.
     log_warning("http: {} {} failed: {}", http_method_name(request_->method),
                 printable(request_->path), error.what());
   }
@@ -349,13 +352,14 @@ void HttpConnection::dispatch() {
 void HttpConnection::peer_closed(bool in_order) {
   if (state_ != State::kAnswering) return close();
   if (!in_order) return cut("client has gone");
-  // It may still read, and what it sent before is answered. Most answers are quick; if this one is
-  // not, check_time() looks whether somebody is there.
+  // The client may still read, and what it sent before is answered. Most answers are quick; during
+  // a slow one check_time() tests whether the client is still there.
   peer_is_done_ = true;
 }
 
-// While its bytes are not read, only the system knows that the client has closed. Not even that
-// when they fill all buffers: such a client is missed when it is written to, as one that stays.
+// Returns the connection's TCP state. While the client's bytes are not read, only the system knows
+// that it has closed; if they fill all buffers, not even the system does, and a client that left is
+// noticed when it is written to, like one that stays but does not read.
 int HttpConnection::tcp_state() {
   tcp_info info{};
   socklen_t size = sizeof(info);
@@ -363,11 +367,11 @@ int HttpConnection::tcp_state() {
   return info.tcpi_state;
 }
 
-// A client that has closed its direction only listens, or is gone: that looks the same until it is
-// sent something, which the system of one that is gone answers with a reset (check_time() sees it).
-// So it is sent what changes no answer: before the head an interim response (RFC 9110, section
-// 15.2), and between two chunks a zero, with which the next chunk's size may begin (RFC 9112,
-// section 7.1).
+// A client that has closed its direction either still reads or is gone. These look the same until
+// something is sent: the system of a client that is gone answers with a reset, which check_time()
+// sees. So this sends bytes that change no answer: before the head an interim response (RFC 9110,
+// section 15.2), and between two chunks a zero, with which the next chunk's size may begin (RFC
+// 9112, section 7.1).
 void HttpConnection::probe_peer() {
   is_probed_ = true;
   if (is_complete_ || is_http_10_ || !out_.empty()) return;
@@ -380,14 +384,15 @@ void HttpConnection::probe_peer() {
   if (reply_ != nullptr) count_waiting(out_.size() - before);
 }
 
-// Answering
+// These functions send answers.
 
 void HttpConnection::begin_answering() {
   state_ = State::kAnswering;
   deadline_ = Clock::time_point::max();
 }
 
-// What comes after a request that was not understood cannot be trusted to be another one.
+// After a request that could not be parsed, the following bytes cannot be trusted to be another
+// request.
 void HttpConnection::refuse(const ApiError& error) {
   if (state_ == State::kReading) request_ = parser_.has_head() ? parser_.head().request : nullptr;
   closes_ = true;
@@ -412,7 +417,7 @@ void HttpConnection::put_head(const HttpAnswer& answer, ResponseFraming framing)
   is_chunked_ = framing.is_chunked;
   sends_body_ = status_has_body(answer.status) &&
                 (request_ == nullptr || request_->method != HttpMethod::kHead);
-  // A body without a length or chunks ends where the connection does.
+  // A body with neither length nor chunks ends with the connection.
   const bool has_end =
       framing.is_chunked || framing.content_length || !status_has_body(answer.status);
   const bool is_last = peer_is_done_ && pipelined_.empty();
@@ -425,7 +430,7 @@ void HttpConnection::put_head(const HttpAnswer& answer, ResponseFraming framing)
   out_ += response_head(answer, framing, owner_.date(), more);
 }
 
-// "" where the answer has one of its own.
+// Returns "" if the answer has such a header itself.
 std::string HttpConnection::request_id_line(const HttpAnswer& answer) {
   for (const HttpHeader& header : answer.headers) {
     if (header.name != kRequestIdHeader) continue;
@@ -462,7 +467,7 @@ void HttpConnection::abandon() {
     put_answer(error_answer(ApiError(500, "internal_error", "", "the server had an error")));
     return;
   }
-  // No last chunk: the client sees that something is missing.
+  // The last chunk is missing, so the client notices that the answer is incomplete.
   closes_ = true;
   is_complete_ = true;
 }
@@ -505,7 +510,7 @@ void HttpConnection::wait_writable() {
 
 void HttpConnection::end_answer() {
   log_access("");
-  const bool closes = closes_;  // as the head said; who was not told may send one more request
+  const bool closes = closes_;  // as the head said; else the client may send another request
   // An early answer leaves the parser at the end of the head.
   if (!closes && parser_.stage() == RequestParser::Stage::kHeadDone) {
     parser_.begin_body();
@@ -517,8 +522,8 @@ void HttpConnection::end_answer() {
   deadline_ = Clock::now() + context_.options.idle_timeout;
 }
 
-// Closing a socket with unread bytes makes the system reset the connection, and the client may
-// lose the answer that it was just sent.
+// Shuts down the sending side and then reads on. Closing a socket with unread bytes would make the
+// system reset the connection, and the client might lose the answer that it was just sent.
 void HttpConnection::linger() {
   if (peer_is_done_) return close();
   error_code ignored;
@@ -533,7 +538,7 @@ void HttpConnection::linger() {
 void HttpConnection::cut(std::string_view why) {
   if (state_ == State::kClosed) return;
   if (state_ == State::kAnswering) log_access(why);
-  // What the system still holds for a client that does not read would stay for long.
+  // Drops what the system still buffers for a client that does not read; it would stay for long.
   error_code ignored;
   socket_.set_option(asio::socket_base::linger(true, 0), ignored);
   close();
@@ -561,7 +566,7 @@ void HttpConnection::log_access(std::string_view note) {
   if (log_level() > LogLevel::kInfo) return;
   const std::string method(request_ == nullptr ? "" : http_method_name(request_->method));
   const std::string target(request_ == nullptr ? parser_.first_line() : request_->target);
-  // Who has gone before its answer was not told.
+  // A client that left before its answer was not told the id.
   const std::string id = id_.empty() && request_ != nullptr ? request_->id : id_;
   const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
   log_event(LogLevel::kInfo,

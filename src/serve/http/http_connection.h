@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection: reads a request, has it answered, and so on until one side has enough.
+// One HTTP connection: reads a request, sends its answer, and repeats until either side closes.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -24,27 +24,28 @@ namespace spillway {
 
 class HttpConnection;
 
-// The I/O thread that a connection belongs to (IoLoop), which alone calls either of them.
+// The I/O thread that a connection belongs to (IoLoop). Only this thread calls its functions and
+// the connection's.
 class ConnectionOwner {
  public:
   virtual ~ConnectionOwner() = default;
-  // Where replies leave their messages.
+  // Returns the inbox where replies put their messages.
   virtual const std::shared_ptr<LoopInbox>& inbox() const = 0;
-  // The connection is closed: it is not to be held any longer.
+  // Drops the reference to a connection that has been closed.
   virtual void remove(HttpConnection& connection) = 0;
-  // What was read is taken out of it before the next connection reads.
+  // Returns a buffer for reading; its contents must be used before the next connection reads.
   virtual std::span<char> read_buffer() = 0;
-  virtual const std::string& date() = 0;  // now, as answers have it
+  virtual const std::string& date() = 0;  // present time as a Date header has it
 };
 
-// A state machine of one I/O thread: not thread-safe, all calls come from there. Sockets are read
-// and written without waiting, as epoll says; a read is always wanted, also while an answer is on
-// its way, which is how a client that leaves is noticed at once. Answers come as messages of their
-// reply. Who calls must hold it, and does so by way of run_step().
+// A state machine on one I/O thread; not thread-safe, all calls come from that thread. Sockets are
+// read and written without blocking, when epoll reports them ready. The connection also reads while
+// an answer is being sent, so that a client that leaves is noticed immediately. Answers arrive as
+// messages of their reply. Callers must hold a reference, and call through run_step().
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  // Whether its requests are answered. One that is too many is only asked whether it is a probe
-  // (HttpHandler::is_probe), and told to come again if it is not.
+  // Whether requests are answered. A connection beyond the limits is only read to see whether it is
+  // a health check (HttpHandler::is_probe), and is otherwise answered 503.
   enum class Standing : uint8_t { kWelcome, kTooMany, kTooManyOfClient };
 
   HttpConnection(ConnectionOwner& owner, ServerContext& context,
@@ -54,8 +55,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
-  // Runs one step: what is thrown there (out of memory, most likely) is the end of this connection,
-  // not of the server.
+  // Runs one step: an exception there (most likely out of memory) closes this connection and does
+  // not end the server.
   template <class Step>
   void run_step(Step&& step) {
     try {
@@ -67,22 +68,22 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   }
 
   void start();
-  // One too many, and its time is over: says so and closes at once.
+  // Refuses a connection beyond the limits, if it has not been answered yet, and closes it.
   void end_refused();
-  // Takes a message without writing to the socket. True when go_on() must follow, the first time
-  // since the last one.
+  // Applies a message without writing to the socket. Returns true for the first message since the
+  // last go_on(), which the caller must then call.
   bool apply(ReplyMessage& message);
-  // Writes and reads as far as that is possible now.
+  // Writes and reads as far as possible without blocking.
   void go_on();
   void check_time(std::chrono::steady_clock::time_point now);
-  // At once, whatever is on its way; the reply's callback is called.
+  // Closes immediately, whatever is being sent; calls the reply's callback.
   void close();
 
  private:
   using Clock = std::chrono::steady_clock;
   enum class State : uint8_t { kReading, kAnswering, kLingering, kClosed };
 
-  // Reading.
+  // These read requests.
   bool wants_bytes() const;
   void wait_readable();
   void read();
@@ -95,7 +96,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   int tcp_state();
   void probe_peer();
 
-  // Answering.
+  // These send answers.
   void begin_answering();
   void refuse(const ApiError& error);
   void put_answer(const HttpAnswer& answer);
@@ -125,34 +126,34 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool is_read_pending_ = false;
   bool is_write_pending_ = false;
   bool is_touched_ = false;
-  bool peer_is_done_ = false;  // has closed its direction
-  bool is_probed_ = false;     // and was sent something, to see whether it is still there
+  bool peer_is_done_ = false;  // the client has closed its direction
+  bool is_probed_ = false;     // a probe was sent to see whether it is still there
   Clock::time_point deadline_ = Clock::time_point::max();
   Clock::time_point write_deadline_ = Clock::time_point::max();
 
   RequestParser parser_;
-  std::string pipelined_;  // came before its turn
+  std::string pipelined_;  // received before its turn
   size_t counted_body_bytes_ = 0;
   size_t lingered_bytes_ = 0;
   Clock::time_point linger_end_ = {};
 
-  // Of the request that is being answered.
+  // The request that is being answered.
   std::shared_ptr<const HttpRequest> request_;
   std::shared_ptr<ReplyState> reply_;
   Clock::time_point began_ = Clock::now();
-  bool keep_alive_ = false;  // what the client wants
+  bool keep_alive_ = false;  // the client wants to keep the connection
   bool is_http_10_ = false;
-  bool has_head_ = false;     // the answer's is on its way
-  bool is_chunked_ = false;   // the answer
-  bool sends_body_ = true;    // not to HEAD
-  bool is_complete_ = false;  // all of the answer is in out_ or further
-  bool closes_ = false;       // after this answer
+  bool has_head_ = false;     // the answer's head is in out_
+  bool is_chunked_ = false;   // whether the answer is chunked
+  bool sends_body_ = true;    // false for an answer to HEAD
+  bool is_complete_ = false;  // all of the answer is in out_ or sent
+  bool closes_ = false;       // closes the connection after this answer
   int status_ = 0;
-  std::string id_;  // as the client was told
+  std::string id_;  // the request id that the client was told
 
   std::string out_;  // not yet written, from out_start_ on
   size_t out_start_ = 0;
-  uint64_t written_bytes_ = 0;  // of this answer
+  uint64_t written_bytes_ = 0;  // written of this answer
   uint64_t written_at_deadline_ = 0;
 };
 

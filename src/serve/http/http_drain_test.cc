@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the server ends: what is in flight is answered, newcomers are sent away.
+// How the server shuts down: requests in progress are answered, new connections are refused.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -15,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Holds /work with a key, answers /health openly.
+// A server whose /work needs a key and is held until released, and whose /health answers anyone.
 class DrainTest : public testing::Test {
  protected:
   DrainTest() {

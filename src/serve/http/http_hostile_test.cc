@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Thousands of requests that a seeded generator has damaged: each is refused, answered or cut off,
-// and others are served meanwhile.
+// Sends thousands of requests that a seeded generator has damaged: each must be refused, answered
+// or cut off, while other clients are served.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -74,10 +74,10 @@ class Damage {
                                                     std::string(20'000, 'B')};
     const size_t at = below(text.size() + 1);
     switch (below(7)) {
-      case 0:  // a bit
+      case 0:  // flips a bit
         if (at < text.size()) text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
         break;
-      case 1:  // a byte
+      case 1:  // replaces a byte
         if (at < text.size()) text[at] = static_cast<char>(below(256));
         break;
       case 2:
@@ -89,10 +89,10 @@ class Damage {
       case 4:
         text.resize(at);
         break;
-      case 5:  // a piece twice
+      case 5:  // repeats a part
         text.insert(at, text.substr(at, 1 + below(40)));
         break;
-      case 6:  // the head of one, the rest of another
+      case 6:  // joins the head of one request and the rest of another
       {
         const std::string& other = pick(seeds_);
         text = text.substr(0, at) + other.substr(below(other.size()));
@@ -104,7 +104,7 @@ class Damage {
   std::vector<std::string> seeds_;
 };
 
-// Whether `response` is one that the server may give to nonsense: the handler's, or an error.
+// Checks that `response` is one that the server may give to nonsense: the handler's, or an error.
 void expect_sane(const TestResponse& response, const std::string& request) {
   if (response.status == 200 || response.status == 100) return;
   EXPECT_TRUE((response.status >= 400 && response.status < 418) || response.status == 431 ||
@@ -123,7 +123,7 @@ TEST(HttpHostileTest, DamagedRequestsHarmNobody) {
   options.linger_timeout = std::chrono::milliseconds(100);
   HttpServer server(options, handler);
   constexpr int kCases = 6000;
-  // Others with --gtest_shuffle, and --gtest_repeat for more.
+  // --gtest_shuffle changes the cases, --gtest_repeat runs more of them.
   Damage damage(20260704 + static_cast<uint64_t>(testing::UnitTest::GetInstance()->random_seed()));
   TestClient bystander(server.port());
   std::chrono::steady_clock::duration longest{};
@@ -139,7 +139,7 @@ TEST(HttpHostileTest, DamagedRequestsHarmNobody) {
     client->send(request);
     const bool goes_on = i % 2 == 0;
     if (!goes_on) client->close_own_direction();
-    // One that wants more gives no answer.
+    // A request that seems incomplete gets no answer.
     while (!goes_on || !client->is_quiet(std::chrono::milliseconds(1))) {
       const auto response = client->read_response();
       if (!response) break;

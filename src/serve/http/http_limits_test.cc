@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What strangers may send, and for how long: limits, timeouts, and requests in disguise.
+// Limits on what clients may send and for how long: sizes, timeouts, and request smuggling.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// An error as OpenAI's clients expect it.
+// Expects an error in the form that OpenAI's clients expect.
 void expect_error(const std::optional<TestResponse>& response, int status,
                   const std::string& what) {
   ASSERT_TRUE(response) << what;
@@ -37,7 +37,7 @@ TEST(HttpLimitsTest, AnswersBadRequestsOnceAndCloses) {
   HttpServer server({}, handler);
   for (const BadRequest& bad : bad_requests()) {
     TestClient client(server.port());
-    // What follows would be answered if the end of the bad one were believed.
+    // The second request would be answered if the server trusted the bad one's end.
     client.send(bad.text + get("/smuggled"));
     const auto response = client.read_response();
     expect_error(response, bad.status, bad.why);
@@ -113,7 +113,7 @@ TEST(HttpLimitsTest, HoldsOnlySoManyBodiesAtOnce) {
   const auto refused = second.read_response();
   expect_error(refused, 503, "the second");
   EXPECT_TRUE(refused->headers.contains("retry-after"));
-  // Once somebody has read it, it counts no more, however long the answer takes.
+  // A body that the handler has dropped counts no more, however long the answer takes.
   held.request.reset();
   TestClient third(server.port());
   third.send(request);
@@ -157,7 +157,7 @@ TEST(HttpLimitsTest, ARequestMayOutliveItsServer) {
   EXPECT_EQ(held.request->body, "body");
 }
 
-// Clients that have an answer, and stay connected.
+// Returns clients that have received an answer and stay connected.
 std::vector<TestClient> answered_clients(const HttpServer& server, int count) {
   std::vector<TestClient> clients;
   for (int i = 0; i < count; ++i) {
@@ -187,7 +187,7 @@ TEST(HttpLimitsTest, TellsThoseWhoAreOneTooMany) {
   EXPECT_EQ(TestClient(server.port()).ask(get("/"))->status, 200);
 }
 
-// Answers "/health" to everyone, as a router does.
+// Treats "/health" as a health check, as a router does.
 class ProbedHandler : public EchoHandler {
  public:
   bool is_probe(const HttpRequest& head) const override { return head.path == "/health"; }
@@ -199,7 +199,7 @@ TEST(HttpLimitsTest, ProbesAreAnsweredHoweverManyThereAre) {
   options.most_connections = 3;
   HttpServer server(options, handler);
   std::vector<TestClient> clients = answered_clients(server, 3);
-  // Far more of them than are heard at a time, and they say nothing.
+  // Opens far more silent connections than the server reads at a time.
   std::vector<TestClient> silent;
   for (int i = 0; i < 200; ++i) silent.emplace_back(server.port());
   const auto healthy = TestClient(server.port()).ask(get("/health"));
@@ -235,7 +235,7 @@ TEST(HttpLimitsTest, AnswersAreReadableByClientsThatSendAllOfALargeBodyFirst) {
   options.most_body_bytes = 1 << 20;
   HttpServer server(options, handler);
   TestClient client(server.port());
-  // More than buffers of the system hold: the server reads what it does not want.
+  // The body exceeds the system's buffers, so the server must read what it does not want.
   EXPECT_TRUE(client.send(post("/", std::string(40 << 20, 'x'))));
   expect_error(client.read_response(), 413, "a large body");
   EXPECT_TRUE(client.is_closed_by_peer());
@@ -318,11 +318,12 @@ TEST(HttpLimitsTest, WaitsForDescriptorsWhenThereAreNone) {
   HttpServer server({}, handler);
   TestClient first(server.port());
   EXPECT_EQ(first.ask(get("/"))->status, 200);
-  // What is logged meanwhile: UBSan opens a pipe to look at an object it has not seen before.
+  // Logs once beforehand, since UBSan opens a pipe to look at an object that it has not seen
+  // before.
   log_warning("no descriptors for a moment");
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  // One more for the next client, none for the server's end of it.
+  // Leaves one descriptor for the next client, and none for the server's end of it.
   const int lowest = ::dup(0);
   ::close(lowest);
   rlimit few = before;

@@ -16,7 +16,7 @@ namespace {
 using Kind = ReplyMessage::Kind;
 using Phase = ReplyState::Phase;
 
-// A handler that copies what a client said into a header must not let it write more of them.
+// A handler that copies a client's text into a header must not let it add further headers.
 void check_answer(const HttpAnswer& answer) {
   SPW_CHECK(answer.status >= 200 && answer.status <= 599, kInternal, "HTTP status {}",
             answer.status);
@@ -31,7 +31,8 @@ bool push(const std::shared_ptr<ReplyState>& state, Kind kind, HttpAnswer answer
   return state->inbox->push({state, kind, {}, std::make_unique<HttpAnswer>(std::move(answer))});
 }
 
-// The message that brings a chunk, or the one that says that it is too much; none for nobody.
+// Adds the message that carries a chunk, or the one that reports a too slow client; adds none if
+// the client is gone.
 bool add_chunk(const std::shared_ptr<ReplyState>& state, std::string chunk,
                std::vector<ReplyMessage>& messages) {
   SPW_CHECK(state->phase.load() == Phase::kStreaming, kInternal, "a chunk outside of a stream");
@@ -126,7 +127,7 @@ HttpAnswer json_answer(int status, std::string body) {
 HttpAnswer error_answer(const ApiError& error, std::vector<HttpHeader> headers) {
   HttpAnswer answer = json_answer(error.status(), json_line(error_body(error)));
   answer.headers = std::move(headers);
-  // Who is told to come again is told when.
+  // Clients that should retry are told when.
   const bool later = error.status() == 429 || error.status() == 503;
   const auto says_when = [](const HttpHeader& header) { return header.name == "Retry-After"; };
   if (later && std::ranges::none_of(answer.headers, says_when))

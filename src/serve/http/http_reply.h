@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a handler answers: at once, later, or in pieces, from whichever thread has the answer.
+// How a handler answers: immediately, later, or as a stream, from any thread.
 #pragma once
 
 #include <functional>
@@ -19,11 +19,11 @@ struct ReplyMessage;
 struct ReplyState;
 
 // The answer to one request: either send() once, or begin_stream(), write()... and finish().
-// Thread-safe; what two threads hand over at the same time comes in either order. It may outlive
-// the server. No call waits for the client. Dropped without an answer, the client gets a 500;
-// dropped within a stream, the connection is closed, so that nobody takes the half for the whole.
-// All that hand something over return false when nobody is there any more to take it, and throw
-// kInternal when calls come in a wrong order.
+// Thread-safe; parts handed over by two threads at the same time come in either order. It may
+// outlive the server. No call waits for the client. Dropped without an answer, it sends a 500;
+// dropped within a stream, it closes the connection, so that a partial answer is not taken for a
+// complete one. Functions that hand something over return false if the client is gone, and throw
+// kInternal if calls come in a wrong order.
 class HttpReply {
  public:
   explicit HttpReply(std::shared_ptr<ReplyState> state) : state_(std::move(state)) {}
@@ -32,21 +32,22 @@ class HttpReply {
   HttpReply& operator=(const HttpReply&) = delete;
 
   bool send(HttpAnswer answer);
-  // {"error": {...}}
+  // Sends {"error": {...}}.
   bool send_error(const ApiError& error, std::vector<HttpHeader> headers = {});
 
   bool begin_stream(int status, std::string_view content_type,
                     std::vector<HttpHeader> headers = {});
-  // More of the body; an empty one is nothing. When more than HttpOptions::most_stream_bytes wait
-  // for the client, this one included, the connection is cut instead. A piece that alone is more
-  // counts for nothing there.
+  // Adds a chunk to the body; an empty one does nothing. If more than
+  // HttpOptions::most_stream_bytes then wait for the client, cuts the connection instead. A single
+  // chunk larger than that does not count.
   bool write(std::string chunk);
   bool finish();
 
-  // Calls back once, on an I/O thread, when the client has gone or was cut before the answer was
-  // complete: the work may stop. One that has only closed its own direction is answered. Must not
-  // block. Called at once, on this thread, when it has
-  // gone already; forgotten once the answer is complete. Replaces what was set before.
+  // Sets a callback, which is called once, on an I/O thread, if the client has gone or was cut off
+  // before the answer was complete: the work may stop then. A client that has only closed its own
+  // direction is still answered. The callback must not block. It is called immediately, on this
+  // thread, if the client has gone already, and forgotten once the answer is complete. Replaces an
+  // earlier callback.
   void on_gone(std::function<void()> callback);
   bool is_gone() const;
 
@@ -55,15 +56,15 @@ class HttpReply {
   std::shared_ptr<ReplyState> state_;
 };
 
-// Pieces for many streams, handed over together: one wake-up of each I/O thread instead of one a
-// piece, which is what a step of the engine should cost. Not thread-safe; keep one and use it
-// again. Pieces of one reply stay in order, also with those handed over by HttpReply::write().
+// Chunks for many streams, handed over together: each I/O thread is woken once and not for every
+// chunk, which bounds the cost of an engine step. Not thread-safe; keep one and reuse it. Chunks of
+// one reply stay in order, also with those of HttpReply::write().
 class StreamBatch {
  public:
   StreamBatch();
   ~StreamBatch();
 
-  // As HttpReply's.
+  // These work as HttpReply's.
   bool write(const HttpReply& reply, std::string chunk);
   bool finish(const HttpReply& reply);
   void hand_over();
@@ -78,7 +79,7 @@ class StreamBatch {
   std::vector<Group> groups_;  // one for each I/O thread seen so far
 };
 
-// Whole answers.
+// These make complete answers.
 HttpAnswer json_answer(int status, std::string body);
 HttpAnswer error_answer(const ApiError& error, std::vector<HttpHeader> headers = {});
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's side of an answer: its head, and its body as it comes.
+// The client's side of an answer: parses its head, and receives its body.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -28,7 +28,7 @@ namespace {
   fail(ErrorCode::kIo, "the server closed the connection in the middle of its answer");
 }
 
-// What the server's parsers refuse is as wrong in an answer.
+// The server's parsers throw ApiError, which here means that the answer is broken.
 template <class Work>
 auto as_client(const Work& work) {
   try {
@@ -38,7 +38,7 @@ auto as_client(const Work& work) {
   }
 }
 
-// "HTTP/1.1 200 OK"; 0 for what is none.
+// Returns the status in "HTTP/1.1 200 OK", or 0 if `line` is no status line.
 int status_in(std::string_view line) {
   if (!line.starts_with("HTTP/1.") || line.size() < 12 || line[8] != ' ') return 0;
   int status = 0;
@@ -75,7 +75,7 @@ void HttpResponse::send(std::string_view bytes) {
       continue;
     }
     if (errno == EINTR) continue;
-    // Who refuses a long request need not read it first; why is in the answer.
+    // A server that refuses a long request need not read all of it; the answer says why.
     if (errno == EPIPE || errno == ECONNRESET) return;
     SPW_CHECK(errno == EAGAIN || errno == EWOULDBLOCK, kIo, "cannot send to the server: {}",
               std::strerror(errno));
@@ -92,7 +92,7 @@ bool HttpResponse::receive() {
     if (count > 0) buffer_.append(bytes, static_cast<size_t>(count));
     if (count >= 0) return count > 0;
     if (errno == EINTR) continue;
-    if (errno == ECONNRESET && status_ == 0) return false;  // before anything was said
+    if (errno == ECONNRESET && status_ == 0) return false;  // nothing has been received
     if (errno == ECONNRESET) fail_cut();
     SPW_CHECK(errno == EAGAIN || errno == EWOULDBLOCK, kIo, "cannot read from the server: {}",
               std::strerror(errno));
@@ -117,7 +117,7 @@ void HttpResponse::read_head() {
     parse_head(std::string_view(buffer_).substr(0, end));
     buffer_.erase(0, end + kEnd.size());
     searched = 0;
-  } while (status_ < 200);  // "100 Continue" and the like are no answers yet
+  } while (status_ < 200);  // "100 Continue" and the like are not final answers
   choose_framing();
 }
 
@@ -164,7 +164,8 @@ bool HttpResponse::read_some(std::string& body) {
   }
   const std::string bytes = std::exchange(buffer_, {});
   if (chunks_) {
-    // Each time from nothing: limits are of what comes at once, not of a long answer.
+    // Decodes into an empty string each time: the limits are for what comes in one read, not for a
+    // long answer.
     std::string piece;
     as_client([&] { return chunks_->feed(bytes, piece); });
     body += piece;

@@ -30,8 +30,8 @@ std::string text_of(const Bytes& bytes, size_t count) {
   return {reinterpret_cast<const char*>(bytes.data()), count};
 }
 
-// The bytes that tell clients apart: of IPv6 the first 8, since a site has all of the rest for
-// itself.
+// Returns the bytes that identify a client: for IPv6 the first 8, since a site may use all
+// addresses below that prefix.
 std::string client_of(const asio::ip::address& address) {
   if (address.is_v4()) return text_of(address.to_v4().to_bytes(), 4);
   const auto bytes = address.to_v6().to_bytes();
@@ -105,7 +105,7 @@ class HttpServer::Impl {
   void accept();
   void take(tcp::socket socket);
 
-  // Waits until it is closed; then nobody can connect any more.
+  // Closes the acceptor and waits for that; nothing can connect from then on.
   void close_acceptor() {
     const std::lock_guard lock(stop_mutex_);
     if (is_stopped_) return;
@@ -121,7 +121,7 @@ class HttpServer::Impl {
 
   ServerContext context_;
   std::vector<std::unique_ptr<IoLoop>> loops_;
-  // On the first loop.
+  // These run on the first loop.
   std::optional<tcp::acceptor> acceptor_;
   std::optional<asio::steady_timer> pause_;
   size_t next_loop_ = 0;
@@ -144,7 +144,7 @@ void HttpServer::Impl::listen() {
     error_code ignored;
     acceptor_->close(ignored);
     acceptor_->open(endpoint.protocol(), error);
-    // A restart need not wait until old connections are forgotten.
+    // A restarted server need not wait until old connections are forgotten.
     if (!error) acceptor_->set_option(tcp::acceptor::reuse_address(true), error);
     if (!error) acceptor_->bind(endpoint, error);
     if (!error) acceptor_->listen(asio::socket_base::max_listen_connections, error);
@@ -167,7 +167,7 @@ void HttpServer::Impl::accept() {
     // Some clients give up before they are accepted.
     if (error == asio::error::connection_aborted || error == asio::error::interrupted)
       return accept();
-    // No descriptor or memory left: those of connections that end will do.
+    // No descriptor or memory is left; retry when connections have ended.
     log_warning("http: cannot accept connections for now: {}", error.message());
     pause_->expires_after(kAcceptPause);
     pause_->async_wait([this](const error_code& cancelled) {
@@ -184,7 +184,7 @@ void HttpServer::Impl::take(tcp::socket socket) {
   Standing standing = Standing::kWelcome;
   error_code unknown;
   const tcp::endpoint peer = socket.remote_endpoint(unknown);
-  if (unknown) return;  // it has gone already
+  if (unknown) return;  // the client has gone already
   ClientConnections::Place place = context_.clients.try_take(client_of(peer.address()));
   if (place == nullptr) standing = Standing::kTooManyOfClient;
   if (context_.welcome_connections.load() >= context_.options.most_connections)

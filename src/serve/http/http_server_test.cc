@@ -159,7 +159,7 @@ TEST(HttpServerTest, AnswersForHandlersThatFail) {
     }
     if (request->path == "/inject")
       reply->send({200, "text/plain", "", {{"X", "a\r\nSet-Cookie: b"}}});
-    // Otherwise the reply is dropped.
+    // On other paths the reply is dropped.
   });
   HttpServer server({}, handler);
   TestClient client(server.port());

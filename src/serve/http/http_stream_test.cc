@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers in pieces, and clients that leave or crawl meanwhile.
+// Streamed answers, and clients that leave or read slowly meanwhile.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct Waiting {
   std::shared_ptr<HttpReply> reply;
 };
 
-// A reset may take back what was not read before it.
+// A reset may discard what the client has not read before it, so only complete answers count.
 bool gets_all(TestClient& client) {
   const auto response = client.read_response();
   return response && response->is_whole;
@@ -62,7 +62,7 @@ TEST(HttpStreamTest, PiecesArriveWhileMoreAreToCome) {
   EXPECT_TRUE(one.reply->finish());
   EXPECT_EQ(one.client.read_chunk(), "");
   EXPECT_TRUE(wait_for([&] { return server.counters().open_replies == 0; }));
-  // The connection takes the next one.
+  // The connection takes another request.
   one.client.send(get("/again"));
   handler.next().reply->send({200, "text/plain", "again", {}});
   EXPECT_EQ(one.client.read_response()->body, "again");
@@ -265,7 +265,8 @@ TEST(HttpStreamTest, AllThatAClientSentBeforeItOnlyListensIsAnswered) {
 TEST(HttpStreamTest, NoticesThatAClientLeavesBehindPipelinedRequests) {
   HoldingHandler handler;
   HttpServer server({}, handler);
-  // Kept; kept by what one read brings; unread. Of the last case nothing is seen before a write.
+  // The bytes are kept; kept because one read brings them; partly unread; mostly unread. In the
+  // last case nothing is noticed before a write.
   for (const size_t bytes : {size_t{10}, size_t{40} << 10, size_t{100} << 10, size_t{4} << 20}) {
     Waiting one(server, handler);
     one.client.send_without_waiting(std::string(bytes, 'x'));
@@ -283,7 +284,7 @@ TEST(HttpStreamTest, LosesNoPipelinedRequest) {
   HoldingHandler handler;
   HttpServer server({}, handler);
   Waiting one(server, handler);
-  // Far more than is kept while the first is being answered.
+  // This is far more than is kept while the first request is being answered.
   const std::string body(100 << 10, 'b');
   std::thread sender([&] {
     for (int i = 0; i < 10; ++i) one.client.send(post("/" + std::to_string(i), body));
@@ -331,7 +332,7 @@ TEST(HttpStreamTest, CutsReadersThatAreTooFarBehind) {
   EXPECT_FALSE(slow.reply->write(piece));
   EXPECT_EQ(server.counters().cut_streams, 1U);
   EXPECT_FALSE(gets_all(slow.client));
-  // Somebody who reads gets everything, however much that is.
+  // A client that reads gets everything, however much that is.
   bool is_taken = true;
   for (size_t sent = 0; sent < 4'000'000 && is_taken; sent += piece.size()) {
     is_taken = wait_for([&] { return received + 20'000 >= sent; }) && fast.reply->write(piece);
@@ -358,7 +359,7 @@ TEST(HttpStreamTest, CutsNobodyForOnePieceThatIsLarge) {
     ASSERT_TRUE(one->reply->write(large));
     for (int i = 0; i < 90; ++i) ASSERT_TRUE(one->reply->write(piece)) << "not its fault";
   }
-  // What comes besides is bounded as ever.
+  // Other chunks than the large one are bounded as ever.
   size_t taken = 0;
   while (taken < 10'000'000 && slow.reply->write(piece)) taken += piece.size();
   EXPECT_LT(taken, 500'000U);
@@ -402,7 +403,7 @@ TEST(HttpStreamTest, CutsReadersThatStop) {
   options.write_timeout = milliseconds(150);
   options.send_buffer_bytes = 8 << 10;
   HttpServer server(options, handler);
-  // A whole answer, and one in pieces below the limit.
+  // One client gets a whole answer, the other a stream below the limit.
   Waiting whole(server, handler, 4 << 10);
   whole.reply->send({200, "text/plain", std::string(4 << 20, 'w'), {}});
   Waiting pieces(server, handler, 4 << 10);

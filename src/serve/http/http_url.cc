@@ -25,7 +25,8 @@ bool is_ipv6_character(char c) {
   return digit || c == ':' || c == '.';
 }
 
-// The host; what is left of `text` is "" or ":PORT". None where there is no host.
+// Takes the host off `text`, which then is "" or ":PORT" in a valid URL; returns "" if there is no
+// host.
 std::string_view take_host(std::string_view& text) {
   const bool brackets = text.starts_with('[');
   if (brackets) text.remove_prefix(1);
@@ -71,7 +72,8 @@ HttpUrl parse_http_url(std::string_view text, std::string_view option) {
     SPW_CHECK(ok, kInvalidArgument, "{} is '{}'; give http://HOST:PORT", option, printable(text));
   };
   check(text.size() <= kMostUrlBytes);
-  // People say "localhost:8080" and ":8080", too: with a port, so that no name is taken for one.
+  // Also accepts "localhost:8080" and ":8080", but a port is needed, so that a plain word is not
+  // taken for a host.
   std::string_view rest = text;
   const bool has_scheme = begins_with(kScheme);
   if (has_scheme) rest.remove_prefix(kScheme.size());

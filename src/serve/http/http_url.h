@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The address of a server, as people type it.
+// The address of a server, as users type it.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,15 @@ struct HttpUrl {
   uint16_t port = 80;
   std::string path;  // "" or "/prefix", without a slash at its end
 
-  // "host:port", with brackets around IPv6: what a Host header has.
+  // Returns "host:port", with brackets around IPv6, for a Host header.
   std::string authority() const;
-  // Whether what is sent there stays on this machine.
+  // Returns whether what is sent there stays on this machine.
   bool is_this_machine() const;
 };
 
-// "http://HOST[:PORT][/PATH]", "HOST:PORT[/PATH]" or ":PORT[/PATH]" of this machine. Throws
-// kInvalidArgument, naming `option`: also for https, for users and passwords, and for queries.
+// Parses "http://HOST[:PORT][/PATH]", "HOST:PORT[/PATH]" or, for this machine, ":PORT[/PATH]".
+// Throws kInvalidArgument, naming `option`, for anything else, such as https, user names, passwords
+// and queries.
 HttpUrl parse_http_url(std::string_view text, std::string_view option);
 
 }  // namespace spillway

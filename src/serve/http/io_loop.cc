@@ -13,10 +13,9 @@
 namespace spillway {
 namespace {
 
-// Deadlines are seconds; nobody minds this much on top of them.
+// Deadlines are seconds long, so being this late does not matter.
 constexpr std::chrono::milliseconds kTick{50};
-// Connections beyond the limits that are open at a time. Descriptors are set aside for them
-// (connection_limit.cc).
+// Most open connections beyond the limits; descriptors are reserved for them (connection_limit.cc).
 constexpr size_t kMostRefused = 64;
 
 }  // namespace
@@ -73,8 +72,8 @@ void IoLoop::add_connection(boost::asio::ip::tcp::socket socket, HttpConnection:
   });
 }
 
-// Whoever was told to come again, or has not said what it wants for the longest, makes room: a new
-// connection may be one that asks how the server is.
+// If there are too many connections beyond the limits, closes the oldest one: the new one may be a
+// health check.
 void IoLoop::make_room_for_another_refusal() {
   std::erase_if(refused_, [](const auto& connection) { return connection.expired(); });
   if (refused_.size() < kMostRefused) return;
@@ -88,7 +87,7 @@ void IoLoop::remove(HttpConnection& connection) {
 
 void IoLoop::deliver() {
   inbox_->take(messages_);
-  // All that one connection was sent first, then one write to its socket.
+  // Applies all messages of a connection first, and then writes to its socket once.
   for (ReplyMessage& message : messages_) {
     if (message.reply->connection == nullptr) continue;
     const auto connection = message.reply->connection->shared_from_this();
@@ -109,7 +108,7 @@ void IoLoop::arm_timer() {
     timer_runs_ = false;
     if (error || is_stopping_) return;
     const auto now = std::chrono::steady_clock::now();
-    // Some close and leave the set meanwhile.
+    // check_time() may close connections, which removes them from the set.
     touched_.assign(connections_.begin(), connections_.end());
     for (const auto& connection : touched_)
       connection->run_step([&] { connection->check_time(now); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One I/O thread: its connections, their deadlines, and the messages that replies send them.
+// One I/O thread with its connections, their deadlines, and the messages of their replies.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@
 
 namespace spillway {
 
-// One io_context with one thread: what belongs to a connection needs no lock, and messages for all
+// Runs one io_context on one thread: a connection's state needs no lock, and messages for all
 // connections of the thread come with one wake-up.
 class IoLoop : public ConnectionOwner {
  public:
@@ -31,14 +31,14 @@ class IoLoop : public ConnectionOwner {
   IoLoop(const IoLoop&) = delete;
   IoLoop& operator=(const IoLoop&) = delete;
 
-  // From any thread.
+  // These may be called from any thread.
   boost::asio::io_context& io() { return io_; }
   void add_connection(boost::asio::ip::tcp::socket socket, HttpConnection::Standing standing,
                       ClientConnections::Place place);
-  // From any other thread: closes all connections and ends the thread.
+  // Closes all connections and ends the thread; called from any other thread.
   void stop();
 
-  // From its own thread.
+  // These may be called from its own thread only.
   const std::shared_ptr<LoopInbox>& inbox() const override { return inbox_; }
   void remove(HttpConnection& connection) override;
   std::span<char> read_buffer() override { return read_buffer_; }

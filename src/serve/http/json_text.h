@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON as answers have it.
+// Writes JSON for answers.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,10 +9,10 @@
 
 namespace spillway {
 
-// {"error": {"message", "type", "param", "code"}}
+// Returns {"error": {"message", "type", "param", "code"}}.
 nlohmann::ordered_json error_body(const ApiError& error);
 
-// On one line, in UTF-8; bytes that are none become U+FFFD.
+// Returns one line of UTF-8; invalid bytes become U+FFFD.
 std::string json_line(const nlohmann::ordered_json& value);
 
 }  // namespace spillway

@@ -19,7 +19,7 @@ namespace spillway {
 namespace {
 
 constexpr size_t kMostFileBytes = 1 << 20;
-// Headers whose value is a key, as clients of other APIs send it.
+// Headers whose value is a key, which clients of other APIs send.
 constexpr const char* kKeyHeaders[] = {"x-api-key", "api-key"};
 
 using PaddedKey = std::array<unsigned char, kMostKeyBytes>;
@@ -40,7 +40,8 @@ bool is_key(std::string_view text) {
 bool equal_in_constant_time(std::string_view shown, std::string_view secret) {
   const PaddedKey a = padded(shown);
   const PaddedKey b = padded(secret);
-  // Volatile: or the compiler may see that the rest of the loop cannot change the result.
+  // Volatile, since the compiler may otherwise see that the rest of the loop cannot change the
+  // result.
   volatile unsigned char difference = 0;
   for (size_t i = 0; i < a.size(); ++i)
     difference = static_cast<unsigned char>(difference | (a[i] ^ b[i]));
@@ -59,7 +60,7 @@ KeyRing::KeyRing(std::vector<std::string> keys) : keys_(std::move(keys)) {
 KeyRing KeyRing::from_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   SPW_CHECK(file.good(), kInvalidArgument, "cannot read the API keys in {}", printable_path(path));
-  // In one piece, so that no line of a wrong file fills the memory.
+  // Read with one call and a limit, so that no line of a wrong file fills the memory.
   std::string text(kMostFileBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));

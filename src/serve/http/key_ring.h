@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys that callers of the API must show.
+// The API keys that clients must show.
 #pragma once
 
 #include <filesystem>
@@ -12,37 +12,38 @@
 
 namespace spillway {
 
-// Whether two texts are equal, in a time that depends only on the length of `shown`: how long a
-// refusal takes says nothing about the secret, not even its length up to kMostKeyBytes.
+// Returns whether two texts are equal, in a time that depends only on the length of `shown`: the
+// time of a refusal tells nothing about the secret, not even its length up to kMostKeyBytes.
 bool equal_in_constant_time(std::string_view shown, std::string_view secret);
 
 inline constexpr size_t kMostKeyBytes = 256;
 
-// Never changes, so threads may share it. Keys are in no message and no log.
+// Immutable, so threads may share it. Keys never appear in messages and logs.
 class KeyRing {
  public:
-  // Throws kInvalidArgument for keys that no header could carry: 1 to 256 visible characters.
+  // Throws kInvalidArgument for keys that a header could not carry: keys have 1 to 256 visible
+  // characters.
   explicit KeyRing(std::vector<std::string> keys);
-  // One key a line; blank lines and those that begin with # are none. Warns when others than the
-  // owner may read the file. Throws kInvalidArgument, also where there is no key at all.
+  // Reads one key per line; blank lines and lines that begin with # are skipped. Warns if other
+  // users may read the file. Throws kInvalidArgument, also if there is no key at all.
   static KeyRing from_file(const std::filesystem::path& path);
 
-  // Which of the keys "Bearer KEY", the value of an Authorization header, shows. Takes as long for
-  // every key, right or wrong.
+  // Returns the index of the key in "Bearer KEY", the value of an Authorization header. Takes as
+  // long for every key, right or wrong.
   [[nodiscard]] std::optional<size_t> try_find(std::string_view authorization) const;
-  // Which of them a request shows: in its Authorization header, or where that has none of them, in
-  // "x-api-key: KEY" or "api-key: KEY".
+  // Returns the index of the key that a request shows: in its Authorization header, or if that has
+  // none of the keys, in "x-api-key: KEY" or "api-key: KEY".
   [[nodiscard]] std::optional<size_t> try_find(const HttpRequest& request) const;
-  // Whether a request tries to show a key.
+  // Returns whether a request tries to show a key.
   static bool has_key(const HttpRequest& request);
   size_t size() const { return keys_.size(); }
-  // For people: the first 8 digits of XXH3-128 of a key, which tell keys apart and not what they
-  // are.
+  // Returns a name of the key for people: the first 8 digits of its XXH3-128, which tell keys apart
+  // but do not reveal them.
   std::string label(size_t index) const;
-  // For programs: what only this key has, in this process and the next, whatever keys are beside
-  // it.
+  // Returns a digest for programs, which is unique to this key, in later processes too and whatever
+  // other keys there are.
   std::string digest(size_t index) const;
-  // For a client, which shows one; there must be any.
+  // Returns the first key, for a client to show; there must be one.
   const std::string& first() const { return keys_.front(); }
 
  private:

@@ -33,7 +33,7 @@ bool LoopInbox::push_all(std::vector<ReplyMessage>& messages) {
       if (was_empty) wake_();
     }
   }
-  messages.clear();  // outside the lock: what is dropped here may push
+  messages.clear();  // outside the lock, since what is dropped here may push
   return taken;
 }
 
@@ -59,7 +59,8 @@ ReplyState::Room ReplyState::reserve(size_t bytes) {
   const auto more = static_cast<int64_t>(bytes);
   const auto most = static_cast<int64_t>(most_stream_bytes);
   const int64_t before = waiting_bytes.fetch_add(more, std::memory_order_relaxed);
-  // One piece that is more than that is no reader's fault: it may wait beside the others.
+  // A single chunk larger than the limit is not the reader's fault, so it may wait besides the
+  // others.
   if (before <= 0) large_bytes.store(0, std::memory_order_relaxed);
   if (more > most) large_bytes.fetch_add(more, std::memory_order_relaxed);
   if (before + more <= most + large_bytes.load(std::memory_order_relaxed)) return Room::kTaken;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a reply and its connection share, and how words go from one to the other.
+// The state that a reply and its connection share, and the messages from one to the other.
 #pragma once
 
 #include <atomic>
@@ -21,12 +21,12 @@ struct ReplyState;
 
 struct ReplyMessage {
   enum class Kind : uint8_t {
-    kAnswer,     // `answer`, whole
-    kBegin,      // `answer` without body: the head of a stream
-    kChunk,      // `chunk`
-    kFinish,     // of a stream
-    kAbandoned,  // nobody will say more
-    kTooSlow,    // the reader is too far behind
+    kAnswer,     // sends all of `answer`
+    kBegin,      // sends `answer` without body as the head of a stream
+    kChunk,      // sends `chunk`
+    kFinish,     // ends a stream
+    kAbandoned,  // the reply was dropped
+    kTooSlow,    // the client is too far behind
   };
   std::shared_ptr<ReplyState> reply;
   Kind kind = Kind::kFinish;
@@ -34,16 +34,16 @@ struct ReplyMessage {
   std::unique_ptr<HttpAnswer> answer = {};
 };
 
-// Messages to one I/O thread. Thread-safe. It outlives the thread: then it takes nothing.
+// Messages to one I/O thread. Thread-safe. It outlives the thread, and then accepts nothing.
 class LoopInbox {
  public:
-  // `wake` makes the thread call take() soon; called from any thread, never after close().
+  // `wake` makes the thread call take() soon; it is called from any thread, never after close().
   explicit LoopInbox(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  // Both false after close(). The thread is woken only if it does not know yet of others.
+  // Both return false after close(). They wake the thread only if the inbox was empty.
   bool push(ReplyMessage message);
-  bool push_all(std::vector<ReplyMessage>& messages);  // leaves it empty
-  // What has come since, into `messages`, which is empty.
+  bool push_all(std::vector<ReplyMessage>& messages);  // empties `messages`
+  // Moves all messages to `messages`, which must be empty.
   void take(std::vector<ReplyMessage>& messages);
   void close();
 
@@ -60,27 +60,28 @@ struct ReplyState {
   ReplyState(std::shared_ptr<LoopInbox> to, size_t most_bytes)
       : inbox(std::move(to)), most_stream_bytes(most_bytes) {}
 
-  // Claims the step from one phase to the next; throws kInternal when it is another's turn.
+  // Claims the step from one phase to the next; throws kInternal if the reply is in another phase.
   void advance(Phase from, Phase to);
-  // Counts bytes of a stream that the client has not taken. kTooMuch, once: now it counts as gone,
-  // and the connection has to be told.
+  // Counts bytes of a stream that the client has not taken. Returns kTooMuch once: the client now
+  // counts as gone, and the connection has to be told.
   enum class Room : uint8_t { kTaken, kTooMuch, kGone };
   [[nodiscard]] Room reserve(size_t bytes);
-  // The client is not there any more: calls back, the first time, unless all was said before.
+  // Marks the client as gone, and calls the callback the first time, unless the answer was
+  // complete.
   void go();
   void set_on_gone(std::function<void()> callback);
-  // The answer is complete: nothing is called back any more.
+  // Drops the callback, since the answer is complete.
   void forget_callback();
 
   const std::shared_ptr<LoopInbox> inbox;
   const size_t most_stream_bytes;
   std::atomic<Phase> phase{Phase::kWaiting};
   std::atomic<bool> is_gone{false};
-  // Of a stream: handed over, not yet taken by the socket. For a moment below zero when bytes from
-  // before the stream are written.
+  // Bytes of a stream that are handed over and not yet taken by the socket. Briefly negative while
+  // bytes from before the stream are written.
   std::atomic<int64_t> waiting_bytes{0};
-  std::atomic<int64_t> large_bytes{0};   // of these, pieces that alone are more than the most
-  HttpConnection* connection = nullptr;  // of the I/O thread alone; null once they have parted
+  std::atomic<int64_t> large_bytes{0};   // of these, chunks that alone exceed the limit
+  HttpConnection* connection = nullptr;  // for the I/O thread only; null after the answer
 
  private:
   std::mutex mutex_;

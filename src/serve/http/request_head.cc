@@ -25,7 +25,7 @@ std::string_view take_line(std::string_view& text) {
   return line;
 }
 
-// The part of an absolute "http://host/path?query" that a server needs.
+// Returns the part of an absolute "http://host/path?query" that a server needs.
 std::string_view origin_form(std::string_view target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (!equal_ignoring_case(target.substr(0, scheme.size()), scheme)) continue;
@@ -90,7 +90,7 @@ uint64_t parse_content_length(std::string_view text) {
   uint64_t value = 0;
   for (const char c : text) {
     const auto digit = static_cast<uint64_t>(c - '0');
-    // Larger than any limit, so the answer will be 413, not a wrapped number.
+    // The result exceeds every limit, so the answer will be 413 and the number does not overflow.
     if (value > (std::numeric_limits<uint64_t>::max() - digit) / 10)
       return std::numeric_limits<uint64_t>::max();
     value = value * 10 + digit;
@@ -106,7 +106,7 @@ bool is_host(std::string_view text) {
   });
 }
 
-// What headers say about the connection and the body.
+// Collects what headers say about the connection and the body.
 class Framing {
  public:
   explicit Framing(RequestHead& head) : head_(head) {}
@@ -117,7 +117,7 @@ class Framing {
       has_length_ = true;
       head_.content_length = parse_content_length(header.value);
     } else if (header.name == "transfer-encoding") {
-      // Others than chunked would have to be undone before the body is known to be small.
+      // Other codings would have to be decoded before the body is known to be small.
       if (head_.is_chunked || !equal_ignoring_case(header.value, "chunked"))
         refuse("Transfer-Encoding is not 'chunked'");
       head_.is_chunked = true;
@@ -159,7 +159,7 @@ HttpHeader parse_header_line(std::string_view line) {
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos) refuse("a header has no ':'");
   const std::string_view name = line.substr(0, colon);
-  // Spaces before the colon, too: some programs drop them, others drop the header.
+  // This also refuses spaces before the colon: some programs drop them, others drop the header.
   if (!is_http_token(name)) refuse("a header's name is no word");
   return {lower_ascii(name), std::string(trim_blanks(line.substr(colon + 1)))};
 }

@@ -10,7 +10,7 @@
 namespace spillway {
 namespace {
 
-constexpr size_t kBesideTarget = 64;  // longest method and version that are worth an answer
+constexpr size_t kBesideTarget = 64;  // room for the longest method and version
 
 }  // namespace
 

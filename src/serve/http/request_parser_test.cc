@@ -11,7 +11,7 @@ namespace {
 
 using Stage = RequestParser::Stage;
 
-// All requests in `text`, which comes in pieces of `step` bytes.
+// Returns all requests in `text`, fed `step` bytes at a time.
 std::vector<std::shared_ptr<HttpRequest>> parse(const std::string& text, size_t step = 1 << 20,
                                                 const HttpOptions& options = {}) {
   RequestParser parser(options);

@@ -46,7 +46,7 @@ std::string_view reason(int status) {
     case 505:
       return "HTTP Version Not Supported";
     default:
-      return "";  // the number says it all
+      return "";  // the reason phrase is optional
   }
 }
 
@@ -73,7 +73,7 @@ std::string response_head(const HttpAnswer& answer, const ResponseFraming& frami
 }
 
 std::string http_date(std::time_t seconds) {
-  // Not strftime: its names of days follow the locale.
+  // strftime is not used, since its names of days follow the locale.
   constexpr std::array kDays = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
   constexpr std::array kMonths = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
                                   "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};

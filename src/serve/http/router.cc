@@ -92,7 +92,7 @@ const Router::Routes::value_type* Router::find_path(std::string_view path) const
   if (const auto found = routes_.find(path); found != routes_.end()) return &*found;
   for (const auto& entry : routes_) {
     const std::string& known = entry.first;
-    // "/" is one path, and not the beginning of all.
+    // "/" is a path by itself, not a prefix of all paths.
     if (known.size() > 1 && known.ends_with('/') && path.size() > known.size() &&
         path.starts_with(known))
       return &entry;
@@ -104,7 +104,7 @@ bool Router::may_call(const HttpRequest& request) const {
   return !keys_ || keys_->try_find(request).has_value();
 }
 
-// Of one path, or of all for "*".
+// Returns the methods of one path, or of all paths for "*".
 std::string Router::allowed_methods(const std::string& path) const {
   std::string result = "OPTIONS";
   for (const auto& entry : routes_) {

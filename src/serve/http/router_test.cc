@@ -173,7 +173,7 @@ TEST(RouterTest, ForeignNamesAndPagesGetNothingButHealth) {
   EXPECT_EQ(code_of(ask("/v1/models", "Host: localhost\r\nOrigin: http://evil.example\r\n")),
             "origin_not_allowed");
   EXPECT_EQ(ask("/health", "Host: evil.example\r\nOrigin: http://evil.example\r\n")->status, 200);
-  // A page may post text without asking first: then the body is not even read.
+  // A page may post text without a preflight, so such a body must not even be read.
   const auto posted = client.ask(
       "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n"
       "Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}");

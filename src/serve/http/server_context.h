@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all connections of a server share.
+// The state that all connections of a server share.
 #pragma once
 
 #include <fmt/core.h>
@@ -22,13 +22,13 @@
 
 namespace spillway {
 
-// How many replies are open. Thread-safe.
+// Counts open replies. Thread-safe.
 class OpenReplies {
  public:
   void add() { count_.fetch_add(1); }
   void remove() {
     if (count_.fetch_sub(1) != 1) return;
-    // Under the lock, so that nobody begins to wait between its look and this call.
+    // The lock keeps a waiter from missing this call between its check and its wait.
     const std::lock_guard lock(mutex_);
     none_.notify_all();
   }
@@ -44,7 +44,7 @@ class OpenReplies {
   mutable std::condition_variable none_;
 };
 
-// Thread-safe, all of it.
+// All of it is thread-safe.
 struct ServerContext {
   ServerContext(HttpOptions with, HttpHandler& answering)
       : options(std::move(with)),
@@ -58,7 +58,7 @@ struct ServerContext {
   ClientConnections clients;
   std::atomic<bool> draining{false};
   OpenReplies replies;
-  // Of requests, each another: what a client cannot foresee, and a count.
+  // Returns a unique id for a request: an unpredictable part and a count.
   std::string next_request_id() {
     return fmt::format("{:016x}{:08x}", id_base, ids.fetch_add(1, std::memory_order_relaxed));
   }
@@ -66,11 +66,11 @@ struct ServerContext {
   const uint64_t id_base = (uint64_t{std::random_device()()} << 32) | std::random_device()();
   std::atomic<uint32_t> ids{0};
   std::atomic<size_t> most_bodies_bytes{options.most_bodies_bytes};
-  // Requests may outlive the server.
+  // Shared, since requests may outlive the server.
   const std::shared_ptr<std::atomic<size_t>> bodies_bytes =
       std::make_shared<std::atomic<size_t>>(0);
   std::atomic<uint64_t> open_connections{0};
-  std::atomic<uint64_t> welcome_connections{0};  // of these, within the limits
+  std::atomic<uint64_t> welcome_connections{0};  // of these, those within the limits
   std::atomic<uint64_t> connections{0};
   std::atomic<uint64_t> refused_connections{0};
   std::atomic<uint64_t> requests{0};

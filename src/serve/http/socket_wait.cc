@@ -14,7 +14,7 @@ namespace spillway {
 bool wait_for_socket(int fd, short events, std::chrono::milliseconds most,
                      const std::atomic<bool>& cancel) {
   using Clock = std::chrono::steady_clock;
-  // A signal that comes just before poll() does not end it, so no wait is long.
+  // A signal right before poll() does not end it, so each wait is short.
   constexpr std::chrono::milliseconds kLook{100};
   const auto end = Clock::now() + most;
   while (true) {

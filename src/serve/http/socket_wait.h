@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting for a socket, in a way that an interrupt ends.
+// Waits for a socket so that an interrupt ends the wait.
 #pragma once
 
 #include <atomic>
@@ -7,8 +7,8 @@
 
 namespace spillway {
 
-// Waits until the socket has one of `events` (as poll() names them), or an error; false when the
-// time is over. Throws kCancelled when `cancel` is set.
+// Waits until the socket has one of `events` (poll()'s), or an error; returns false on timeout.
+// Throws kCancelled when `cancel` is set.
 [[nodiscard]] bool wait_for_socket(int fd, short events, std::chrono::milliseconds most,
                                    const std::atomic<bool>& cancel);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: requests that a server must not take, above all those with which one request is
-// smuggled inside another.
+// Requests that a server must refuse, for tests; above all those that smuggle one request inside
+// another.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: the other end of a connection, which sends any bytes and reads answers.
+// The client's end of a connection, for tests: sends any bytes and reads answers.
 #pragma once
 
 #include <arpa/inet.h>
@@ -27,13 +27,13 @@ struct TestResponse {
   int status = 0;
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
-  bool is_whole = false;  // false: the connection ended within it
+  bool is_whole = false;  // false: the connection ended before its end
 };
 
-// Every wait ends after some seconds: then what was waited for is missing.
+// Every wait ends after some seconds, and the awaited bytes are then missing.
 class TestClient {
  public:
-  // `receive_bytes`: of the system's buffer; small for clients that shall be slow.
+  // `receive_bytes` is the size of the system's buffer, small for slow clients.
   explicit TestClient(uint16_t port, int receive_bytes = 0)
       : fd_(connect_to(port, receive_bytes)) {}
 
@@ -55,7 +55,7 @@ class TestClient {
   bool is_connected() const { return fd_.is_open(); }
   int fd() const { return fd_.get(); }
 
-  // False when the other side does not want them any more.
+  // Returns false if the other side does not accept more.
   bool send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t count = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -64,14 +64,15 @@ class TestClient {
     }
     return true;
   }
-  // The largest part that goes without waiting.
+  // Sends as much as possible without waiting; returns how much that was.
   size_t send_without_waiting(std::string_view bytes) {
     const ssize_t count =
         ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     return count > 0 ? static_cast<size_t>(count) : 0;
   }
 
-  // None when the connection ends before a head is complete. 100 (Continue) is an answer, too.
+  // Returns nullopt if the connection ends before a head is complete. 100 (Continue) counts as an
+  // answer.
   std::optional<TestResponse> read_response(bool is_to_head = false) {
     while (buffer_.find("\r\n\r\n") == std::string::npos) {
       if (!read_more()) return std::nullopt;
@@ -93,7 +94,7 @@ class TestClient {
     return response;
   }
 
-  // The next one that is no interim answer.
+  // Returns the next answer that is not an interim one.
   std::optional<TestResponse> read_final_response() {
     auto response = read_response();
     while (response && response->status == 100) response = read_response();
@@ -105,7 +106,7 @@ class TestClient {
     return read_response(is_to_head);
   }
 
-  // One chunk of an answer; "" for the last, none when the connection ends.
+  // Returns one chunk of an answer; "" for the last one, nullopt if the connection ends.
   std::optional<std::string> read_chunk() {
     std::string line;
     if (!take_line(line)) return std::nullopt;
@@ -121,14 +122,14 @@ class TestClient {
     return take_head();
   }
 
-  // Whether the other side ends the connection, after any bytes that still come.
+  // Returns whether the other side ends the connection, after any bytes that still come.
   bool is_closed_by_peer() {
     while (read_more()) {
     }
     return has_ended_;
   }
   bool has_ended() const { return has_ended_; }
-  // Nothing has come, and the connection stands, for so long.
+  // Returns whether nothing has come for this long and the connection is still open.
   bool is_quiet(std::chrono::milliseconds time) {
     pollfd poller = {fd_.get(), POLLIN, 0};
     return buffer_.empty() && ::poll(&poller, 1, static_cast<int>(time.count())) == 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a handler that is a function, replies that wait for the test, and waiting for things.
+// Handlers for tests: one that calls a function, one that holds replies, and a helper that waits.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,7 @@ class FunctionHandler : public HttpHandler {
   Function function_;
 };
 
-// Answers at once: "METHOD path?query|body".
+// Answers immediately with "METHOD path?query|body".
 class EchoHandler : public HttpHandler {
  public:
   void handle(std::shared_ptr<const HttpRequest> request,
@@ -48,7 +48,7 @@ struct HeldRequest {
   std::shared_ptr<HttpReply> reply;
 };
 
-// Keeps requests until the test answers them.
+// Holds requests until the test answers them.
 class HoldingHandler : public HttpHandler {
  public:
   void handle(std::shared_ptr<const HttpRequest> request,
@@ -57,7 +57,7 @@ class HoldingHandler : public HttpHandler {
     held_.push_back({std::move(request), std::move(reply)});
     came_.notify_all();
   }
-  // The next one; both null when none comes for long.
+  // Returns the next request; both members are null if none comes for long.
   HeldRequest next() {
     std::unique_lock lock(mutex_);
     if (!came_.wait_for(lock, std::chrono::seconds(20), [&] { return !held_.empty(); })) return {};
@@ -72,7 +72,7 @@ class HoldingHandler : public HttpHandler {
   std::vector<HeldRequest> held_;
 };
 
-// False when `condition` does not come true for long.
+// Returns false if `condition` does not become true in time.
 template <class Condition>
 bool wait_for(Condition&& condition, std::chrono::milliseconds most = std::chrono::seconds(20)) {
   const auto end = std::chrono::steady_clock::now() + most;

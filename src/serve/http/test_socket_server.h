@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: a server that sends any bytes to whoever connects.
+// A server for tests that sends any bytes to its clients.
 #pragma once
 
 #include <arpa/inet.h>
@@ -21,7 +21,7 @@
 
 namespace spillway {
 
-// One end of a connection that a client has opened. Waits end after some seconds.
+// The server's end of a connection. Waits end after some seconds.
 class TestConnection {
  public:
   explicit TestConnection(FileDescriptor fd) : fd_(std::move(fd)) {}
@@ -34,7 +34,7 @@ class TestConnection {
     }
     return true;
   }
-  // What comes up to and with `end`.
+  // Returns what comes up to and including `end`.
   std::string read_until(std::string_view end) {
     std::string text;
     char c = 0;
@@ -58,7 +58,7 @@ class TestConnection {
 };
 
 // Calls `answer` for one connection after the other, in a thread of its own; the connection ends
-// when it returns.
+// when `answer` returns.
 class TestSocketServer {
  public:
   explicit TestSocketServer(std::function<void(TestConnection&)> answer)

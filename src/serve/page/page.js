@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's own page: what /health and /metrics say, each second, and a chat. Text of users and models is only ever set as text.
+// Fills the server's own page: what /health and /metrics report, every second, and a chat. Text of
+// users and models is only ever set as text.
 "use strict";
 
 const kSeconds = 120;
 const byId = (id) => document.getElementById(id);
 
-// {name: [{labels, value}]} of Prometheus' text.
+// Parses Prometheus' text format into {name: [{labels, value}]}.
 function parseMetrics(text) {
   const found = {};
   for (const line of text.split("\n")) {
@@ -20,10 +21,11 @@ function parseMetrics(text) {
 }
 
 const value = (metrics, name) => metrics[name]?.[0]?.value ?? 0;
-// {label: value} of a metric that one label tells apart.
+// Returns {label: value} for a metric whose entries differ in one label.
 const byLabel = (metrics, name, label) => Object.fromEntries((metrics[name] || []).map((m) => [m.labels[label], m.value]));
 
-// Of what came into a histogram between two looks: the time that this share stayed below, between two bounds in proportion.
+// Returns the quantile `share` of the values that a histogram got since `before`, interpolated
+// between the bounds of a bucket.
 function quantile(now, before, name, share) {
   const counts = (metrics) =>
     (metrics?.[`${name}_bucket`] || []).map((b) => ({ most: b.labels.le === "+Inf" ? Infinity : Number(b.labels.le), count: b.value }));
@@ -70,7 +72,7 @@ function bar(name, share, told) {
   return row;
 }
 
-// Of layers that take or took turns on the GPU.
+// Shows the traffic of swapped layers, whose KV is loaded to the GPU when it is needed.
 function turnsSoFar(metrics) {
   const moved = value(metrics, "spillway_kv_turn_bytes_total");
   if (!moved) return [];
@@ -83,14 +85,14 @@ function turnsSoFar(metrics) {
   return [make("p", `Turns moved ${bytes(moved)}; ${waits} waits for a layer, ${waited} in all; ${early} of ${ahead} that came ahead of their step were early; ${changes} changes of how many take turns, ${changing} in all.`)];
 }
 
-// Tokens that were not computed again, by where their KV was.
+// Shows tokens that were reused instead of computed, by where their KV was.
 function prefixHits(metrics) {
   const { pool = 0, host = 0, disk = 0 } = byLabel(metrics, "spillway_prefix_hit_tokens_total", "tier");
   if (!pool && !host && !disk) return [];
   return [make("p", `Tokens reused: ${number(pool)} from the pools, ${number(host)} from host memory, ${number(disk)} from disk.`)];
 }
 
-// Blocks that are kept beyond the pools.
+// Shows the KV blocks that are kept beyond the pools.
 function storedKv(metrics) {
   const blocks = byLabel(metrics, "spillway_kv_store_blocks", "tier");
   const sizes = byLabel(metrics, "spillway_kv_store_bytes", "tier");
@@ -117,7 +119,7 @@ function showKv(metrics) {
   byId("kv").replaceChildren(...(rows.length ? rows : [make("p", "Nothing was computed yet.")]));
 }
 
-// What predictions say of the time to come, and what they have cost.
+// Shows how much KV is predicted to be needed, and what predictions have cost.
 function foresight(metrics, answers) {
   const wanted = value(metrics, "spillway_kv_predicted_blocks");
   if (!wanted && !answers) return [];
@@ -126,7 +128,7 @@ function foresight(metrics, answers) {
   return [make("p", `${number(wanted)} blocks of KV are predicted for requests at work and next. ${cost}`)];
 }
 
-// How long answers were predicted to be, where somebody predicts.
+// Shows how well the lengths of answers were predicted, if they are predicted at all.
 function showLengths(metrics) {
   const results = byLabel(metrics, "spillway_length_predictions_total", "result");
   const all = (results.right || 0) + (results.over || 0) + (results.under || 0);
@@ -175,7 +177,7 @@ function showAll(metrics) {
   byId("all").replaceChildren(...rows);
 }
 
-const history = []; // {at, metrics}, oldest first, two minutes of them
+const history = []; // {at, metrics} of two minutes, oldest first
 
 function rates(name) {
   const found = [];
@@ -235,13 +237,14 @@ function showState(told, isGood) {
   byId("state").className = `state ${isGood ? "ok" : "bad"}`;
 }
 
-// The API key, where the server asks for one: of this tab, and only until it is closed.
+// The API key, if the server asks for one. It is kept in this tab, and only until the tab is
+// closed.
 
 const kKeyName = "spillway-api-key";
 let key = sessionStorage.getItem(kKeyName) || "";
 const withKey = (headers = {}) => (key ? { ...headers, Authorization: `Bearer ${key}` } : headers);
 
-// Shows the form where an answer says that the key is missing or wrong.
+// Shows the form for the key if an answer says that the key is missing or wrong.
 function checkKey(answer) {
   const isRefused = answer.status === 401;
   if (isRefused && byId("unlock").hidden) byId("key-state").textContent = key ? "The key is not known here." : "";
@@ -262,10 +265,10 @@ async function look() {
   setTimeout(look, document.hidden ? 5000 : 1000);
 }
 
-// The chat.
+// The chat is made by the following functions.
 
 const messages = [];
-let answering = null; // AbortController
+let answering = null; // an AbortController while an answer is made
 
 function say(role, text) {
   const line = byId("talk").appendChild(make("p", text, role));
@@ -273,7 +276,7 @@ function say(role, text) {
   return line;
 }
 
-// The data of server-sent events.
+// Yields the data of server-sent events.
 async function* events(answer) {
   let rest = "";
   const decoder = new TextDecoder();
@@ -330,7 +333,7 @@ byId("unlock").addEventListener("submit", (event) => {
   key = byId("key").value.trim();
   sessionStorage.setItem(kKeyName, key);
   byId("key").value = "";
-  byId("unlock").hidden = true; // the next look says whether it is right
+  byId("unlock").hidden = true; // the next request tells whether it is right
 });
 byId("ask").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's own page: what it is doing, and a chat to try it. Its files are part of the program.
+// The files of the server's own web page (its status, and a chat to try it), which are part of the
+// program.
 #pragma once
 
 #include <span>
@@ -13,7 +14,7 @@ struct PageFile {
   std::string_view text;
 };
 
-// The page is at "/"; it asks for the other files and this server's routes, and nothing else.
+// The page is at "/"; it requests only the other files and this server's routes.
 std::span<const PageFile> page_files();
 
 }  // namespace spillway
