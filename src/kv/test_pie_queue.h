@@ -62,7 +62,8 @@ class PieQueue {
     out_ = decision.out = last;
     out_done_ = now_ + swap_time_;
   }
-  // Of the layers in host memory that may come, the one needed first; end() if there is none.
+  // The layer that is needed first among those in host memory that may come; end() if
+  // there is none.
   std::vector<int>::iterator hottest(int layer) {
     const auto found =
         std::ranges::min_element(host_, {}, [&](int of) { return turns_until(of, layer); });
