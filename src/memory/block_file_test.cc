@@ -85,8 +85,9 @@ TEST_P(BlockFileTest, WhatDoesNotComeBackIsLost) {
   }
 }
 
-// As in a step, KV is read and written on two threads, activations and weights on two more, all
-// through one queue. Each gets its own bytes, and finishes although the others do not stop
+// Simulates a step: KV is read and written on two threads, activations and weights on two more,
+// all through one queue. Each gets its own bytes, and finishes although the others do not stop
+// before it does.
 // before it does.
 TEST_P(BlockFileTest, KvRowsAndWeightsShareAQueue) {
   constexpr size_t kWeights = 300'000, kRow = 3000;
