@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hugging Face folders whose weights are not stored as numbers but in a library's own format.
+// Detects Hugging Face folders whose weights are stored in a quantization library's own format.
 #pragma once
 
 #include <optional>
