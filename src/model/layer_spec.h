@@ -14,8 +14,8 @@
 namespace spillway {
 
 enum class OpKind : uint8_t {
-  kEmbedding,   // keeps the rows of the residual stream whose logits are wanted
-  kGather,      // the rows of the residual stream whose logits are wanted
+  kEmbedding,   // looks up rows of a table by token or by position
+  kGather,      // keeps the rows of the residual stream whose logits are wanted
   kNorm,        // normalizes a row, or each head of it
   kLinear,      // multiplies by matrices that share an input; the results lie side by side
   kRope,        // rotates q and k, in place
@@ -79,9 +79,9 @@ struct EmbeddingSpec {
 
 struct OpSpec {
   OpKind kind = OpKind::kLinear;
-  std::string_view name = {};  // "qkv", "mlp_down"; stable, as those of matrices
+  std::string_view name = {};  // "qkv", "mlp_down"; stable, like those of matrices
   Place input = kResidual, output = kResidual;
-  std::vector<MatrixSpec> matrices = {};  // of a linear op; or a norm's weight, or the table
+  std::vector<MatrixSpec> matrices = {};  // a linear op's; or a norm's weight, or the table
   // Parameters for the op's kind.
   NormSpec norm = {};
   AttentionSpec attention = {};

@@ -87,7 +87,7 @@ struct LoweredModel {
   std::vector<ScratchBuffer> buffers;  // the scratch buffers that the lists need
 
   int layer_count() const { return static_cast<int>(layers.size()); }
-  // Returns a layer, or the head if `number` is the number of layers.
+  // Returns a layer, or the head for a number after the last layer.
   const LoweredLayer& layer(int number) const {
     return number < layer_count() ? *layers[static_cast<size_t>(number)] : head;
   }

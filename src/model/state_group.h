@@ -58,7 +58,7 @@ struct StateGroups {
 StateGroups group_states(const std::vector<std::shared_ptr<const LayerSpec>>& layers);
 
 // The shapes of a KV cache for these groups, with elements of this type. Throws kUnsupported for
-// layers that have planes other than keys and values.
+// layers with more planes than keys and values.
 KvShapes kv_shapes(const StateGroups& states, KvType type);
 
 }  // namespace spillway

@@ -122,8 +122,7 @@ bool Scheduler::cut_back(RequestId id, int32_t tokens) {
   // Tokens that are computed again after a checkpoint count as a part of the answer, as before.
   sequence.fresh = std::max(sequence.fresh, sequence.known - sequence.computed);
   for (int group = 0; group < allocator_.groups(); ++group) {
-    // If this cut ends before the block of an earlier cut that was not copied yet, it is
-    // not needed.
+    // A block that an earlier cut left to be copied is not needed if this cut ends before it.
     const auto whole = static_cast<int32_t>(sequence.blocks.blocks(group).size()) * kKvBlockTokens;
     auto& cut_into = sequence.cut_into[index_of(group)];
     if (cut_into && sequence.computed <= whole)

@@ -77,13 +77,13 @@ class Scheduler {
   // group there are no drafts if no device block is free for the checkpoint, or the state is in
   // another memory.
   void propose(RequestId id, int32_t drafts);
-  // Removes the newest known tokens: at most kMostCutBack, and none of the prompt. What is computed
-  // of the others stays, and append() continues the sequence. Blocks behind them are released. A
+  // Removes the newest known tokens: at most kMostCutBack, and none of the prompt. The computed KV
+  // of the others stays, and append() continues the sequence. Blocks after them are released. A
   // block that is then partly used keeps no key for more than its remaining tokens and, if it has
   // other holders, is copied before the next step writes to it. With a recurrent group the sequence
   // returns to where the last step began, if that had drafts; the next step computes the tokens
-  // behind that again.
-  // step began, if that brought drafts; the next step computes the tokens behind that again.
+  // after that again.
+  //
   // Window groups keep what is reachable from kMostCutBack tokens before the farthest computed one.
   // If repeated cuts reach blocks that were released, or there is no checkpoint, the sequence is
   // preempted (the result is false) and is computed again: any cut is valid, whatever came before.
@@ -108,8 +108,9 @@ class Scheduler {
   void release_behind();
   // Plans the next step without changing anything. No chunks means that there is nothing to do.
   StepPlan prepare() const;
-  // Takes and gives back blocks as the plan says, which was prepared since the last change, and
-  // counts its tokens as computed. What is to be copied is held until release_copies().
+  // Takes and releases blocks as the plan says, which must have been prepared after the last
+  // change, and counts its tokens as computed. Blocks to be copied stay held until
+  // release_copies().
   void apply(StepPlan& plan);
   void release_copies(const StepPlan& plan);
   StepPlan next_step() {

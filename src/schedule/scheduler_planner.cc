@@ -146,8 +146,8 @@ class Scheduler::Planner {
       const Tier pool = sequence.blocks.pool().value();
       const BlockAllocator& allocator = of_.allocator_;
       if (sequence.known > (spans ? allocator.longest() : allocator.longest_in(pool))) {
-        // No pool, or only another one or all together, can hold the sequence: in the latter cases
-        // it is preempted, and begins again there.
+        // This pool cannot hold the sequence: it ends if all pools together cannot either, else it
+        // is preempted and begins again where it fits.
         if (sequence.known > allocator.longest()) {
           plan_.exhausted.push_back(sequence.given.id);
         } else {
@@ -279,8 +279,8 @@ class Scheduler::Planner {
     return Tier::kDevice;
   }
 
-  // Blocks without holders count as free; these ones no longer do once the sequence begins
-  // with them.
+  // The blocks of a prefix that have no holders: they count as free until a sequence begins with
+  // them.
   std::vector<BlockId> newly_held(const FoundPrefix& found) const {
     std::vector<BlockId> blocks;
     const auto look_at = [&](BlockId block) {
@@ -400,7 +400,7 @@ class Scheduler::Planner {
     const int32_t tokens = fitting(next, next.known - found.tokens, /*in_prefill=*/true);
     if (tokens <= 0 || (next.given.scored && logit_rows_ <= 0)) return give_up();
     const auto reservation = next.blocks.try_plan(found.tokens + tokens, rooms_, found.blocks);
-    // If it is alone, blocks kept for others may be taken instead; and copies stay in their memory.
+    // Without the prefix, the blocks that keep it are room as well; and copies stay in one pool.
     if (found.tokens > 0 && (!reservation || is_elsewhere(found, *reservation)))
       return begin_without_prefix();
     if (!reservation) {
