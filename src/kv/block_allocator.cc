@@ -533,7 +533,7 @@ std::optional<BlockId> BlockTable::cut_group_back(int64_t tokens, int group) {
   const auto whole = static_cast<size_t>(tokens / kKvBlockTokens);
   const auto rest = static_cast<int32_t>(tokens % kKvBlockTokens);
   SPW_ASSERT(pool_);
-  // an earlier cut already removed the partly used block
+  // An earlier cut already removed the partly used block.
   if (blocks.size() <= whole && rest > 0) return std::nullopt;
   const bool grows_by_blocks =
       !spans_ && (pool_ == allocator_->pools().front() || !allocator_->rule(group).keeps_all());

@@ -173,9 +173,9 @@ class BlockAllocator {
   static constexpr std::array<Tier, kTierCount> kOrder = {Tier::kDevice, Tier::kHost, Tier::kDisk};
   struct Block {
     int32_t holders = 0;
-    // each covers a prefix of the block, the last one the most tokens
+    // Each covers a prefix of the block, the last one the most tokens.
     std::vector<BlockContents> contents = {};
-    // place in its pool's list, if it has contents and no holders
+    // Its place in the pool's list, if it has contents and no holders.
     std::list<BlockId>::iterator kept = {};
   };
   struct Pool {
@@ -230,13 +230,12 @@ void rename_block(BlockId& block, std::span<const BlockAllocator::Move> moves);
 // no pool can hold spans pools (if the allocator allows it): it grows into the first one by whole
 // runs of span_blocks(), and continues in the next pool when there is no room for another run. The
 // same entry of all paged groups is in the same memory, and either all groups grow or none does.
-// entry of all paged groups is in the same memory, and all groups grow, or none does.
 class BlockTable {
  public:
   // `expected`: the tokens that the sequence is expected to have in the end. The pool is chosen so
   // that it has room for them beside what its other sequences are expected to take. In pools after
-  // the first one, all expected blocks are taken at once, so that they lie together and move as
-  // one.
+  // the first one, all expected blocks are taken together, so that they lie together and move
+  // as one.
   explicit BlockTable(BlockAllocator& allocator, int64_t expected = 0)
       : allocator_(&allocator), expected_(expected) {}
   BlockTable(BlockTable&& other) noexcept;

@@ -82,7 +82,7 @@ TEST(BlockTableTest, ChoosesAPoolWithRoomForWhatItWillBe) {
   }
   EXPECT_EQ(allocator.free(Tier::kDevice), 8);
   EXPECT_EQ(allocator.unpromised(Tier::kDevice), 2);
-  // in later pools, all expected blocks are taken at once
+  // In later pools, all expected blocks are taken together.
   EXPECT_EQ(allocator.free(Tier::kHost), 2);
   for (BlockTable& table : tables) ASSERT_TRUE(table.try_reserve(60));
   EXPECT_EQ(allocator.free(Tier::kDevice), 2);

@@ -217,8 +217,7 @@ void ExpansionControl::found_worthwhile(size_t level, double throughput) {
 }
 
 void ExpansionControl::settle_doubt() {
-  if (2 * window_.wanting <
-      window_.steps) {  // demand fell, so throughputs are no longer comparable
+  if (2 * window_.wanting < window_.steps) {  // demand fell, so nothing is comparable any more
     doubt_.reset();
     return;
   }

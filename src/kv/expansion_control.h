@@ -20,7 +20,7 @@ struct TurnMeasure {
   int64_t early = 0;          // those of `ahead` that were complete before that step had ended
   int64_t tokens = 0;         // generated
   bool has_prompts = false;
-  // a request waits for KV blocks, was preempted, or will be by its predicted length
+  // A request waits for KV blocks, was preempted, or will be by its predicted length.
   bool wants_room = false;
   bool link_is_busy = false;  // weights wait for the same link, and go first
   int32_t used_blocks = 0;    // on the device
@@ -105,14 +105,14 @@ class ExpansionControl {
   int settling_ = 0;  // steps after a change that are not measured
 
   double rate_ = 0;  // bytes per second of the link; 0: unknown
-  // seconds of a step without waits; of steps without prompts, if there are enough of them
+  // Seconds of a step without waits; of steps without prompts, if there are enough of them.
   double step_s_ = 0;
   int late_ = 0;          // consecutive intervals in which ops waited too long
   int quiet_ = 0;         // consecutive intervals without memory pressure
   int held_ = 0;          // intervals until the next try to grow
   int hold_ = 0;          // length of the last hold, in intervals
   double failed_at_ = 0;  // bytes that the link could bring in a step when it last had to shrink
-  // time that must pass before the next try, so that tries cost only a small share
+  // Seconds that must pass before the next try, so that tries cost only a small share of the time.
   double owed_s_ = 0;
   double change_s_ = 0;  // seconds that the last change itself took
   int tried_ = 0;        // intervals for which the last growth still counts as a try

@@ -19,7 +19,7 @@ struct Server {
   double per_block_s = 1e-7;  // part of a step's time, for all layers
   double per_sequence_s = 0;  // part of a step's time, if it is bound by compute
   double link = 40e9;         // bytes per second
-  // copies are measured as this many times longer, as if something held them up
+  // Copies are measured as this many times longer, as if something held them up.
   double held_up = 1;
   bool knows_early = true;  // whether it reports early copies
   double demand = 1e9;      // sequences

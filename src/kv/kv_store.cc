@@ -240,7 +240,7 @@ void KvStore::put(std::span<const Copy> copies) {
   }
 }
 
-// Errors are ignored, because whoever uses the failed device reports them.
+// Errors are ignored, because the code that uses the failed device reports them.
 void KvStore::wait_quietly() {
   try {
     stream_->synchronize();

@@ -105,7 +105,7 @@ class KvStore {
   // Waits until the requested copies are made; only then may blocks be moved.
   void wait_for_copies() { stream_->synchronize(); }
 
-  // Removes these blocks, so that they are not used again, for example because they are damaged.
+  // Removes these blocks, so that they are not used again.
   void drop(std::span<const BlockKey> keys);
   // Called when the device has failed: copies that have not arrived in host memory never will.
   void drop_unfinished();
@@ -131,8 +131,8 @@ class KvStore {
     return follows_ ? contents.parent : BlockKey{};
   }
   bool is_worth_a_slot(const BlockContents& contents) const;
-  // The following are called with the mutex held.
-  // Takes a slot for a block that follows `parent`; -1 if all are in use.
+  // Functions whose names end in _locked are called with the mutex held. This one takes a slot for
+  // a block that follows `parent`; -1 if all are in use.
   SlotId take_slot_locked(const BlockKey& parent);
   void add_locked(SlotId id, const BlockContents& contents, Slot::State state);
   void remove_locked(SlotId id);

@@ -138,7 +138,7 @@ TEST_P(KvStoreTest, CopiesThatFailTakeNoRoom) {
 
 TEST_P(KvStoreTest, PartsOfBlocksThatAreComputedFasterAreNotStored) {
   const double block_bytes = static_cast<double>(kShape.block_bytes());
-  // 3.5 tokens of compute for both ways
+  // A block takes as long as 3.5 tokens of compute for both ways together.
   auto store = make(16, {.token_s = 1, .to_device = block_bytes / 1.75});
   KvStore::Copy copy{contents(1), DeviceBlock{1}};
   copy.contents.tokens = 3;

@@ -137,8 +137,8 @@ TurnsRun run_turns(int layers, int turning, int spare, int swap_time, int steps)
 }
 
 TEST(PieQueueTest, TurnsNeedFewerCopiesForTheSameRoom) {
-  // The queue of figure 4, with two of nine layers in host memory and two buffers, has room for 9 /
-  // 9 of the blocks: no more than two swapped layers in one buffer leave.
+  // In figure 4 two of nine layers are in host memory, and there are two buffers: that leaves room
+  // for 9/9 of the blocks. Two swapped layers that share one buffer leave room for more.
   PieQueue queue(9, 2, 2);
   constexpr int kSteps = 20;
   for (int layer = 0; layer < 9 * kSteps; ++layer) queue.begin_layer();

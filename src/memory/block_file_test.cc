@@ -88,7 +88,6 @@ TEST_P(BlockFileTest, WhatDoesNotComeBackIsLost) {
 // Simulates a step: KV is read and written on two threads, activations and weights on two more,
 // all through one queue. Each gets its own bytes, and finishes although the others do not stop
 // before it does.
-// before it does.
 TEST_P(BlockFileTest, KvRowsAndWeightsShareAQueue) {
   constexpr size_t kWeights = 300'000, kRow = 3000;
   constexpr int64_t kRows = 40;

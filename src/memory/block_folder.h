@@ -5,8 +5,8 @@
 // The folder that the user names contains one of ours for each kind of blocks (their salt and
 // size), with three files: `blocks` (slots of one size), `index` (block_folder_index.h) and `lock`.
 // A block is written before its entry, so a process that is killed in between leaves a slot without
-// an entry. Before a slot is used again, an entry says that it is empty. Checksums detect whatever
-// the disk, or anybody, has changed; such blocks and entries are discarded.
+// an entry. Before a slot is used again, an entry says that it is empty. Checksums detect
+// blocks and entries that were changed, by the disk or otherwise; these are discarded.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ struct BlockFolderOptions {
 
 struct FolderWrite {
   FolderBlock block = {};
-  // stride() bytes; aligned for direct I/O, as the buffers of read() must be
+  // It has stride() bytes and is aligned for direct I/O, as the buffers of read() must be.
   const std::byte* bytes = nullptr;
 };
 struct FolderRead {

@@ -339,7 +339,7 @@ TEST_F(BlockFolderTest, NoticesTenThousandCorruptions) {
     try {
       folder = open();
     } catch (const Error& error) {
-      // the magic was changed
+      // The magic was changed.
       EXPECT_THAT(error.what(), HasSubstr("is not a file of spillway's")) << n;
       continue;
     }

@@ -32,7 +32,7 @@ ConvertRows rows_of(const BoundWeight& weight, const ModelSpec& spec, const Fami
 void add_weight(const BoundWeight& weight, const ModelSpec& spec, const Family& family,
                 std::vector<ConvertTensor>& tensors) {
   const WeightSlot& slot = weight.slot;
-  // The place in GGUF files.
+  // The place of the weight in GGUF files.
   const TensorPlace place = place_of(family.names(ModelFiles{}), spec, slot);
   SPW_ASSERT(place.groups.rows == 0 && !place.transposed);
   const auto found = std::ranges::find(tensors, place.name, &ConvertTensor::name);

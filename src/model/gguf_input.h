@@ -15,7 +15,7 @@ namespace spillway {
 // what describe_model() throws.
 ConvertInput gguf_input(const ModelFiles& files);
 
-// What users should know about this model's GGUF in other programs; empty if nothing.
+// A note for users about this model's GGUF in other programs; empty if there is nothing to say.
 std::string gguf_caveat(const ModelFiles& files);
 
 }  // namespace spillway

@@ -21,7 +21,7 @@ enum class LoweredKind : uint8_t {
   kAttention,  // with the rope before it, and with appending k and v
 };
 
-// What a linear op does with its products.
+// Says how a linear op uses its products.
 enum class LinearFinish : uint8_t {
   kStore,
   kAdd,  // adds to its output

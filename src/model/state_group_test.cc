@@ -79,8 +79,8 @@ TEST(StateGroupTest, RefusesWindowsThatMakeNoSense) {
   EXPECT_EQ(refusal(1030, true), "no error") << "it is no window";
 }
 
-// As in Gemma 3n, each of the last layers reads the state of the last layer before them of
-// its kind.
+// Each of the last layers reads the state of the last layer before them of its kind, as in
+// Gemma 3n.
 TEST(StateGroupTest, TheLastLayersMayHaveNoKeysAndValues) {
   TransformerShape shape = shape_with_window(64);
   shape.shared_kv_layers = 3;

@@ -43,7 +43,8 @@ struct TransformerShape {
   int64_t max_context = 0;
   int sliding_window = 0;       // 0 = none
   bool chunked_window = false;  // tokens since the last multiple of the window are seen instead
-  // If there is a window, every so many-th layer attends to all tokens; 0: none does.
+  // If there is a window, layers n, 2n, 3n, ... (from 1) attend to all tokens, n being this number;
+  // 0: none does.
   int full_attention_every = 0;
   // This many of the last layers have no keys and values: each reads those of the last layer before
   // them that attends in the same way.

@@ -130,7 +130,7 @@ enum class Order { kFirst, kFair, kShortest };
 struct Case {
   std::string name;
   Order order;
-  // Nullopt: requests begin if there is room for their known tokens.
+  // If nullopt, requests begin if there is room for their known tokens.
   std::optional<Packing> packing;
 };
 

@@ -49,8 +49,8 @@ class QueueOrder {
   virtual Rank rank(const SequenceView& arriving) = 0;
   // Called when the request with this rank begins.
   virtual void began(double /*rank*/) {}
-  // Called when a request leaves before it began. Later requests that it had delayed move
-  // up by `cost`.
+  // Called when a request leaves before it began. Later requests that it had delayed move up by
+  // `cost`.
   virtual void left(const SequenceView& /*leaving*/, double /*cost*/) {}
 };
 
@@ -70,7 +70,7 @@ class FairOrder : public QueueOrder {
 
  private:
   double clock_ = 0;  // the rank of the last request that began
-  // The last rank of a client's requests with one priority; entries behind the clock are removed.
+  // The last rank of a client's requests with one priority; entries below the clock are removed.
   std::map<std::pair<uint64_t, int>, double> last_;
   size_t clean_at_ = 64;
 };
@@ -87,7 +87,8 @@ class RoomForecast {
   virtual ~RoomForecast() = default;
   // Adds a sequence and returns true if it may run beside all others.
   [[nodiscard]] virtual bool try_add(const SequenceView& next) = 0;
-  // Removes the sequence that was added last, because another group has no room for it. Only once.
+  // Removes the sequence that was added last, and no other, because another group has no room for
+  // it.
   virtual void take_back() = 0;
 };
 

@@ -26,7 +26,7 @@ class PrefixSearch {
     std::span<const int32_t> tokens = {};
     size_t most = 0;  // tokens that may be found
     BlockKey first_key = {};
-    // keys of the whole blocks of these tokens, in the first group
+    // The keys of the whole blocks of these tokens, in the first group.
     std::span<const BlockKey> keys = {};
     bool spans = false;  // it may be in several pools
     // It was preempted, so a partial block may be stored, which no other sequence needs.
@@ -52,7 +52,7 @@ class PrefixSearch {
     std::optional<size_t> missing = {};
   };
   BlockKey key(size_t block, int group) const { return group_key(of_.keys[block], group); }
-  // The memory of an entry of `anchor`; entries behind its end are loaded to the device.
+  // The memory of an entry of `anchor`; entries after its end are loaded to the device.
   static Tier tier_at(const std::vector<BlockId>& anchor, size_t entry) {
     return entry < anchor.size() ? anchor[entry].tier : Tier::kDevice;
   }

@@ -32,7 +32,7 @@ namespace spillway {
 // Not thread-safe.
 class QueueShares {
  public:
-  // At least one place.
+  // There must be at least one place.
   explicit QueueShares(int places);
 
   struct Admission {

@@ -141,7 +141,7 @@ class Scheduler {
   int64_t preemptions() const { return preemptions_; }
   // Preemptions of sequences that had exceeded their prediction.
   int64_t outgrown_preemptions() const { return outgrown_preemptions_; }
-  // Tokens that were computed again because their sequences had been preempted.
+  // Tokens that were computed again after a preemption, or after a return to a checkpoint.
   int64_t recomputed_tokens() const { return recomputed_tokens_; }
   // How often a sequence exceeded its prediction and was promised more room.
   int64_t extensions() const { return extensions_; }

@@ -94,7 +94,7 @@ TEST(SchedulerTest, SeveralNewTokensAreGenerationAndNoPrompt) {
   EXPECT_EQ(plan.chunks[0].tokens, 7) << "the limit is for tokens of prompts";
   EXPECT_FALSE(plan.chunks[1].generates);
   EXPECT_EQ(plan.chunks[1].tokens, 4);
-  // What a preempted sequence computes again counts as prompt.
+  // Tokens that a preempted sequence computes again count as prompt.
   scheduler.append(id(1));
   scheduler.preempt_all();
   plan = scheduler.next_step();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the next step computes, and which KV blocks it takes and releases.
+// The plan of the next step: what it computes, and which KV blocks it takes and releases.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct ScheduledChunk {
   // The last of these tokens are drafts: they count as tokens of the sequence from apply() on,
   // until it is cut back to the accepted ones.
   int32_t drafted = 0;
-  // tokens before these that a beginning sequence found in other sequences' blocks
+  // Tokens before these that a beginning sequence found in other sequences' blocks.
   int32_t reused = 0;
   bool last = false;  // reaches the newest known token, so that the next one can be sampled
   // The tokens, including drafts, belong to an answer and were never computed before. Otherwise

@@ -98,7 +98,7 @@ class SimulatedEngine : private PrefixSource {
     sequences_.erase(id);
   }
 
-  // What a failed step does: the contents of all blocks are lost.
+  // Simulates a failed step: the contents of all blocks are lost.
   void lose_all() {
     allocator_.forget_all();
     scheduler_.preempt_all();

@@ -30,7 +30,7 @@ class UserTurns {
     size_t waiting = 0;
     double clock = 0;  // the turn of the last request that began
     double last = 0;   // the largest turn of any request
-    // Each user's last turn; those behind the clock are removed.
+    // Each user's last turn; those below the clock are removed.
     std::map<uint64_t, double> users = {};
     size_t clean_at = 64;
   };
