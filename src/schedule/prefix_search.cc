@@ -183,8 +183,8 @@ bool PrefixSearch::add_ends(const BlockKey& tokens, bool paged, const IsStored& 
     if (allocator_.rule(group).is_paged() != paged) continue;
     const BlockKey end = group_key(tokens, group);
     const auto block = allocator_.try_peek(end);
-    // Blocks in other memories cannot be copied: stores to them may be in flight, and a copy saves
-    // only a few tokens.
+    // Partial blocks in other memories are not used: stores to them may be in flight, and the
+    // copies of a step hide the time to compute a few tokens.
     if (block && block->tier == Tier::kDevice) {
       found.partly[index_of(group)] = block;
     } else if (!block && is_stored && is_stored(end, group)) {

@@ -400,7 +400,8 @@ class Scheduler::Planner {
     const int32_t tokens = fitting(next, next.known - found.tokens, /*in_prefill=*/true);
     if (tokens <= 0 || (next.given.scored && logit_rows_ <= 0)) return give_up();
     const auto reservation = next.blocks.try_plan(found.tokens + tokens, rooms_, found.blocks);
-    // Without the prefix, the blocks that keep it are room as well; and copies stay in one pool.
+    // Begins without the prefix if its kept blocks are needed as room, or if it would have to be
+    // copied to another pool.
     if (found.tokens > 0 && (!reservation || is_elsewhere(found, *reservation)))
       return begin_without_prefix();
     if (!reservation) {
