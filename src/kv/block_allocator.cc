@@ -13,7 +13,7 @@
 namespace spillway {
 namespace {
 
-// Tokens of a sequence that is longer than any.
+// The tokens of a sequence that is longer than any real one.
 constexpr int64_t kEndless = int64_t{1} << 40;
 
 }  // namespace
@@ -29,7 +29,7 @@ BlockAllocator::BlockAllocator(const std::vector<GroupPools>& groups, int64_t sp
       const Tier tier = kOrder[group.pools.size()];
       Pool& pool = group.pools.emplace_back();
       pool.blocks.resize(static_cast<size_t>(blocks));
-      // Ascending is a min-heap.
+      // An ascending range is a min-heap.
       pool.heap = block_range(0, blocks, tier, this->groups() - 1);
     }
   }
@@ -61,7 +61,7 @@ int64_t BlockAllocator::most_entries(Tier pool, int64_t step_tokens) const {
   int64_t most = blocks_for_tokens(kEndless);
   for (int group = 0; group < groups(); ++group) {
     const int64_t blocks = total(pool, group);
-    // A window that has room for all it holds at once goes on for ever.
+    // A window group whose pool holds a full window does not limit a sequence's length.
     if (rule(group).most_blocks(kEndless, step_tokens) > blocks) most = std::min(most, blocks);
   }
   return most;
@@ -79,7 +79,7 @@ int64_t BlockAllocator::longest_in_one_pool() const {
 
 int64_t BlockAllocator::longest() const {
   if (span_blocks_ == 0) return longest_in_one_pool();
-  // It grows by whole runs.
+  // A sequence that spans pools grows by whole runs.
   const int64_t step_tokens = step_tokens_ + span_blocks_ * kKvBlockTokens;
   const Tier last = pools().back();
   int64_t entries = most_entries(last, step_tokens);
@@ -191,7 +191,7 @@ std::optional<BlockId> BlockAllocator::try_find(const BlockKey& key) {
   return found;
 }
 
-// Free without it where nobody holds it.
+// Removes all contents of a block; if it has no holders it becomes an ordinary free block.
 void BlockAllocator::drop_keys(BlockId id) {
   Block& of = block(id);
   if (of.contents.empty()) return;
@@ -285,8 +285,8 @@ bool BlockTable::uses(Tier pool) const {
   return false;
 }
 
-// As far as each pool goes in whole runs; of the last one whatever there is. A recurrent state is
-// where the sequence grows when it gets it.
+// Takes whole runs from each pool, as far as it has room, and any number of blocks from the last
+// pool. A recurrent state is taken from the pool in which the sequence grows at that time.
 std::optional<Reservation> BlockTable::try_plan_spanning(int64_t tokens, const PoolRooms& rooms,
                                                          const GroupBlocks& begun) const {
   const int64_t run = allocator_->span_blocks();
@@ -309,11 +309,13 @@ std::optional<Reservation> BlockTable::try_plan_spanning(int64_t tokens, const P
     return false;
   };
   Reservation plan{.pool = first};
-  bool takes = false;  // of a pool before
+  bool takes = false;  // an earlier pool already gives blocks
   for (const Tier pool : allocator_->pools().subspan(index_of(first))) {
     if (!is_short()) break;
     const auto free = [&](size_t group) { return rooms[group][index_of(pool)].free; };
-    int64_t end = up(now), most = 0;  // entries of paged groups: there will be, and are
+    // `end`: the entries that all paged groups will have after this pool; `most`: the most that one
+    // has now.
+    int64_t end = up(now), most = 0;
     for (size_t group = 0; group < groups; ++group) {
       if (is_paged[group]) {
         end = std::min(end, have[group] + free(group));
@@ -323,7 +325,7 @@ std::optional<Reservation> BlockTable::try_plan_spanning(int64_t tokens, const P
       }
     }
     if (end < up(now) && pool != allocator_->pools().back()) end = end / run * run;
-    if (end < most) return std::nullopt;  // it cannot go on elsewhere from here
+    if (end < most) return std::nullopt;  // its tables cannot continue in another pool from here
     PerGroup<int64_t> blocks = {};
     for (size_t group = 0; group < groups; ++group) {
       blocks[group] = is_paged[group] ? end - have[group] : is_missing(group) ? 1 : 0;
@@ -345,7 +347,7 @@ std::optional<Reservation> BlockTable::try_plan(int64_t tokens, const PoolRooms&
   const std::span<const Tier> pools = allocator_->pools();
   const auto groups = static_cast<size_t>(allocator_->groups());
   std::optional<Tier> begins_in;
-  PerGroup<int64_t> missing = {}, to_come = {};  // blocks: now, and in the end
+  PerGroup<int64_t> missing = {}, to_come = {};  // blocks needed now, and for all expected tokens
   for (int group = 0; group < allocator_->groups(); ++group) {
     const std::vector<BlockId>& found = begun[index_of(group)];
     if (!found.empty()) begins_in = found.front().tier;
@@ -366,8 +368,8 @@ std::optional<Reservation> BlockTable::try_plan(int64_t tokens, const PoolRooms&
   Reservation plan{.pool = begins_in.value_or(pool_.value_or(pools.front())),
                    .promised = promised_};
   if (!begins_in && !pool_) {
-    // The first with room for all that is expected; where none has it, the one in which the group
-    // that is short has most free.
+    // Chooses the first pool with room for all expected tokens. If none has it, the pool in which
+    // the group that lacks room has most free blocks.
     const auto has_room_in_the_end = [&](Tier pool) {
       for (size_t group = 0; group < groups; ++group)
         if (room(group, pool).free - room(group, pool).promised < to_come[group]) return false;
@@ -397,7 +399,8 @@ std::optional<Reservation> BlockTable::try_plan(int64_t tokens, const PoolRooms&
   if (!is_short) return plan;
   if (!has_room(plan.pool)) return std::nullopt;
   for (size_t group = 0; group < groups; ++group) {
-    // Together, where they are all to stay: behind a window room is for others.
+    // A group that keeps all its blocks takes them together here; a window group leaves the room
+    // behind its window to other sequences.
     const bool takes_all =
         plan.pool != pools.front() && allocator_->rule(static_cast<int>(group)).keeps_all();
     plan.blocks[group] =
@@ -418,10 +421,10 @@ void BlockTable::take(const Reservation& reservation) {
     }
     checkpoint_ = reservation.checkpoint;
   }
-  // As it was planned: only one that no pool can hold is planned so, be it for more than was
-  // expected of it.
+  // Decides on spanning pools as try_plan() did: it plans that only for a sequence that no single
+  // pool can hold, which may also be one that is longer than expected.
   const auto sum = [](const auto& of) { return std::accumulate(of.begin(), of.end(), int64_t{0}); };
-  int64_t all = 0, beyond = 0;  // of the group that takes most
+  int64_t all = 0, beyond = 0;  // blocks of the group that takes most
   for (size_t group = 0; group < kMostStateGroups; ++group) {
     beyond = std::max(beyond, sum(reservation.beyond[group]));
     all = std::max(all, reservation.blocks[group] + sum(reservation.beyond[group]));
@@ -530,10 +533,12 @@ std::optional<BlockId> BlockTable::cut_group_back(int64_t tokens, int group) {
   const auto whole = static_cast<size_t>(tokens / kKvBlockTokens);
   const auto rest = static_cast<int32_t>(tokens % kKvBlockTokens);
   SPW_ASSERT(pool_);
-  if (blocks.size() <= whole && rest > 0) return std::nullopt;  // it went with an earlier cut
+  // An earlier cut already removed the partly used block.
+  if (blocks.size() <= whole && rest > 0) return std::nullopt;
   const bool grows_by_blocks =
       !spans_ && (pool_ == allocator_->pools().front() || !allocator_->rule(group).keeps_all());
-  // Elsewhere blocks were taken together for what is expected, and stay; but not those of others.
+  // Otherwise the expected blocks were taken together, and stay, up to the first one that another
+  // sequence holds as well.
   size_t left = whole + (rest > 0 ? 1 : 0);
   if (!grows_by_blocks) {
     const auto shared =
@@ -559,7 +564,8 @@ std::optional<BlockId> BlockTable::cut_group_back(int64_t tokens, int group) {
 
 void BlockTable::clear() {
   if (pool_) promise({});
-  // The last ones are left first: they are of no use without those before them.
+  // Releases the last blocks first, so that they are evicted first: without those before them they
+  // are of no use.
   for (int group = 0; group < allocator_->groups(); ++group) {
     const std::span<const BlockId> blocks = held(group);
     for (auto id = blocks.rbegin(); id != blocks.rend(); ++id) allocator_->release(*id);

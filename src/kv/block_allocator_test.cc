@@ -31,7 +31,7 @@ TEST(BlockAllocatorTest, NoticesADoubleRelease) {
   EXPECT_THROW(allocator.release(DeviceBlock{-1}), Error);
 }
 
-// Each pool counts its own.
+// Each memory numbers its blocks on its own.
 TEST(BlockAllocatorTest, TheSameNumberIsAnotherBlockInEachMemory) {
   BlockAllocator allocator({2, 2, 2});
   for (const Tier pool : allocator.pools())
@@ -73,7 +73,8 @@ TEST(BlockTableTest, GivesItsBlocksBackOnce) {
 
 TEST(BlockTableTest, ChoosesAPoolWithRoomForWhatItWillBe) {
   BlockAllocator allocator(std::vector<int32_t>{10, 10});
-  // Each begins with one block and ends with four: two fit into the first pool in the end.
+  // Each sequence begins with one block and ends with four, so the first pool has room for
+  // two in the end.
   std::vector<BlockTable> tables;
   for (int i = 0; i < 4; ++i) {
     tables.emplace_back(allocator, 60);
@@ -81,11 +82,12 @@ TEST(BlockTableTest, ChoosesAPoolWithRoomForWhatItWillBe) {
   }
   EXPECT_EQ(allocator.free(Tier::kDevice), 8);
   EXPECT_EQ(allocator.unpromised(Tier::kDevice), 2);
-  EXPECT_EQ(allocator.free(Tier::kHost), 2);  // behind the first pool they are taken at once
+  // In later pools, all expected blocks are taken together.
+  EXPECT_EQ(allocator.free(Tier::kHost), 2);
   for (BlockTable& table : tables) ASSERT_TRUE(table.try_reserve(60));
   EXPECT_EQ(allocator.free(Tier::kDevice), 2);
   EXPECT_EQ(allocator.unpromised(Tier::kDevice), 2);
-  // A short one still fits beside them; another goes where there is something free at all.
+  // A short sequence still fits beside them; a long one goes to the pool with most free blocks.
   BlockTable small(allocator, 32);
   ASSERT_TRUE(small.try_reserve(1));
   EXPECT_EQ(small.blocks().front().tier, Tier::kDevice);
@@ -105,7 +107,7 @@ TEST(BlockTableTest, TakesItsPromiseAlong) {
     BlockTable assigned(allocator);
     assigned = std::move(moved);
     EXPECT_EQ(allocator.unpromised(Tier::kDevice), 4);
-    // More than was expected is no promise.
+    // Blocks beyond the expected ones are not counted as promised.
     ASSERT_TRUE(assigned.try_reserve(80));
     EXPECT_EQ(allocator.unpromised(Tier::kDevice), 3);
     assigned.clear();
@@ -144,7 +146,7 @@ TEST(BlockAllocatorTest, WhatWasLeftLongestAgoGoesFirst) {
   }
   for (const BlockId id : {ids[1], ids[0], ids[2]}) blocks.release(id);
   EXPECT_EQ(blocks.free(), 3);
-  EXPECT_EQ(blocks.try_find(keys[2]), ids[1]);  // asked for, and left again
+  EXPECT_EQ(blocks.try_find(keys[2]), ids[1]);  // found by a request and released again
   blocks.release(ids[1]);
   EXPECT_EQ(blocks.try_allocate(), ids[0]);
   EXPECT_EQ(blocks.try_find(keys[1]), std::nullopt);
@@ -153,7 +155,8 @@ TEST(BlockAllocatorTest, WhatWasLeftLongestAgoGoesFirst) {
   EXPECT_EQ(blocks.try_allocate(), std::nullopt) << "held";
 }
 
-// A chain is of use from its beginning on: its end goes first. What is taken lies together.
+// A chain is useful from its beginning on, so its end is evicted first. Blocks that are taken
+// lie together.
 TEST(BlockAllocatorTest, ATablesLastBlocksGoFirst) {
   BlockAllocator blocks(4);
   std::vector<BlockKey> keys{first_key("")};
@@ -223,7 +226,7 @@ TEST(BlockTableTest, WithoutSpanningItIsRefused) {
   EXPECT_FALSE(table.try_reserve(100 * kKvBlockTokens));
 }
 
-// Less was expected of it than it has.
+// The sequence has become longer than expected.
 TEST(BlockTableTest, OneThatIsLongerThanExpectedSpansAsWell) {
   BlockAllocator blocks({40, 64}, 16);
   BlockTable table(blocks, 50 * kKvBlockTokens);
@@ -238,7 +241,8 @@ TEST(BlockTableTest, OneThatIsLongerThanExpectedSpansAsWell) {
   for (const Tier pool : blocks.pools()) EXPECT_EQ(blocks.unpromised(pool), blocks.total(pool));
 }
 
-// What it shares may end in the middle of a run: it goes on there, and elsewhere behind the run.
+// A shared prefix may end in the middle of a run: the table continues there, and changes pools only
+// at the end of the run.
 TEST(BlockTableTest, SpansBehindWhatItShares) {
   BlockAllocator blocks({40, 64}, 16);
   std::vector<BlockId> shared;
@@ -325,7 +329,7 @@ TEST(BlockAllocatorTest, WhatIsHeldBehindThePoolsEndGoesOnUnderOtherIds) {
     ASSERT_EQ(allocator.try_allocate(), id);
     if (id.number != 5) allocator.keep(id, key_of(id.number));
   }
-  allocator.hold(DeviceBlock{7});  // two have it
+  allocator.hold(DeviceBlock{7});  // now it has two holders
   for (const int free : {1, 2, 6}) allocator.release(DeviceBlock{free});
   const std::vector<BlockAllocator::Move> moves = allocator.resize(Tier::kDevice, 5);
   EXPECT_EQ(evicted, (std::vector<BlockId>{DeviceBlock{6}, DeviceBlock{1}, DeviceBlock{2}}))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pools and tables of several groups of layers, against a plain model of who holds what.
+// Tests pools and tables of several groups of layers against a plain model of which table holds
+// which block.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,7 +64,7 @@ TEST(BlockGroupsTest, ARecurrentStateIsTakenOnce) {
   EXPECT_TRUE(third.try_reserve(1));
 }
 
-// The pool must have room for what is expected in every group.
+// The chosen pool must have room for the expected blocks of every group.
 TEST(BlockGroupsTest, APoolIsChosenByTheGroupThatHasLeast) {
   BlockAllocator blocks(Groups{{kFull, {100, 100}}, {window(64), {2, 20}}}, 0, 32);
   BlockTable table(blocks, 50 * kKvBlockTokens);
@@ -73,7 +74,8 @@ TEST(BlockGroupsTest, APoolIsChosenByTheGroupThatHasLeast) {
   EXPECT_EQ(table.blocks(1).size(), 1u);
 }
 
-// No pool has room for all that is expected. The window's blocks say how far it would get.
+// No pool has room for all expected blocks; the window group's blocks decide how far the
+// sequence would get.
 TEST(BlockGroupsTest, APoolThatIsTooSmallIsChosenByTheGroupThatIsShort) {
   BlockAllocator blocks(Groups{{kFull, {8, 15}}, {window(108), {8, 7}}}, 0, 24);
   BlockTable table(blocks, 9 * kKvBlockTokens);
@@ -89,12 +91,12 @@ TEST(BlockGroupsTest, TheLongestSequenceDoesNotDependOnWindowsThatHaveRoom) {
             (most - 1) * kKvBlockTokens);
   EXPECT_GT(BlockAllocator(Groups{{window(64), {most}}}, 0, 32).longest(), 1 << 30);
   EXPECT_EQ(BlockAllocator(Groups{{kFull, {100}}, {kRecurrent, {0}}}, 0, 32).longest(), 0);
-  // Window pools that have room for whole runs besides.
+  // These window pools have room for whole runs as well.
   EXPECT_EQ(BlockAllocator(Groups{{kFull, {40, 64}}, {window(64), {60, 60}}}, 16, 32).longest(),
             (32 + 64) * kKvBlockTokens);
 }
 
-// A sequence of `tokens` tokens, whose blocks another holds, too, where it is `shared`.
+// A sequence of `tokens` tokens, whose blocks have a second holder if `shared`.
 struct ToCut {
   BlockAllocator blocks;
   BlockTable table;
@@ -119,7 +121,7 @@ struct ToCut {
     return groups;
   }
 
-  // Whether each group has all that the next token reaches behind `end` tokens.
+  // Whether each group has all blocks that the next token after `end` tokens reaches.
   bool has_all(int64_t end) const {
     for (int group = 0; group < blocks.groups(); ++group) {
       const StateRule& rule = blocks.rule(group);
@@ -133,7 +135,8 @@ struct ToCut {
     return true;
   }
 
-  // Cuts it back, where that can be done, and lets it grow again. False: it cannot.
+  // Cuts the sequence back, if that is possible, and lets it grow again. Returns false
+  // if it is not.
   bool cut(int64_t end, int64_t grown) {
     const bool can_cut = table.try_cut_end(end).has_value();
     if (!can_cut) return false;
@@ -185,7 +188,7 @@ TEST(BlockGroupsTest, IsCutBackAtEveryLength) {
             SCOPED_TRACE(testing::Message() << cut << " of " << tokens << " shared " << shared);
             ToCut of(rules, pool, shared, tokens);
             ASSERT_TRUE(of.cut(tokens - cut, tokens - cut + 1)) << "a first cut";
-            // Then again, as far as it goes.
+            // Cuts it back again and again, as far as possible.
             int64_t end = tokens - cut + 1;
             while (end > kMostCutBack && of.cut(end - kMostCutBack, end - kMostCutBack + 1))
               end -= kMostCutBack - 1;
@@ -219,7 +222,7 @@ TEST(BlockGroupsTest, ACheckpointBecomesTheState) {
   EXPECT_EQ(table.blocks(0).size(), 2u);
   EXPECT_EQ(blocks.free(Tier::kDevice, 1), 1);
   EXPECT_EQ(table.try_cut_end(20), std::nullopt) << "it is used up";
-  // One that is not needed goes before the next step.
+  // A checkpoint that is not needed is released before the next step.
   table.take({.checkpoint = 20});
   table.release_behind(30);
   EXPECT_EQ(table.blocks(1), std::vector{checkpoint});
@@ -228,12 +231,12 @@ TEST(BlockGroupsTest, ACheckpointBecomesTheState) {
   EXPECT_EQ(blocks.free(), blocks.total());
 }
 
-// A table as it should be: of each entry the number of the use that its block was taken for.
+// The expected state of a table: for each entry the number of the use that its block was taken for.
 constexpr int64_t kReleased = -1;
 struct PlainTable {
   BlockTable table;
   int64_t tokens = 0;
-  int64_t checkpoint = 0;  // tokens that it is of, if there is one
+  int64_t checkpoint = 0;  // tokens after which it was taken; 0: none
   PerGroup<std::vector<int64_t>> uses = {};
 };
 
@@ -292,7 +295,7 @@ class RandomGroups {
         PlainTable{.table = BlockTable(blocks_, below(3) == 0 ? 0 : below(400))});
   }
 
-  // All groups together, and only what the plan said.
+  // All groups must grow together, and take only what the plan said.
   void grow() {
     if (tables_.empty()) return;
     PlainTable& plain = *tables_[pick()];
@@ -327,7 +330,7 @@ class RandomGroups {
     return true;
   }
 
-  // A block that was taken had no holder, and so no use that counts.
+  // A newly taken block had no holder, so any earlier use of it has ended.
   void add_uses(PlainTable& plain) {
     for (int group = 0; group < blocks_.groups(); ++group) {
       std::vector<int64_t>& uses = plain.uses[index_of(group)];
@@ -350,7 +353,7 @@ class RandomGroups {
         released += uses[i] != kReleased ? 1 : 0;
         uses[i] = kReleased;
       }
-      // The first pool gives out blocks one by one.
+      // Only in the first pool are blocks taken one by one.
       if (plain.table.spans(0) || plain.table.pool() != Tier::kDevice) continue;
       const int64_t cut_back = kMostCutBack / kKvBlockTokens + 1;
       EXPECT_LE(static_cast<int64_t>(plain.table.held(group).size()),
@@ -371,7 +374,7 @@ class RandomGroups {
     add_uses(plain);
   }
 
-  // What is cut into is copied at once.
+  // A partly used shared block is copied immediately.
   void cut(PlainTable& plain) {
     const int64_t wanted = plain.tokens - below(2 * kMostCutBack);
     if (wanted <= 0 || wanted == plain.tokens) return;
@@ -402,7 +405,7 @@ class RandomGroups {
     add_uses(plain);
   }
 
-  // Begins with the first blocks of another, as a prefix that is found.
+  // The new table begins with the first blocks of another, like a prefix that is found.
   void share() {
     if (tables_.empty()) return;
     const PlainTable& from = *tables_[pick()];
@@ -448,7 +451,7 @@ class RandomGroups {
     blocks_.keep(block, group_key(BlockKey{static_cast<uint64_t>(next_use_++), 1}, group));
   }
 
-  // What is held behind the new end goes on under other ids.
+  // Held blocks after the new end of the pool must continue under other ids.
   void resize() {
     const int group = below(blocks_.groups());
     const Tier pool =

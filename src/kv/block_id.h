@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block of a KV cache is called.
+// The identifier of a block of a KV cache.
 #pragma once
 
 #include <compare>
@@ -16,17 +16,17 @@ namespace spillway {
 template <Tier kMemory>
 struct BlockIn;
 
-// One of a cache's blocks, whichever memory it is in and whichever group of layers it belongs to
-// (model/state_group.h): both are part of its name. A name says nothing about where the blocks
-// before and behind it in a table are. Kernels and copies need a number in the planes of one
-// memory, which is not to be had for a block of another.
+// Identifies one block of a cache. The memory that it is in and the group of layers that it belongs
+// to (model/state_group.h) are part of the id. It says nothing about where the blocks before and
+// after it in a table are. Kernels and copies need a number in the planes of one memory, which a
+// block of another memory does not give them.
 struct BlockId {
   constexpr BlockId() = default;
   constexpr BlockId(Tier memory, int32_t of_memory, int of_group = 0)
       : tier(memory), group(static_cast<uint8_t>(of_group)), number(of_memory) {}
 
-  // A table has this in the place of a block that its sequence gave back, because no token reaches
-  // it any more. The memory is the one that the block was in.
+  // A placeholder in a table for a block that its sequence released because no token reaches it any
+  // more. The memory is the one that the block was in.
   static constexpr BlockId released(Tier memory, int of_group = 0) {
     return {memory, kReleased, of_group};
   }
@@ -53,8 +53,8 @@ struct BlockId {
 };
 static_assert(sizeof(BlockId) == 8, "tables of these are walked in every step");
 
-// A block that is known to be in one memory: what touches the bytes there takes these, and no block
-// of another memory can be given to it.
+// A block that is known to be in one memory. Code that touches the bytes there takes this type, so
+// a block of another memory does not compile.
 template <Tier kMemory>
 struct BlockIn {
   constexpr BlockIn() = default;
@@ -71,7 +71,7 @@ using DeviceBlock = BlockIn<Tier::kDevice>;
 using HostBlock = BlockIn<Tier::kHost>;
 using DiskBlock = BlockIn<Tier::kDisk>;
 
-// So many of one memory and group that follow each other.
+// Returns `count` consecutive blocks of one memory and group.
 inline std::vector<BlockId> block_range(int64_t first, int64_t count, Tier tier = Tier::kDevice,
                                         int group = 0) {
   std::vector<BlockId> ids;

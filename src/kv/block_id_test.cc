@@ -16,7 +16,8 @@
 namespace spillway {
 namespace {
 
-// Whether a method of a KvCache can be called so, and whether there can be a load to such a block.
+// Whether a method of a KvCache can be called with these arguments, and whether a load can have
+// such a block.
 template <auto kMethod, class... Args>
 constexpr bool takes = std::is_invocable_v<decltype(kMethod), KvCache&, Args...>;
 template <class Block>
@@ -61,7 +62,7 @@ TEST(BlockIdTest, MemoriesComeBeforeNumbers) {
   EXPECT_EQ(std::unordered_set<BlockId>(sorted.begin(), sorted.end()).size(), sorted.size());
 }
 
-// A block is known by where it lies: its number in another memory's planes is somebody else's.
+// A block id includes its memory: the same number in another memory's planes is a different block.
 TEST(BlockIdTest, ABlockOfAnotherMemoryIsRefusedWhereItIsKnownOnlyThen) {
   const BlockId on_device = DeviceBlock{3}, in_host = HostBlock{3}, on_disk = DiskBlock{3};
   EXPECT_EQ(on_device.number_in(Tier::kDevice), 3);

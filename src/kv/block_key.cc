@@ -21,7 +21,7 @@ BlockKey key_of(const XXH128_hash_t& hash) { return {hash.low64, hash.high64}; }
 BlockKey first_key(std::string_view salt) { return key_of(XXH3_128bits(salt.data(), salt.size())); }
 
 BlockKey salted_key(const BlockKey& first, std::string_view salt) {
-  // Another seed than that of all other keys: no tokens lead here.
+  // The seed differs from that of all other keys, so no tokens lead to a salted key.
   constexpr uint64_t kSeed = 0x53616c7465644b56;
   std::string bytes(reinterpret_cast<const char*>(&first), sizeof(first));
   bytes += salt;
@@ -35,7 +35,7 @@ BlockKey group_key(const BlockKey& chain, int group) {
 }
 
 BlockKey next_key(const BlockKey& before, std::span<const int32_t> tokens) {
-  // The chain goes in as bytes before the tokens, not as a seed of 64 bits.
+  // The previous key is hashed as bytes before the tokens, because a seed has only 64 bits.
   std::array<std::byte, sizeof(BlockKey) + kKvBlockTokens * sizeof(int32_t)> bytes;
   SPW_ASSERT(tokens.size_bytes() + sizeof(before) <= bytes.size());
   std::memcpy(bytes.data(), &before, sizeof(before));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block of KV holds, as a number: the tokens of its positions and of all before them.
+// The key of a KV block: a hash of the tokens at its positions and of all tokens before them.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +11,32 @@
 
 namespace spillway {
 
-// 128 bits: two sequences whose first tokens differ have the same key once in longer than anybody
-// computes.
+// A 128-bit hash, wide enough that two sequences with different tokens never have the same key in
+// practice.
 struct BlockKey {
   uint64_t low = 0, high = 0;
   bool operator==(const BlockKey&) const = default;
 };
 
-// What a block has, and where that stands.
+// Describes what a block contains, and at which position.
 struct BlockContents {
   BlockKey key = {};
-  BlockKey parent = {};  // of the block before, without which it is of no use
+  BlockKey parent = {};  // key of the block before it, without which it is of no use
   int32_t position = 0;  // tokens before it
   int32_t tokens = kKvBlockTokens;
 };
 
-// Where chains begin: `salt` says what else KV depends on, the model and the type of KV.
+// The key with which chains begin. `salt` says what else KV depends on: the model and the type of
+// KV.
 BlockKey first_key(std::string_view salt);
-// Where the chains of one group of sequences begin, apart from those of all other groups: `salt`,
-// which is not empty, names the group.
+// The key with which the chains of one group of sequences begin, so that they differ from those of
+// all other groups. `salt`, which is not empty, names the group.
 BlockKey salted_key(const BlockKey& first, std::string_view salt);
-// The key under which a group of layers (model/state_group.h) keeps what it has for the tokens of a
-// chain's key: in the first group that key itself.
+// The key under which a group of layers (model/state_group.h) keeps its state for the tokens of a
+// chain's key. For group 0 it is the chain's key itself.
 BlockKey group_key(const BlockKey& chain, int group);
-// Of the block with these tokens, kKvBlockTokens at most, behind the one with key `before`.
+// The key of the block with these tokens, at most kKvBlockTokens, after the block with key
+// `before`.
 BlockKey next_key(const BlockKey& before, std::span<const int32_t> tokens);
 
 }  // namespace spillway

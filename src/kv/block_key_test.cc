@@ -8,7 +8,8 @@
 namespace spillway {
 namespace {
 
-// Folders of --kv-dir outlive the program, and have their blocks under these.
+// The folders of --kv-dir outlive the program and find their blocks by these keys, so they
+// must not change.
 TEST(BlockKeyTest, StaysWhatItIs) {
   const BlockKey first = first_key("salt");
   EXPECT_EQ(first, (BlockKey{0x5f3cdedcf95b9c49, 0x5bf5404267006eb6}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which block of a store goes when there is no room for another.
+// Chooses which block of a store is evicted when there is no room for another.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,24 @@
 
 namespace spillway {
 
-// The one that is the cheapest to compute again, and was not used for long: each block begins with
-// what it is worth above what the last one that went was worth, and is back there when it is used
-// (GreedyDual-Size; all blocks have one size). Blocks that others go on from stay as long as these:
-// without them the others are of no use. Of equals the oldest goes. Not thread-safe.
+// Orders blocks so that the next one to evict is cheapest to compute again and has not been used
+// for long (GreedyDual-Size; all blocks have one size). A block's priority is its worth above the
+// priority of the last evicted block, and is restored to that when the block is used. A block stays
+// as long as there are blocks that continue it, because those are of no use without it. Among
+// equals the oldest is evicted first. Not thread-safe.
 class EvictionOrder {
  public:
-  // `worth` is not negative. A key comes once.
+  // `worth` is not negative. A key is added only once.
   void add(const BlockKey& key, const BlockKey& parent, double worth);
   void use(const BlockKey& key);  // does nothing for a key that is not there
   void remove(const BlockKey& key);
   size_t size() const { return entries_.size(); }
 
-  // The first of those that may go; it stays until evicted().
+  // Returns the first block that may be evicted; it stays in the order until evicted().
   using MayGo = std::function<bool(const BlockKey&)>;
   std::optional<BlockKey> try_next(const MayGo& may_go) const;
-  // Went: what comes now is measured against it.
+  // Removes an evicted block; the priority of blocks that are added or used later is relative to
+  // its own.
   void evicted(const BlockKey& key);
 
  private:
@@ -47,7 +49,7 @@ class EvictionOrder {
   bool is_leaf(const BlockKey& key) const { return !children_.contains(key); }
 
   std::unordered_map<BlockKey, Entry> entries_;
-  std::unordered_map<BlockKey, int> children_;  // of keys that are here or not
+  std::unordered_map<BlockKey, int> children_;  // their number, also of keys that are not here
   std::set<Place> leaves_;
   double floor_ = 0;
   uint64_t next_age_ = 0;

@@ -49,7 +49,7 @@ TEST(EvictionOrderTest, WhatIsExpensiveAndNeverUsedGoesInTheEnd) {
   EvictionOrder order;
   order.add(key(1), key(0), 10);
   uint64_t next = 100;
-  // Cheap ones come and go; each that goes raises the bar.
+  // Cheap blocks come and go; each eviction raises the floor of the priorities.
   for (int n = 0; n < 30 && order.size() > 0; ++n) {
     order.add(key(next), key(next + 1000), 1);
     ++next;
@@ -65,7 +65,7 @@ TEST(EvictionOrderTest, WhatIsUsedStaysLongerThanWhatIsNot) {
   for (uint64_t n = 1; n <= 3; ++n) order.add(key(n), key(100 * n), 1);
   order.evicted(key(3));
   order.use(key(1));
-  order.use(key(77));  // nobody
+  order.use(key(77));  // an unknown key
   EXPECT_EQ(evict_all(order), (std::vector<uint64_t>{2, 1}));
 }
 

@@ -11,44 +11,54 @@ namespace {
 
 constexpr int kWindowSteps = 8;
 constexpr int kSettlingSteps = 2;
-// Shares of a window that ops wait: as good as none, and so much that patience is short.
+// Shares of an interval in which ops wait: up to kNoWait counts as no wait; above kLongWait
+// patience is short.
 constexpr double kNoWait = 0.025, kLongWait = 0.1;
 constexpr int kPatience = 5, kShortPatience = 3;
 constexpr int kQuietWindows = 16;
 constexpr int kFirstHold = 8, kLongestHold = 256;
-// A level that failed is tried again before its time where the link can bring so much more.
+// A level that failed is tried again early if the link can bring this many times as much.
 constexpr double kMuchMore = 1.25;
 constexpr int kJudgingWindows = 3;
-constexpr int kLongestLook = 8;  // windows, for new room to be used
-constexpr int kTryWindows = 24;  // in which a growth is judged, doubted and settled
-// Of what more room would bring at best: less counts as nothing. What noise cannot feign is proof.
+constexpr int kLongestLook = 8;  // intervals, for the new room to come into use
+constexpr int kTryWindows = 24;  // intervals in which a growth is measured, doubted and decided
+// Throughput must grow by at least this share of what the added room would bring at best; less
+// counts as nothing.
 constexpr double kWorthwhile = 0.2;
 constexpr double kNoise = 0.02;
-constexpr double kProof = 0.2;  // more room
-// So many times as many layers at once.
+// A growth of room by this share has an effect that noise cannot feign: its throughput is the new
+// reference.
+constexpr double kProof = 0.2;
+// One growth multiplies the number of swapped layers by at most this.
 constexpr int kAtOnce = 4;
-// A try that fails costs at most this part of the time.
+// Failed tries may cost at most this share of the time.
 constexpr double kCostOfTries = 0.005;
-// Of the time of a layer, its KV is in use: from its projections to its attention. Reckoned from
-// the bytes that these read, not measured; waits mend what is wrong with it.
+// The share of a layer's time in which its KV is in use, from its projections to its attention. It
+// is estimated from the bytes that these read, not measured; if it is wrong, the measured waits
+// correct it.
 constexpr double kInUse = 0.4;
-// A copy may be predicted to take so much of the time it has: the rest is as good as no wait.
+// A copy may be estimated to take this many times the time that it has: the excess is as good as no
+// wait.
 constexpr double kFull = 1.02;
-// By so much it is tried: not all room is in use all the time, and waits are seen when it is.
+// Growth is tried up to this factor: not all room is in use all the time, and when it is, waits
+// show it.
 constexpr double kWorthATry = 1.06;
-// Of the loads that come ahead of a step, so many are there before the one before has ended: one
-// more level is tried, whatever is reckoned. Where two buffers are shared, two come ahead, and the
-// first of them is early as long as the link is not full (1/2, in four steps of five); where one
-// is, the only one is early if the link is in use for less than half of the time.
+// If this share of the loads that come ahead of a step is complete before the previous step ends,
+// one more level is tried whatever the estimate says. With two shared buffers two loads come ahead,
+// and the first of them is early as long as the link is not full (a share of 1/2, in four steps of
+// five); with one buffer the only load is early if the link is in use for less than half of the
+// time.
 constexpr double kTimeToSpare = 0.4;
-// And there, ops may wait for less: it was not to fill the link to the last.
+// After such a growth less waiting is accepted, because it was not meant to fill the link
+// completely.
 constexpr double kLittleWait = 0.01;
 
 }  // namespace
 
 ExpansionControl::ExpansionControl(const TurnSizes& sizes, int64_t layer_block_bytes)
     : sizes_(sizes), block_bytes_(static_cast<double>(layer_block_bytes)), levels_{0} {
-  // With one buffer the least time between two of them counts: the most that have it do.
+  // With one shared buffer the least gap between two swapped layers limits the copies: of the
+  // numbers with the same gap, only the largest is a level.
   const auto least_gap = [&](int turning) { return sizes.layers / turning; };
   for (int turning = 1; turning <= sizes.most; ++turning) {
     const bool is_one = sizes.spare_with(turning) == 1;
@@ -60,8 +70,8 @@ ExpansionControl::ExpansionControl(const TurnSizes& sizes, int64_t layer_block_b
   }
 }
 
-// Prompts come in bursts, at the time when there is new room; and what fits beside them does not
-// fit into the steps behind them.
+// Steps without prompts are preferred: prompts come in bursts just when there is new room, and
+// copies that fit beside a prompt do not fit into the decode steps after it.
 bool ExpansionControl::Window::decodes() const { return decoding_steps >= kWindowSteps / 4; }
 
 double ExpansionControl::Window::throughput() const {
@@ -78,7 +88,7 @@ bool ExpansionControl::Window::has_time_to_spare() const {
   return ahead > 0 && static_cast<double>(early) >= kTimeToSpare * static_cast<double>(ahead);
 }
 
-// The link-saturation condition (3.1).
+// This is the paper's link-saturation condition (3.1).
 bool ExpansionControl::fits(size_t level, int32_t used_blocks, double slack) const {
   const int turning = levels_[level];
   const double load_s = std::min(used_blocks, blocks(level)) * block_bytes_ / rate_;
@@ -99,7 +109,7 @@ int ExpansionControl::next(const TurnMeasure& step) {
     return turning();
   }
   add(step);
-  // What its own try did is no disturbance.
+  // Waits that follow its own growth are no passing disturbance, so it reacts sooner.
   const bool is_new = growth_ && growth_->looked == 0;
   const bool waits_long = window_.steps >= (is_new ? 2 : kWindowSteps / 2) &&
                           window_.waited_s > 0.5 * window_.seconds &&
@@ -148,7 +158,7 @@ void ExpansionControl::decide() {
   if (of.copied_s > 0) rate_ = static_cast<double>(of.copied_bytes) / of.copied_s;
   step_s_ = of.step_s();
   if (tried_ > 0) --tried_;
-  if (held_ > 0 && --held_ == 0 && level_ == 0) rate_ = 0;  // nobody has looked since
+  if (held_ > 0 && --held_ == 0 && level_ == 0) rate_ = 0;  // the link has not been measured since
   const double waits = of.seconds > 0 ? of.waited_s / of.seconds : 0;
   late_ = level_ > 0 && waits > (is_beyond_reckoning() ? kLittleWait : kNoWait) ? late_ + 1 : 0;
   quiet_ = of.wanting == 0 ? quiet_ + 1 : 0;
@@ -159,7 +169,7 @@ void ExpansionControl::decide() {
     forget();
     go_to(level_ - 1);
   } else if (level_ > 0 && quiet_ >= kQuietWindows) {
-    // A tenth more than what is used, so that it does not go back and forth.
+    // A tenth more than is used stays, so that the number does not oscillate.
     const int32_t wanted = std::max(of.used_blocks + of.used_blocks / 10, of.enough_blocks);
     size_t enough = 0;
     while (enough < level_ && blocks(enough) < wanted) ++enough;
@@ -174,8 +184,8 @@ void ExpansionControl::decide() {
 
 void ExpansionControl::shrink_to_what_fits(double waits) {
   size_t to = level_ - 1;
-  // What was seen to fit does, whatever is reckoned, if ops wait no longer than what was added to
-  // copies explains.
+  // The level before such a growth was seen to fit, whatever the estimate says, provided that ops
+  // wait no longer than the added copies explain.
   size_t least = 0;
   if (is_beyond_reckoning()) {
     const double less = bytes_at(seen_) / bytes_at(level_);
@@ -207,7 +217,7 @@ void ExpansionControl::found_worthwhile(size_t level, double throughput) {
 }
 
 void ExpansionControl::settle_doubt() {
-  if (2 * window_.wanting < window_.steps) {  // fewer come: nothing can be compared any more
+  if (2 * window_.wanting < window_.steps) {  // demand fell, so nothing is comparable any more
     doubt_.reset();
     return;
   }
@@ -231,7 +241,8 @@ void ExpansionControl::judge_growth() {
   if (doubt_) return settle_doubt();
   if (!growth_) return;
   const double more = static_cast<double>(blocks(level_)) / blocks(proof_->level) - 1;
-  // Only where the new room is in use; where those who wait are too large for it, they want more.
+  // Judges only once the new room is in use. If the waiting requests are too large for it, more
+  // growth may follow.
   const bool is_used = window_.used_blocks > blocks(proof_->level);
   const bool can_tell = kWorthwhile * more >= kNoise;
   if (!can_tell || (!is_used && growth_->looked >= kLongestLook)) growth_.reset();
@@ -260,7 +271,7 @@ void ExpansionControl::grow_or_hold() {
     if (!window_.has_time_to_spare()) return;
     seen_ = level_;
   } else if (rate_ > 0) {
-    // What the link was seen to bring holds for copies of about that size.
+    // The measured rate of the link holds only for copies of about the measured size.
     const int most = brought_nothing_ ? 0 : kAtOnce * turning();
     while (to + 1 < levels_.size() && levels_[to + 1] <= most &&
            fits(to + 1, blocks(to + 1), kFull))
@@ -272,7 +283,7 @@ void ExpansionControl::grow_or_hold() {
   if (!proof_) proof_ = Proof{level_, window_.throughput()};
   failed_at_ = 0;
   held_ = 0;
-  owed_s_ = 0;  // if there is any, it is of the time before the link became faster
+  owed_s_ = 0;  // any remaining debt is from before the link became faster
   go_to(to);
 }
 

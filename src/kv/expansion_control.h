@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many layers' KV takes turns on the device: found while serving (Pie, 3.4 and 4.1).
+// Decides while serving how many layers' KV is swapped (Pie, 3.4 and 4.1).
 #pragma once
 
 #include <cstdint>
@@ -10,41 +10,45 @@
 
 namespace spillway {
 
-// What came of one step.
+// The measurements of one step.
 struct TurnMeasure {
-  double seconds = 0;         // of the step and all that is done for it
-  double waited_s = 0;        // of these, ops waited for layers that take turns
-  double copied_s = 0;        // the link brought
-  uint64_t copied_bytes = 0;  // so much of them
-  int64_t ahead = 0;          // loads for it that came while the step before was under way
-  int64_t early = 0;          // of these, that were there before that one had ended
+  double seconds = 0;         // the step and everything that is done for it
+  double waited_s = 0;        // part of `seconds` in which ops waited for swapped layers' KV
+  double copied_s = 0;        // the link was busy bringing swapped layers' KV
+  uint64_t copied_bytes = 0;  // bytes that it brought in `copied_s`
+  int64_t ahead = 0;          // loads for this step that began during the previous step
+  int64_t early = 0;          // those of `ahead` that were complete before that step had ended
   int64_t tokens = 0;         // generated
   bool has_prompts = false;
-  bool wants_room = false;    // somebody waits for KV memory, has lost it, or is predicted to
-  bool link_is_busy = false;  // others wait for the same link: weights, which go first
+  // A request waits for KV blocks, was preempted, or will be by its predicted length.
+  bool wants_room = false;
+  bool link_is_busy = false;  // weights wait for the same link, and go first
   int32_t used_blocks = 0;    // on the device
-  int32_t enough_blocks = 0;  // with so many nobody wants room, where that is known
-  double changed_s = 0;       // before the step: to let other layers take turns than before
+  int32_t enough_blocks = 0;  // blocks that would end the memory pressure, if known
+  double changed_s = 0;       // spent before the step on changing which layers are swapped
 };
 
-// Begins with none. More layers take turns while somebody waits for room, copies are done before
-// they are needed, and what the link and a step are measured to take says that more fit, or copies
-// are seen to be done with time to spare; fewer when ops wait for layers, at once to what fits by
-// these measures. Where throughput does not grow with
-// room, it goes no further, and tries again later, each time after twice as long; so it does where
-// ops waited. One window of steps in which ops wait changes nothing: that is how disturbances
-// that pass are told from those that last. Without demand there are no more than sequences need.
+// Chooses the number of swapped layers, beginning with none. It swaps more layers under memory
+// pressure, if copies are done before they are needed and either the measured times of the link and
+// of a step say that more fit, or copies are seen to be done with time to spare. It swaps fewer
+// when ops wait for layers, going straight to the number that fits by these measurements. If
+// throughput does not grow with the room, it stops growing and tries again later, each time after
+// twice as long; likewise after ops have waited. A single interval in which ops wait changes
+// nothing, so that a passing disturbance is told from a lasting one. Without demand there are no
+// more swapped layers than the sequences need.
 //
-// Sees numbers only, and no clock: the same measures give the same answers.
+// It uses no clock, only these numbers: the same measurements give the same answers.
 class ExpansionControl {
  public:
-  // `layer_block_bytes`: K and V of a block in one layer.
+  // `layer_block_bytes`: the bytes of K and V of a block in one layer.
   ExpansionControl(const TurnSizes& sizes, int64_t layer_block_bytes);
 
-  // After a step with so many layers that take turns as it said last: how many should.
+  // Takes the measurements of a step that ran with turning() swapped layers, and returns how many
+  // the next step should have.
   int next(const TurnMeasure& step);
   int turning() const { return levels_[level_]; }
-  // What it chooses among: numbers of layers, from none on. Others bring no more room.
+  // The numbers of swapped layers that it chooses among, from 0 up. Other numbers bring no more
+  // room.
   const std::vector<int>& levels() const { return levels_; }
 
  private:
@@ -57,39 +61,40 @@ class ExpansionControl {
     int decoding_steps = 0;  // without prompts
     double decoding_s = 0, decoding_waited_s = 0;
     int64_t decoding_tokens = 0;
-    int wanting = 0, busy = 0;  // steps
-    int32_t used_blocks = 0;    // most
-    int32_t enough_blocks = 0;  // most
-    bool decodes() const;       // often enough to go by these steps
+    int wanting = 0, busy = 0;  // steps with memory pressure, with a busy link
+    int32_t used_blocks = 0;    // the most of any step
+    int32_t enough_blocks = 0;  // the most of any step
+    bool decodes() const;       // whether there are enough steps without prompts to go by them
     double throughput() const;
-    double step_s() const;  // without waits
-    // Copies are done early as often as the preset ratio says (3.4.2); where none came ahead: no.
+    double step_s() const;  // mean seconds of a step without waits
+    // Whether copies are early as often as the preset ratio requires (3.4.2). False if no load came
+    // ahead.
     bool has_time_to_spare() const;
   };
   void add(const TurnMeasure& step);
   void decide();
   int32_t blocks(size_t level) const { return sizes_.blocks_with(levels_[level]); }
-  // Whether copies of a step at this level have the time they need, or `slack` times that, by what
-  // was measured last.
+  // Whether, by the latest measurements, the copies of a step at this level take at most `slack`
+  // times the time that they have.
   bool fits(size_t level, int32_t used_blocks, double slack) const;
-  // Of a step with all of its room in use, so many times a block's in a layer.
+  // The bytes copied by a step with all its room in use, in units of a block's bytes in one layer.
   double bytes_at(size_t level) const {
     return static_cast<double>(levels_[level]) * blocks(level);
   }
-  // It has grown only now, and only because copies had time to spare.
+  // Whether it has grown recently, against the estimate, because copies had time to spare.
   bool is_beyond_reckoning() const { return tried_ > 0 && seen_ > 0 && level_ > seen_; }
   void go_to(size_t level);
-  // What growth brought: demand or the link are others now.
+  // Forgets what growth brought, because demand or the link has changed.
   void forget();
   void shrink_to_what_fits(double waits);
   void grow_or_hold();
   void judge_growth();
-  // Whether so much throughput at a level is what its room should bring.
+  // Whether this throughput at a level is the gain that its room should bring.
   bool is_worthwhile(size_t level, double throughput) const;
   void found_worthwhile(size_t level, double throughput);
   void settle_doubt();
-  // It goes back to where it was: if it has grown only now, that was one try too many, which cost
-  // waits and two changes.
+  // Called when it goes back to an earlier level. If its last growth is recent, that was a failed
+  // try; the cost, its waits and two changes, is then owed before the next try.
   void pay_for_try();
 
   TurnSizes sizes_;
@@ -97,45 +102,47 @@ class ExpansionControl {
   std::vector<int> levels_;
   size_t level_ = 0;
   Window window_;
-  int settling_ = 0;  // steps after a change that say nothing
+  int settling_ = 0;  // steps after a change that are not measured
 
-  double rate_ = 0;       // bytes per second of the link; 0: nobody knows
-  double step_s_ = 0;     // of a step without waits, and without prompts where there are such
-  int late_ = 0;          // windows in a row in which ops waited too long
-  int quiet_ = 0;         // in which nobody wanted room
-  int held_ = 0;          // windows until the next try to grow
-  int hold_ = 0;          // how long it was held last
-  double failed_at_ = 0;  // bytes that the link could bring in a step when it had to shrink
-  double owed_s_ = 0;     // time that must pass before the next try: tries cost little of it all
-  double change_s_ = 0;   // what the last change took by itself
-  int tried_ = 0;         // windows for which the last growth still counts as a try
-  double tried_s_ = 0;    // ops waited since
-  // The level before the last growth, where that was only because copies had time to spare; 0: not.
+  double rate_ = 0;  // bytes per second of the link; 0: unknown
+  // Seconds of a step without waits; of steps without prompts, if there are enough of them.
+  double step_s_ = 0;
+  int late_ = 0;          // consecutive intervals in which ops waited too long
+  int quiet_ = 0;         // consecutive intervals without memory pressure
+  int held_ = 0;          // intervals until the next try to grow
+  int hold_ = 0;          // length of the last hold, in intervals
+  double failed_at_ = 0;  // bytes that the link could bring in a step when it last had to shrink
+  // Seconds that must pass before the next try, so that tries cost only a small share of the time.
+  double owed_s_ = 0;
+  double change_s_ = 0;  // seconds that the last change itself took
+  int tried_ = 0;        // intervals for which the last growth still counts as a try
+  double tried_s_ = 0;   // seconds that ops have waited since then
+  // The level before the last growth, if only copies with time to spare were the reason; else 0.
   size_t seen_ = 0;
-  // The last growth, until it is known what it brought.
+  // The last growth, until its effect is known.
   struct Growth {
-    int looked = 0;   // windows since
-    int windows = 0;  // with the new room in use
-    double sum = 0;   // of their throughput
+    int looked = 0;   // intervals since
+    int windows = 0;  // intervals with the new room in use
+    double sum = 0;   // sum of the throughputs of those intervals
   };
   std::optional<Growth> growth_;
-  // What throughput is compared with: where it was last seen to have grown with room.
+  // The reference for throughput: the level at which it was last seen to have grown with room.
   struct Proof {
     size_t level = 0;
     double throughput = 0;
   };
   std::optional<Proof> proof_;
-  // A growth that seems to bring nothing. What it is compared with was measured before, maybe in
-  // another time (requests that begin together are short together, and more of them have room): the
-  // level before it is looked at again, and then it is known.
+  // A growth that seems to bring nothing. Its reference was measured earlier, maybe under other
+  // conditions (requests that begin together are short together, and more of them have room), so
+  // the level before it is measured again before deciding.
   struct Doubt {
     size_t level = 0;
     double throughput = 0;
-    int windows = 0;  // at the level before
-    double sum = 0;   // of their throughput
+    int windows = 0;  // intervals at the level before
+    double sum = 0;   // sum of the throughputs of those intervals
   };
   std::optional<Doubt> doubt_;
-  bool brought_nothing_ = false;  // the last growth
+  bool brought_nothing_ = false;  // whether the last growth brought nothing
 };
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The controller in simulated time: a server whose steps and copies take what a model of them says.
+// Tests the controller in simulated time: a model of a server gives the times of steps and copies.
 #include "kv/expansion_control.h"
 
 #include <gtest/gtest.h>
@@ -12,21 +12,22 @@ namespace {
 
 constexpr TurnSizes kSizes{.layers = 48, .blocks = 1000, .most = 40, .spare = 2};
 constexpr int64_t kBlockBytes = 1 << 18;
-constexpr double kBlocksOfOne = 20;  // sequence
+constexpr double kBlocksOfOne = 20;  // the blocks of one sequence
 
 struct Server {
-  double weights_s = 0.02;    // of a step: reading them
-  double per_block_s = 1e-7;  // of a step, in all layers
-  double per_sequence_s = 0;  // where it is bound by what is computed
+  double weights_s = 0.02;    // part of a step's time: reading the weights
+  double per_block_s = 1e-7;  // part of a step's time, for all layers
+  double per_sequence_s = 0;  // part of a step's time, if it is bound by compute
   double link = 40e9;         // bytes per second
-  double held_up = 1;         // copies seem to take so many times as long: something holds them up
-  bool knows_early = true;    // which of them were early
-  double demand = 1e9;        // sequences
-  int32_t at_once = 1;        // blocks that they take: none begins with fewer
+  // Copies are measured as this many times longer, as if something held them up.
+  double held_up = 1;
+  bool knows_early = true;  // whether it reports early copies
+  double demand = 1e9;      // sequences
+  int32_t at_once = 1;      // blocks of one request: it begins with all of them or not at all
   double noise = 0.05;
-  int young_steps = 0;        // at the beginning: all have begun together, and are short
-  double weights_wait_s = 0;  // others use the link
-  int32_t enough_blocks = 0;  // for another like those elsewhere
+  int young_steps = 0;        // first steps, in which all sequences have just begun and are short
+  double weights_wait_s = 0;  // weights wait for the same link
+  int32_t enough_blocks = 0;  // blocks that another sequence like those elsewhere would need
   int steps = 0;
   std::mt19937 random{1};
 
@@ -116,7 +117,7 @@ TEST(ExpansionControlTest, LevelsGrowInRoomAndLeaveLayersTheirTime) {
   EXPECT_EQ(none.levels(), std::vector{0});
 }
 
-// As good as the best of a sweep of fixed numbers, whatever the link and the step.
+// It must be as good as the best fixed number of swapped layers, whatever the link and the step.
 TEST(ExpansionControlTest, FindsWhatIsBest) {
   for (const double link : {2e9, 10e9, 25e9, 55e9, 150e9, 419e9, 4000e9}) {
     for (const double weights_s : {0.005, 0.02, 0.1}) {
@@ -131,8 +132,8 @@ TEST(ExpansionControlTest, FindsWhatIsBest) {
   }
 }
 
-// Throughput falls while sequences that began together grow, whatever room there is: that is not
-// what more room brings.
+// Throughput falls while sequences that began together grow, whatever room there is; this must not
+// be taken for the effect of more room.
 TEST(ExpansionControlTest, IsNotMisledByABeginning) {
   for (const int young : {30, 60, 120, 250}) {
     for (const double link : {55e9, 200e9}) {
@@ -146,7 +147,7 @@ TEST(ExpansionControlTest, IsNotMisledByABeginning) {
   }
 }
 
-// Who waits is too large for what a first try brings.
+// The waiting requests are too large for the room that a first growth brings.
 TEST(ExpansionControlTest, GrowsWhereAFirstStepIsTooSmallForAnybody) {
   for (const int32_t at_once : {90, 150, 240}) {
     SCOPED_TRACE(at_once);
@@ -158,8 +159,8 @@ TEST(ExpansionControlTest, GrowsWhereAFirstStepIsTooSmallForAnybody) {
   }
 }
 
-// Whenever that happens, also while it is looked at what a growth has brought: that fewer come is
-// no proof that it was worth it.
+// Demand may fall at any time, also while the effect of a growth is being measured: the lower
+// demand is no proof that the growth was worth it.
 TEST(ExpansionControlTest, DoesNotGrowOnceFewerCome) {
   for (int steps = 8; steps < 600; steps += 3) {
     SCOPED_TRACE(steps);
@@ -167,7 +168,7 @@ TEST(ExpansionControlTest, DoesNotGrowOnceFewerCome) {
     ExpansionControl control(kSizes, kBlockBytes);
     serve(server, control, steps);
     server.demand = 5;
-    serve(server, control, 12);  // a window that began before
+    serve(server, control, 12);  // ends an interval that began before
     const int before = control.turning();
     for (int i = 0; i < 100; ++i) {
       serve(server, control, 1);
@@ -176,7 +177,7 @@ TEST(ExpansionControlTest, DoesNotGrowOnceFewerCome) {
   }
 }
 
-// The paper's trigger (3.4.2): what is seen of copies counts more than what is reckoned from them.
+// The paper's trigger (3.4.2): observed early copies count more than the estimate from their times.
 TEST(ExpansionControlTest, GrowsWhileCopiesAreEarlyWhateverTheLinkSeemsToBring) {
   for (const double link : {200e9, 300e9, 419e9, 800e9}) {
     SCOPED_TRACE(testing::Message() << link / 1e9 << " GB/s");
@@ -194,8 +195,7 @@ TEST(ExpansionControlTest, GrowsWhileCopiesAreEarlyWhateverTheLinkSeemsToBring) 
   }
 }
 
-// One window after the other until it stands still, by hand: only the share of early copies
-// differs.
+// Feeds intervals by hand until the number stands still; only the share of early copies differs.
 TEST(ExpansionControlTest, TheShareOfEarlyCopiesDecidesWhereNoMoreSeemsToFit) {
   const auto grows_with = [](int early_in_window) {
     ExpansionControl control(kSizes, kBlockBytes);
@@ -217,14 +217,15 @@ TEST(ExpansionControlTest, TheShareOfEarlyCopiesDecidesWhereNoMoreSeemsToFit) {
   EXPECT_TRUE(grows_with(8));
 }
 
-// A try that failed is paid for by time; not if the link has become faster since.
+// After a failed try time must pass before the next one, but not if the link has become
+// faster since.
 TEST(ExpansionControlTest, WhatATryHasCostIsForgottenWithTheLinkThatItFailedOn) {
   Server server{.link = 400e9, .knows_early = false};
   ExpansionControl control(kSizes, kBlockBytes);
   serve(server, control, 2000);
   const int undisturbed = control.turning();
   server.link = 200e9;
-  server.knows_early = true;  // it tries more than seems to fit, now and then
+  server.knows_early = true;  // so that now and then it tries more than seems to fit
   constexpr double kChange = 1.0;
   const int tries = serve(server, control, 3000, kChange).changes;
   ASSERT_GE(tries, 2);
@@ -246,7 +247,7 @@ TEST(ExpansionControlTest, GoesBackWhenDemandGoesAway) {
   ExpansionControl control(kSizes, kBlockBytes);
   serve(server, control, 800);
   EXPECT_GT(control.turning(), 8);
-  server.demand = 60;  // a little more than fits where all stay
+  server.demand = 60;  // a little more than fits without swapped layers
   serve(server, control, 800);
   EXPECT_GT(control.turning(), 0);
   EXPECT_GE(kSizes.blocks_with(control.turning()), 60 * kBlocksOfOne);
@@ -257,7 +258,8 @@ TEST(ExpansionControlTest, GoesBackWhenDemandGoesAway) {
   EXPECT_EQ(control.turning(), 0);
 }
 
-// Those at work elsewhere use no room here, but would: it does not come and go.
+// Requests that run with KV elsewhere use no room here, but would use it: the number must
+// not oscillate.
 TEST(ExpansionControlTest, KeepsWhatIsEnoughForAnother) {
   Server server;
   ExpansionControl control(kSizes, kBlockBytes);
@@ -295,8 +297,8 @@ TEST(ExpansionControlTest, BearsADisturbanceThatPasses) {
   EXPECT_EQ(control.turning(), before);
 }
 
-// Half of the bus is gone, and comes back, again and again: not below what no turns would give for
-// longer than two seconds.
+// Half of the bus is lost and comes back, again and again: throughput must not be below that
+// without swapped layers for longer than two seconds.
 TEST(ExpansionControlTest, FollowsADisturbanceThatLasts) {
   Server server{.link = 120e9};
   const double baseline = fixed_rate(server, 0);
@@ -321,7 +323,7 @@ TEST(ExpansionControlTest, FollowsADisturbanceThatLasts) {
   }
 }
 
-// What it takes to change the cut counts as well: tries that fail are rarer where it is much.
+// The time of the changes counts as well: where a change takes long, failed tries are rarer.
 TEST(ExpansionControlTest, ChangesThatTakeLongAreFew) {
   const auto changes_of = [](double change_s) {
     Server server{.link = 40e9};

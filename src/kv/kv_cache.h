@@ -20,28 +20,28 @@
 
 namespace spillway {
 
-// Layers are the model's. A block id names the group and the memory that it is in. Where a method
-// has a group and the caller names none, it is about the first: models whose layers all keep the
+// Layers are numbered as in the model. A block id names the group and the memory that the block is
+// in. A method with a `group` parameter uses group 0 by default: models whose layers all keep the
 // same state have no other. Used by one step at a time. The devices must outlive it.
 class KvCache {
  public:
   using BlockCopy = KvGroupCache::BlockCopy;
   using Direction = KvGroupCache::Direction;
 
-  // So many blocks of each group on the device. Throws kOutOfMemory, and kUnsupported for heads
-  // that the type cannot hold.
+  // A cache with this many blocks of each group on the device. Throws kOutOfMemory, and
+  // kUnsupported for heads that the type cannot hold.
   KvCache(Device& device, const KvShapes& shapes, int32_t blocks);
-  // Part of it in the memory of `host`, pinned for the device; part of it on disk.
+  // A cache of which parts are in the memory of `host`, pinned for the device, and on disk.
   struct Sizes {
     int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;  // of each group
     IoQueue* queue = nullptr;  // the engine's, which outlives this; needed for blocks on disk
     std::filesystem::path disk_dir = {};
     uint64_t disk_budget = ~uint64_t{0};
-    // Layers of KvShapes::swapped_group() that may take turns, at most, and the buffers that they
-    // share; 0: all stay.
+    // The most layers of KvShapes::swapped_group() that may be swapped (0: none are), and the
+    // buffers that swapped layers share.
     int most_turning = 0;
     int spare_buffers = kSpareBuffers;
-    // The blocks of each group, where they are not the same in all of them.
+    // The blocks of each group, if they are not the same in all of them.
     struct Blocks {
       int32_t device = 0, host = 0, disk = 0;
     };
@@ -64,16 +64,16 @@ class KvCache {
   // The blocks of a group in each memory as they are now, for a BlockAllocator.
   std::vector<int32_t> pools(int group = 0) const;
   std::vector<GroupPools> group_pools() const;
-  // For who has the cache to itself: so many of all of a group's blocks, those on the device before
-  // those in host memory and on disk.
+  // Lists `count` of a group's blocks from the `first` on, those on the device before those in host
+  // memory and on disk; for callers that have the cache to themselves.
   std::vector<BlockId> blocks_in_order(int64_t first, int64_t count, int group = 0) const;
 
-  // The blocks on the device, and those in host memory, by their numbers there.
+  // The blocks of a layer on the device, and in host memory, by their numbers there.
   KvLayerView layer(int index) const { return named(index, of_layer(index).layer(at(index))); }
   KvLayerView host_layer(int index) const {
     return named(index, of_layer(index).host_layer(at(index)));
   }
-  // As the methods of KvGroupCache, for the group that the blocks belong to.
+  // These call the KvGroupCache of the group that the blocks belong to.
   void copy_block(Device& device, DeviceBlock from, DeviceBlock to) {
     of(from.group).copy_block(device, from, to);
   }
@@ -82,21 +82,21 @@ class KvCache {
     of(block.group).add_pieces(block, host, direction, pieces);
   }
   void reload(DeviceBlock block) { of(block.group).reload(block); }
-  // [layer] Before a step's first layer is attended to: where ops of that step find what is on the
-  // device.
+  // [layer] Where a step's ops find the KV on the device. Called before the step attends to its
+  // first layer.
   std::vector<KvPlanes> planes_of_step() const;
 
-  // The group whose layers may take turns on the device, and which of them are there.
+  // The group whose layers may be swapped.
   int swapped_group() const { return swapped_; }
   KvGroupCache& swapped() { return of(swapped_); }
   const KvGroupCache& swapped() const { return of(swapped_); }
   LayerTable& layers() { return swapped().layers(); }
   const LayerTable& layers() const { return swapped().layers(); }
 
-  // Whether the device may read those in host memory where they are.
+  // Whether the device may read blocks in host memory directly.
   bool host_readable() const { return of(0).host_readable(); }
-  // The file of a layer's blocks on disk: K and then V of a block of a layer are one block of it.
-  // Null: none are there.
+  // The file of a layer's blocks on disk: K and then V of a block in one layer form one block of
+  // the file. Null if none are there.
   BlockFile* disk(int layer = 0) const { return of_layer(layer).disk(); }
   uint32_t disk_id(int layer, DiskBlock block) const {
     return of_layer(layer).disk_id(at(layer), block);

@@ -61,8 +61,8 @@ TEST_F(KvCacheTest, BlocksBehindTheDevicesAreNotTouched) {
   kv_.copy_block(machine_.device(), DeviceBlock{0}, DeviceBlock{3});
 }
 
-// Where the parts of a state are, in each memory: keys, values that may be of another width, heads
-// and type, and states of recurrent layers.
+// Checks where the parts of a state are in each memory: keys; values, whose width, heads and type
+// may differ; and states of recurrent layers.
 struct StateShape {
   const char* name;
   KvGroupShape shape;
@@ -73,7 +73,7 @@ std::vector<StateShape> every_state() {
   differ.values = KvPlaneShape{1, 24, KvType::kInt8};
   KvGroupShape latent{.layers = 2, .kv_heads = 1, .head_dim = 64, .type = KvType::kF16};
   latent.values = KvPlaneShape{};
-  // Such as the states of a gated delta rule and of the convolution before it: any width, in F32.
+  // Like the states of a gated delta rule and of the convolution before it: any width, in F32.
   KvGroupShape recurrent{.layers = 2,
                          .kv_heads = 4,
                          .head_dim = 300,
@@ -111,7 +111,7 @@ TEST(KvCachePlanesTest, EachPlaneHasBlocksOfItsOwnSize) {
       EXPECT_EQ(host.k, kv.host_layer(0).k + 3 * block);
       EXPECT_GE(kv.disk()->stride(), block);
 
-      // A block goes out and comes back to another place, and is copied there.
+      // A block is copied out, back into another block, and then within the device.
       std::vector<std::byte> bytes(static_cast<size_t>(kv.block_bytes())), back(bytes.size());
       for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 251);
       const auto move = [&](DeviceBlock of, std::vector<std::byte>& with,
@@ -144,7 +144,7 @@ TEST(KvCachePlanesTest, RefusesWidthsThatThePlanesTypeDoesNotHold) {
   EXPECT_EQ(KvCache(machine.device(), shape, 4).blocks(), 4);
 }
 
-// Layers that read the KV of another are at the other's place.
+// Layers that read the KV of another layer have that layer's place.
 TEST(KvCachePlanesTest, ALayerMayBeWhereAnotherIs) {
   TestMachine machine(false);
   const KvGroupShape shape{.layers = 2, .kv_heads = 1, .head_dim = 8, .type = KvType::kF16};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether KV that is elsewhere comes faster than it is computed: a few measured numbers.
+// Decides from a few measured numbers whether loading stored KV is faster than computing it.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 namespace spillway {
 
 struct KvCosts {
-  double token_s = 0;           // to compute a token of a prompt; 0: nobody knows, and loading pays
-  double token_position_s = 0;  // on top of that for each token before it
-  // Bytes per second to the device, and from the disk; 0: they cost nothing.
+  double token_s = 0;           // to compute a token of a prompt; 0: unknown, then loading pays
+  double token_position_s = 0;  // added to that for each token before it
+  // Bytes per second to the device, and from the disk; 0: that transfer costs nothing.
   double to_device = 0, from_disk = 0;
 
-  // `tokens` tokens behind `position` others.
+  // The seconds to compute `tokens` tokens after `position` others.
   double compute_s(double position, double tokens) const {
     return tokens * token_s + token_position_s * tokens * (position + tokens / 2);
   }

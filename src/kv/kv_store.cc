@@ -61,7 +61,8 @@ KvStore::~KvStore() {
   if (thread_.joinable()) thread_.join();
 }
 
-// An earlier budget of the folder was larger: what is worth least goes, as it does while serving.
+// If an earlier run allowed the folder more bytes, the blocks of least worth are evicted, as
+// while serving.
 void KvStore::evict_excess() {
   std::vector<BlockName> names;
   for (uint32_t excess = folder_->excess(); excess > 0; --excess) {
@@ -81,8 +82,8 @@ double KvStore::worth_of(const BlockContents& contents) const {
 }
 
 // Whole blocks always get a slot: whether loading them pays depends on how many a request finds
-// (KvStores::loading_pays()). A part of a block is copied out when its room is needed, and a step
-// waits for that, too: both directions count.
+// (KvStores::loading_pays()). A partial block is copied out when its room is needed, and a step
+// waits for that as well, so both directions count.
 bool KvStore::is_worth_a_slot(const BlockContents& contents) const {
   return contents.tokens == kKvBlockTokens ||
          costs_.loading_pays(contents.position, contents.tokens, 2 * part_bytes_, 0);
@@ -111,7 +112,7 @@ KvStore::SlotId KvStore::take_slot_locked(const BlockKey& parent) {
   if (free_.empty()) {
     const auto may_go = [&](const BlockKey& key) {
       const Slot& slot = slots_[static_cast<size_t>(by_key_.at(key))];
-      // What comes now is of no use without the one before it.
+      // The new block is of no use without the one before it.
       const bool is_needed = key == parent && !on_disk_.contains(key);
       return !is_needed && slot.state == Slot::State::kReady && slot.pins == 0 &&
              slot.readers == 0 && !slot.is_writing;
@@ -163,7 +164,7 @@ size_t KvStore::fetch(std::span<const BlockKey> keys) {
       } else {
         const auto kept = on_disk_.find(key);
         if (kept == on_disk_.end()) break;
-        // Some of the room stays for what others write.
+        // Leaves some of the slots to put().
         if (at_work_ + fetching_ >= static_cast<int32_t>(slots_.size() * 3 + 3) / 4) break;
         const SlotId id = take_slot_locked(parent_of(kept->second));
         if (id < 0) break;
@@ -228,7 +229,7 @@ void KvStore::put(std::span<const Copy> copies) {
     stream_->record(*copied_);
     stream_->run_on_host([this, slots, blocks] { filled(slots, blocks); });
   } catch (...) {
-    // Nobody else would ever say that they are filled.
+    // Otherwise these slots would never be marked as filled.
     wait_quietly();
     {
       const std::lock_guard lock(mutex_);
@@ -239,7 +240,7 @@ void KvStore::put(std::span<const Copy> copies) {
   }
 }
 
-// Where the device may have failed: whoever used it says so.
+// Errors are ignored, because the code that uses the failed device reports them.
 void KvStore::wait_quietly() {
   try {
     stream_->synchronize();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// KV beyond the pools: copies of blocks in host memory and on disk, under their keys.
+// Copies of KV blocks beyond the pools, in host memory and on disk, found by their keys.
 //
-// A block that is full never changes, so it may be in the pool and have a copy here at the same
-// time; then evicting it moves nothing. What the pool evicts without a copy goes out, on a stream
-// of its own, and what a step begins with comes in before the step. Host memory is divided into
-// slots of a block each. Behind them may be a folder (BlockFolder), which a thread of the store
-// writes and reads; blocks go through a slot both ways, so that none is begun with before it has
-// come whole. See docs/kv-cache.md.
+// A full block never changes, so it may be in the pool and have a copy here at the same time; then
+// evicting it from the pool moves nothing. A block without a copy that the pool evicts is copied
+// out on a stream of its own, and blocks that a request begins with are loaded before the step.
+// Host memory is divided into slots of one block each. Behind them may be a folder (BlockFolder),
+// which a thread of the store writes and reads; blocks pass through a slot both ways, so that no
+// request begins with a block that has not arrived whole. See docs/kv-cache.md.
 #pragma once
 
 #include <chrono>
@@ -33,27 +33,27 @@
 
 namespace spillway {
 
-// One store is for the blocks of one group of layers. Owns the slots and the folder. Its methods
-// are the engine's thread's, which also fills the device's queues. The cache (of which blocks on
-// the device are taken) and the devices must outlive it.
+// A store for the blocks of one group of layers. Owns the slots and the folder. All methods are
+// called on the engine's thread, which also fills the device's queues. The devices, and the cache
+// whose device blocks are copied, must outlive it.
 class KvStore {
  public:
   struct Options {
     int32_t slots = 0;  // at least 2
     KvCosts costs = {};
     int group = 0;
-    // A block of a full group is useful only with all blocks before it, and is stored behind them;
-    // a window's last blocks and a recurrent state are useful by themselves.
+    // A block of a full group is useful only with all blocks before it, and is stored after them; a
+    // window's last blocks and a recurrent state are useful by themselves.
     StateRule rule = {};
-    // Bytes that a part of a block takes in all groups together, which are loaded or computed
-    // together. 0: those of this group.
+    // Bytes of a partial block in all groups together, because these are loaded or computed
+    // together. 0: the bytes of this group.
     double part_bytes = 0;
   };
-  // `host` is the CPU; the device itself where that is the CPU. Throws kOutOfMemory; the folder is
-  // then still the caller's.
+  // `host` is the CPU; if the device is the CPU, it is the device itself. If this throws
+  // kOutOfMemory, the caller still owns the folder.
   KvStore(const KvCache& kv, Device& device, Device& host, const Options& options,
           std::unique_ptr<BlockFolder>&& folder = nullptr);
-  // What is on its way to the disk gets there first.
+  // Copies and writes that are under way are finished first.
   ~KvStore();
   KvStore(const KvStore&) = delete;
   KvStore& operator=(const KvStore&) = delete;
@@ -61,50 +61,53 @@ class KvStore {
   // Host memory that a slot takes, for blocks of a group.
   static uint64_t slot_bytes(const KvCache& kv, int group = 0);
   int64_t slots() const { return static_cast<int64_t>(slots_.size()); }
-  // What is on disk outlasts the process: then all is written, not only what the pool evicts.
+  // Whether there is a folder, which outlasts the process: then all full blocks are stored, not
+  // only those that the pool evicts.
   bool lasts() const { return folder_ != nullptr; }
 
   enum class Place : uint8_t { kNowhere, kHost, kComing, kDisk };
   Place place_of(const BlockKey& key) const;
   bool has(const BlockKey& key) const { return place_of(key) != Place::kNowhere; }
-  // The bytes that these blocks, all of which are here, bring to the device, and those of them that
-  // are still on disk.
+  // The bytes that loading these blocks, which must be stored here, brings to the device, and how
+  // many of those are still to be read from disk.
   struct LoadBytes {
     double device = 0, disk = 0;
   };
   LoadBytes load_bytes(std::span<const BlockKey> keys) const;
   const KvCosts& costs() const { return costs_; }
 
-  // Brings the first of these from the disk to host memory, as far as there is room, where all of
-  // them then stay until unpin(): how many.
+  // Brings the first of these blocks into host memory, as far as there is room, where they all stay
+  // until unpin(). Returns their number.
   size_t fetch(std::span<const BlockKey> keys);
   void unpin(std::span<const BlockKey> keys);
-  // Whether a fetch has ended since the last call, or is not even on its way; waits no longer.
+  // Waits, `most` at the longest, until a fetched block arrives; returns immediately if none is
+  // being fetched.
   void wait_for_fetch(std::chrono::milliseconds most);
 
   struct Copy {
     BlockContents contents = {};
     DeviceBlock block;
   };
-  // Copies blocks of the pool, as ops queued so far leave them; those that are here already, or
-  // find no room, are passed over, and parts of blocks that are computed faster than they come. May
+  // Copies blocks of the pool, as the ops queued so far leave them. Skips blocks that are stored
+  // already or find no room, and partial blocks that are computed faster than they are loaded. May
   // return before the copies are made.
   void put(std::span<const Copy> copies);
   struct Load {
     BlockKey key = {};
     DeviceBlock block;
   };
-  // Fills blocks of the pool, before ops that are queued from now on. All are in host memory.
+  // Fills blocks of the pool before the ops that are queued from now on. All must be in
+  // host memory.
   void load(std::span<const Load> loads);
-  // Ops that are queued from now on change these blocks: they wait for copies of them.
+  // Makes the ops queued from now on, which change these blocks, wait for copies of them.
   void before_writing(std::span<const DeviceBlock> blocks);
 
-  // Until the copies that were asked for are made: then blocks may lie elsewhere.
+  // Waits until the requested copies are made; only then may blocks be moved.
   void wait_for_copies() { stream_->synchronize(); }
 
-  // These are not to be used again, whatever is wrong with them.
+  // Removes these blocks, so that they are not used again.
   void drop(std::span<const BlockKey> keys);
-  // The device failed: what had not arrived in host memory never does.
+  // Called when the device has failed: copies that have not arrived in host memory never will.
   void drop_unfinished();
 
   KvStoreStats stats() const;
@@ -115,29 +118,30 @@ class KvStore {
     enum class State : uint8_t { kFree, kFilling, kFetching, kReady };
     State state = State::kFree;
     BlockContents contents = {};
-    int pins = 0;             // wanted where it is, to be loaded
-    int readers = 0;          // loads on their way
-    bool is_writing = false;  // to disk
-    bool is_dropped = false;  // free as soon as nobody is at it
+    int pins = 0;             // requests that want it kept here, to be loaded
+    int readers = 0;          // loads in flight
+    bool is_writing = false;  // being copied to disk
+    bool is_dropped = false;  // free as soon as its copies and writes are done
   };
   std::byte* bytes_of(SlotId id) const { return memory_ + static_cast<size_t>(id) * stride_; }
-  void evict_excess();  // once, before the folder's thread runs
+  void evict_excess();  // called once, before the folder's thread runs
   double worth_of(const BlockContents& contents) const;
-  // The block without which one is of no use; no key where there is none.
+  // The block without which one is of no use; an empty key if there is none.
   BlockKey parent_of(const BlockContents& contents) const {
     return follows_ ? contents.parent : BlockKey{};
   }
   bool is_worth_a_slot(const BlockContents& contents) const;
-  // These with the mutex held.
-  SlotId take_slot_locked(const BlockKey& parent);  // for one behind it; -1: all are at work
+  // Functions whose names end in _locked are called with the mutex held. This one takes a slot for
+  // a block that follows `parent`; -1 if all are in use.
+  SlotId take_slot_locked(const BlockKey& parent);
   void add_locked(SlotId id, const BlockContents& contents, Slot::State state);
   void remove_locked(SlotId id);
-  void release_locked(SlotId id);  // free, once nobody is at it
+  void release_locked(SlotId id);  // frees the slot, once no copy uses it
   void wait_quietly();
-  // On a stream's thread: copies have arrived.
+  // These run on a stream's thread, when copies have arrived.
   void filled(std::span<const SlotId> slots, std::span<const DeviceBlock> blocks);
   void have_been_read(std::span<const SlotId> slots);
-  // The folder's thread.
+  // These run on the folder's thread.
   void work();
   void read(const std::vector<SlotId>& slots);
   void write(const std::vector<SlotId>& slots);
@@ -146,11 +150,11 @@ class KvStore {
   const KvCache& kv_;
   Device& device_;
   KvCosts costs_;
-  bool follows_;  // blocks are of use behind others
+  bool follows_;  // a block is of use only with the blocks before it
   size_t block_bytes_, stride_;
   double part_bytes_;
   PinnedBuffer buffer_;
-  std::byte* memory_ = nullptr;  // of the first slot
+  std::byte* memory_ = nullptr;  // the first slot
   std::unique_ptr<DeviceStream> stream_;
   std::unique_ptr<DeviceEvent> computed_, copied_;
 
@@ -164,13 +168,13 @@ class KvStore {
   std::unordered_map<BlockKey, BlockContents> on_disk_;
   std::unordered_map<DeviceBlock, int> leaving_;  // blocks of the pool that are being copied
   std::deque<SlotId> to_read_, to_write_;
-  std::vector<BlockKey> unwanted_;  // on disk, to be dropped
+  std::vector<BlockKey> unwanted_;  // blocks on disk that are to be dropped
   int fetching_ = 0;
   bool is_closing_ = false;
   KvStoreStats stats_;
 
-  std::unique_ptr<BlockFolder> folder_;  // its thread's, once that runs
-  std::thread thread_;                   // the last member: it uses all others
+  std::unique_ptr<BlockFolder> folder_;  // used by its thread alone, once that runs
+  std::thread thread_;                   // the last member, because it uses all others
 };
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of a KV store: what its thread does with the folder.
+// The part of KvStore that runs on its thread and uses the folder.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace spillway {
 namespace {
 
-// Blocks that go to, or come from, the disk together.
+// The most blocks that one write, or one read, of the folder takes.
 constexpr size_t kWrittenTogether = 16, kReadTogether = 64;
 
 BlockName name_of(const BlockKey& key) { return {key.low, key.high}; }
@@ -32,7 +32,7 @@ void KvStore::work() {
     has_work_.wait(lock, [&] {
       return is_closing_ || !to_read_.empty() || !to_write_.empty() || !unwanted_.empty();
     });
-    // Somebody waits for what is read.
+    // Reads go first, because requests wait for them.
     const std::vector<SlotId> reads = take_first(to_read_, kReadTogether);
     const std::vector<SlotId> writes =
         reads.empty() ? take_first(to_write_, kWrittenTogether) : std::vector<SlotId>();
@@ -75,7 +75,7 @@ void KvStore::read(const std::vector<SlotId>& slots) {
   }
 }
 
-// Not those that the new ones go on from.
+// Evicts blocks from the folder until the coming ones have room, but none that these follow.
 void KvStore::make_disk_room(const std::vector<BlockContents>& coming) {
   while (folder_->room() < coming.size()) {
     std::optional<BlockKey> victim;
@@ -103,7 +103,7 @@ void KvStore::write(const std::vector<SlotId>& slots) {
       const Slot& slot = slots_[static_cast<size_t>(id)];
       const BlockContents& contents = slot.contents;
       if (slot.is_dropped || on_disk_.contains(contents.key)) continue;
-      // One that nobody could come to is of no use.
+      // Without its parent on disk, a block could never be used.
       const bool has_parent =
           !follows_ || contents.position == 0 || on_disk_.contains(contents.parent) ||
           std::ranges::any_of(coming,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a KV store (kv_store.h) has, and has done.
+// Counts what a KV store (kv_store.h) holds and what it has done.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace spillway {
 struct KvStoreStats {
   struct Tier {
     int64_t blocks = 0, bytes = 0;
-    int64_t evicted = 0;  // blocks that made room for others
+    int64_t evicted = 0;  // to make room for others
 
     Tier& operator+=(const Tier& other) {
       blocks += other.blocks;
@@ -19,9 +19,9 @@ struct KvStoreStats {
     }
   };
   Tier host, disk;
-  int64_t refused = 0;  // blocks that were not kept: no room, or those before them are not there
-  int64_t damaged = 0;  // on disk, noticed and dropped
-  // Moved since the beginning.
+  int64_t refused = 0;  // not stored: no room, or the block before is missing
+  int64_t damaged = 0;  // found damaged on disk and dropped
+  // Bytes moved since the store was made.
   uint64_t to_device_bytes = 0, to_host_bytes = 0, disk_read_bytes = 0, disk_written_bytes = 0;
 
   KvStoreStats& operator+=(const KvStoreStats& other) {

@@ -35,7 +35,7 @@ class KvStoreTest : public testing::TestWithParam<bool> {
   }
   static BlockKey key(uint64_t n) { return contents(n).key; }
 
-  // Every page of the block says whose it is, where.
+  // Fills a block with bytes that depend on `n` and on their position in the block.
   void fill(DeviceBlock block, uint64_t n) {
     std::vector<CopyPiece> pieces;
     std::vector<std::byte> bytes = bytes_of(n);
@@ -95,7 +95,7 @@ TEST_P(KvStoreTest, WhatWasPutComesBackIntoAnyBlock) {
     put(*store, DeviceBlock(static_cast<int32_t>(n)), n);
   }
   EXPECT_FALSE(store->has(key(4)));
-  // The pool's blocks are used for something else at once.
+  // The pool's blocks are overwritten immediately.
   const std::vector<DeviceBlock> blocks = {DeviceBlock{1}, DeviceBlock{2}, DeviceBlock{3}};
   store->before_writing(blocks);
   for (const DeviceBlock block : blocks) fill(block, 99);
@@ -138,7 +138,8 @@ TEST_P(KvStoreTest, CopiesThatFailTakeNoRoom) {
 
 TEST_P(KvStoreTest, PartsOfBlocksThatAreComputedFasterAreNotStored) {
   const double block_bytes = static_cast<double>(kShape.block_bytes());
-  auto store = make(16, {.token_s = 1, .to_device = block_bytes / 1.75});  // both ways: 3.5 tokens
+  // A block takes as long as 3.5 tokens of compute for both ways together.
+  auto store = make(16, {.token_s = 1, .to_device = block_bytes / 1.75});
   KvStore::Copy copy{contents(1), DeviceBlock{1}};
   copy.contents.tokens = 3;
   store->put({&copy, 1});
@@ -153,8 +154,8 @@ TEST_P(KvStoreTest, MakesRoomFromTheEndOfChains) {
   const auto put_and_wait = [&](uint64_t n) {
     fill(DeviceBlock{0}, n);
     while (!store->has(key(n)))
-      put(*store, DeviceBlock{0}, n);  // refused while those before are being read
-    load(*store, n, DeviceBlock{7});   // in order: it has arrived
+      put(*store, DeviceBlock{0}, n);  // refused while loads still read the earlier blocks
+    load(*store, n, DeviceBlock{7});   // copies are in order, so block n has arrived
     EXPECT_TRUE(has(DeviceBlock{7}, n));
   };
   for (uint64_t n = 1; n <= 4; ++n) put_and_wait(n);
@@ -185,7 +186,7 @@ TEST_P(KvStoreTest, WhatIsPinnedStays) {
 
 TEST_P(KvStoreTest, LoadingPaysWhereBlocksAreComputedMoreSlowly) {
   const auto bytes = static_cast<double>(kShape.block_bytes());
-  // A token takes 1 s, a block comes in 8 s from host memory.
+  // A token takes 1 s to compute; a block takes 8 s from host memory.
   auto slow = make(4, {.token_s = 1, .to_device = bytes / 8});
   auto slower = make(4, {.token_s = 1, .to_device = bytes / 20});
   auto deep = make(4, {.token_s = 1, .token_position_s = 0.01, .to_device = bytes / 20});
@@ -289,7 +290,7 @@ TEST_P(KvStoreTest, TheDiskMakesRoomFromTheEndOfChains) {
     EXPECT_EQ(store->stats().disk.blocks, 5);
     EXPECT_EQ(store->stats().disk.evicted, 2);
     fill(DeviceBlock{0}, 7);
-    put(*store, DeviceBlock{0}, 7);  // behind one that is not there
+    put(*store, DeviceBlock{0}, 7);  // its parent is not stored
     while (store->stats().refused == 0) std::this_thread::yield();
   }
   auto store = make_lasting(4, 5 * each);
@@ -314,7 +315,8 @@ TEST_P(KvStoreTest, AFolderThatMustBecomeSmallerLosesTheBlocksOfLeastWorth) {
   auto store = make_lasting(4, 4 * each);
   EXPECT_EQ(store->stats().disk.blocks, 4) << "before anything was done";
   EXPECT_EQ(store->stats().disk.evicted, 3);
-  // From the ends of chains, the oldest first: not by the slots, where 101 and 102 are last.
+  // Blocks are evicted from the ends of chains, the oldest first; the order of slots, in which 101
+  // and 102 are last, does not matter.
   for (const uint64_t n : {1, 2, 101, 102}) EXPECT_TRUE(store->has(key(n))) << n;
   const std::vector<BlockKey> keys = {key(101), key(102)};
   EXPECT_EQ(store->fetch(keys), 2U);
@@ -332,7 +334,7 @@ TEST_P(KvStoreTest, WhatIsDroppedIsGoneEverywhere) {
     put(*store, DeviceBlock{0}, 1);
     while (store->stats().disk.blocks < 1) std::this_thread::yield();
     fill(DeviceBlock{1}, 2);
-    put(*store, DeviceBlock{1}, 2);  // on its way
+    put(*store, DeviceBlock{1}, 2);  // its copy is still under way
     store->drop(keys);
     EXPECT_FALSE(store->has(key(1)));
     EXPECT_FALSE(store->has(key(2)));

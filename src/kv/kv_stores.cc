@@ -32,7 +32,7 @@ int64_t KvStores::slots() const {
 
 bool KvStores::loading_pays(const PerGroup<std::span<const BlockKey>>& blocks, int64_t position,
                             int64_t tokens) const {
-  KvStore::LoadBytes bytes;  // over the same link
+  KvStore::LoadBytes bytes;  // all groups share the link
   for (size_t group = 0; group < stores_.size(); ++group) {
     const KvStore::LoadBytes more = stores_[group]->load_bytes(blocks[group]);
     bytes.device += more.device;

@@ -13,32 +13,33 @@
 
 namespace spillway {
 
-// Owns none of them; they must outlive it. Keys are those of the groups (group_key()), so that no
-// two stores have the same one, and blocks say which group they belong to.
+// Does not own the stores, which must outlive it. Keys are those of the groups (group_key()), so no
+// two stores share one, and block ids say which group they belong to.
 class KvStores {
  public:
   KvStores() = default;
-  KvStores(KvStore* store);  // of a model with one group; null: there is none
-  KvStores(const std::vector<std::unique_ptr<KvStore>>& stores);  // by group
+  KvStores(KvStore* store);  // for a model with one group; null: no store
+  KvStores(const std::vector<std::unique_ptr<KvStore>>& stores);  // one for each group
 
   bool empty() const { return stores_.empty(); }
   KvStore& of(int group) const { return *stores_.at(static_cast<size_t>(group)); }
   int groups() const { return static_cast<int>(stores_.size()); }
-  // Whether `tokens` tokens behind `position` come faster from the stores than they are computed,
-  // if these blocks of each group bring them. All of them are stored.
+  // Whether `tokens` tokens after `position` come faster from the stores, if these blocks of each
+  // group bring them, than they are computed. All of the blocks are stored.
   bool loading_pays(const PerGroup<std::span<const BlockKey>>& blocks, int64_t position,
                     int64_t tokens) const;
-  int64_t slots() const;  // of the group that has fewest
+  int64_t slots() const;  // of the group with the fewest
   bool lasts() const { return stores_[0]->lasts(); }
   void wait_for_fetch(std::chrono::milliseconds most) const;
   void wait_for_copies() const;
-  // As a store's, for whichever groups the blocks and keys belong to.
+  // These do what KvStore's methods do, in the stores of the groups that the blocks or
+  // keys belong to.
   void put(std::span<const KvStore::Copy> copies) const;
   void load(std::span<const KvStore::Load> loads) const;
   void before_writing(std::span<const DeviceBlock> blocks) const;
   void drop(std::span<const BlockKey> keys) const;
   void drop_unfinished() const;
-  KvStoreStats stats() const;  // all together
+  KvStoreStats stats() const;  // the sum over all stores
 
  private:
   std::vector<KvStore*> stores_;  // by group

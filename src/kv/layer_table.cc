@@ -9,8 +9,8 @@
 namespace spillway {
 namespace {
 
-// Fills the buffers [first, first + count) with the layers of `at` (buffer -> layer, -1: none),
-// which are as many: those outside go to the holes inside.
+// Fills the buffers [first, first + count) with the layers of `at` (from buffer to layer, -1:
+// none), of which there are `count`: layers outside the range move to the holes inside.
 std::vector<LayerTable::Copy> close_up(std::vector<int>& at, int first, int count) {
   std::vector<LayerTable::Copy> copies;
   int hole = first;
@@ -31,7 +31,7 @@ LayerTable::LayerTable(const TurnSizes& sizes) : sizes_(sizes) {
   entries_.resize(static_cast<size_t>(sizes.layers));
   for (int layer = 0; layer < sizes.layers; ++layer) of(layer).device = layer;
   free_host_.resize(static_cast<size_t>(sizes.most));
-  std::iota(free_host_.rbegin(), free_host_.rend(), 0);  // the first is taken first
+  std::iota(free_host_.rbegin(), free_host_.rend(), 0);  // buffer 0 is taken first
 }
 
 int LayerTable::next_to_load() const {
@@ -93,8 +93,8 @@ LayerTable::Recut LayerTable::recut(int turning) {
     if (takes_turns(layer) && !turns) coming.push_back(layer);
     if (!takes_turns(layer) && turns) going.push_back(layer);
   }
-  // Host buffers are as many as the most layers that take turns: where all are taken, one that
-  // comes makes room for one that goes.
+  // There are as many host buffers as layers that may be swapped: if all are taken, a layer that
+  // stops being swapped leaves its own to one that begins.
   int free = shared_.empty() ? -1 : shared_.front();
   while (going.size() > free_host_.size()) {
     const int in = coming.back(), out = going.back();
@@ -122,16 +122,18 @@ LayerTable::Recut LayerTable::recut(int turning) {
   }
   const auto came = static_cast<int>(coming.size());
   const int before = buffers();
-  int next = 0;  // of the new buffers: the first without a layer that was on the device
+  int next = 0;  // the first of the new buffers whose layer was not on the device before
   if (cut.blocks >= cut.blocks_before) {
-    // Upwards, from the last one on: buffer i ends at or before the new i + 1 begins.
+    // Moves layers to higher addresses, from the last one on: buffer i ends at or before the new
+    // buffer i + 1 begins.
     cut.closing = close_up(at, 0, stay);
     const int shift = sizes_.buffers(turning) - stay;
     SPW_ASSERT(shift > 0 || cut.blocks == cut.blocks_before);
     for (int i = stay - 1; i >= 0; --i)
       cut.moves.push_back({at[static_cast<size_t>(i)], i, i + shift});
   } else {
-    // Downwards, from the first one on: the new i ends before buffer i + 1 begins.
+    // Moves layers to lower addresses, from the first one on: the new buffer i ends before buffer
+    // i + 1 begins.
     const int first = before - stay;
     SPW_ASSERT(first > 0);
     cut.closing = close_up(at, first, stay);

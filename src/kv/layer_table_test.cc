@@ -44,7 +44,7 @@ TEST(LayerTableTest, LayersThatTakeTurnsAreSpreadEvenly) {
   }
 }
 
-// A link on which copies take any time, and ops that wait for them.
+// Simulates a link on which copies take random times, and ops that wait for them.
 TEST(LayerTableTest, NoLayerIsReadBeforeItsCopyAndNoBufferHasTwo) {
   std::mt19937 random(1);
   for (int trial = 0; trial < 300; ++trial) {
@@ -118,7 +118,7 @@ TEST(LayerTableTest, WhatIsNotThereCannotBeUsed) {
   EXPECT_NO_THROW(table.recut(0));
 }
 
-// Memories of which each cell has the layer and block whose bytes it has.
+// Memories whose cells name the layer and block that they hold the bytes of.
 class RecutMemory {
  public:
   explicit RecutMemory(const TurnSizes& sizes)
@@ -153,7 +153,7 @@ class RecutMemory {
     for (const auto& of : cut.closing)
       copy(region_, here(of.from, cut.blocks_before), region_, here(of.to, cut.blocks_before));
     for (const auto& of : cut.moves) {
-      // As kernels copy: what is read must not be written meanwhile.
+      // Kernels may copy in any order, so the ranges read and written must not overlap.
       const auto from = int64_t{of.from} * cut.blocks_before, to = int64_t{of.to} * cut.blocks;
       if (from != to) {
         EXPECT_TRUE(from + cut.blocks_before <= to || to + cut.blocks <= from);

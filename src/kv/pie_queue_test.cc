@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The paper's queue, and that ours makes do with fewer copies (Pie, 3.3 and figure 4).
+// Tests the paper's queue, and that our layer swapping needs fewer copies (Pie, 3.3 and figure 4).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,14 +12,16 @@
 namespace spillway {
 namespace {
 
-// Nine layers, a swap takes as long as two of them, layers 8 and 9 are in host memory.
+// There are nine layers, a swap takes as long as two of them compute, and layers 8 and 9 are in
+// host memory.
 TEST(PieQueueTest, DoesWhatFigure4Says) {
   PieQueue queue(9, 2, 2);
   struct Expected {
     int out, in;
   };
-  // "a swap-out does not occur during the computation of layer 1"; layer 1 goes out during 2 and 3;
-  // at 4 layer 3 goes out and 8 comes to where 1 was; and so on, a pair every other layer.
+  // "a swap-out does not occur during the computation of layer 1"; layer 1 goes out during 2
+  // and 3; at layer 4, layer 3 goes out and 8 comes to the place of 1; and so on, a pair every
+  // other layer.
   constexpr Expected kFirstStep[] = {{0, 0}, {1, 0}, {0, 0}, {3, 8}, {0, 0},
                                      {5, 9}, {0, 0}, {7, 1}, {0, 0}};
   for (int layer = 1; layer <= 9; ++layer) {
@@ -29,7 +31,8 @@ TEST(PieQueueTest, DoesWhatFigure4Says) {
     EXPECT_EQ(decision.waits, 0);
   }
   EXPECT_EQ(queue.in_host(), (std::vector{3, 5, 7}));
-  // A queue from now on: who went out first comes in first; nobody ever waits.
+  // From now on it is a queue: the layer that went out first comes in first, and no
+  // layer ever waits.
   std::vector<int> outs = {3, 5, 7}, ins;
   for (int layer = 10; layer <= 9 * 20; ++layer) {
     const PieQueue::Decision decision = queue.begin_layer();
@@ -41,10 +44,11 @@ TEST(PieQueueTest, DoesWhatFigure4Says) {
   EXPECT_TRUE(std::equal(ins.begin(), ins.end(), outs.begin()));
 }
 
-// Figure 4 with so many early layers: what steps wait for their first layer, and for all.
+// Runs figure 4's queue with a number of early layers: `first_waits` is the waiting for the first
+// layers of steps, `waits` that for all layers.
 struct QueueRun {
   int first_waits = 0, waits = 0;
-  double violations = 0;  // of all that came
+  double violations = 0;  // share of all layers that came in
 };
 QueueRun run_queue(int layers, int in_host, int swap_time, int early_layers, int steps = 20) {
   PieQueue queue(layers, in_host, swap_time, early_layers);
@@ -75,8 +79,8 @@ TEST(PieQueueTest, TheFirstLayersOfAStepAreWaitedForUnlessTheyMayComeEarly) {
   EXPECT_EQ(all.violations, two.violations) << "no others want to";
 }
 
-// The trigger of growth (3.4.2): nearly all that comes is for the next step where few layers are in
-// host memory, ever less of it the more there are, and next to nothing where the link is full.
+// The trigger of growth (3.4.2): nearly all swap-ins are for the next step if few layers are in
+// host memory, fewer the more layers there are, and almost none if the link is full.
 TEST(PieQueueTest, ViolationsSayHowFarTheLinkIsFromFull) {
   for (const int swap_time : {1, 2, 3}) {
     SCOPED_TRACE(swap_time);
@@ -96,7 +100,7 @@ TEST(PieQueueTest, ViolationsSayHowFarTheLinkIsFromFull) {
   }
 }
 
-// Ours in the same time, in one direction.
+// Runs our layer swapping in the same simulated time; copies go in one direction only.
 struct TurnsRun {
   int loads = 0, waits = 0;
 };
@@ -115,7 +119,7 @@ TurnsRun run_turns(int layers, int turning, int spare, int swap_time, int steps)
     }
   };
   load();
-  now = link;  // what comes before the first step is nobody's wait
+  now = link;  // loads before the first step are not counted as waits
   for (int step = 0; step < steps; ++step) {
     for (int layer = 0; layer < layers; ++layer) {
       if (table.takes_turns(layer)) {
@@ -133,8 +137,8 @@ TurnsRun run_turns(int layers, int turning, int spare, int swap_time, int steps)
 }
 
 TEST(PieQueueTest, TurnsNeedFewerCopiesForTheSameRoom) {
-  // Of figure 4: two layers in host memory and two buffers, of nine: 9 / 9 of the blocks, as two
-  // layers that take turns in one buffer leave more.
+  // In figure 4 two of nine layers are in host memory, and there are two buffers: that leaves room
+  // for 9/9 of the blocks. Two swapped layers that share one buffer leave room for more.
   PieQueue queue(9, 2, 2);
   constexpr int kSteps = 20;
   for (int layer = 0; layer < 9 * kSteps; ++layer) queue.begin_layer();
@@ -143,8 +147,8 @@ TEST(PieQueueTest, TurnsNeedFewerCopiesForTheSameRoom) {
   EXPECT_LT(2 * same.loads, queue.swaps());
 }
 
-// The link-saturation condition (3.1): t_swap * m <= t_compute * n. With one buffer it is in use
-// while its layer computes, and the link idles.
+// The link-saturation condition (3.1): t_swap * m <= t_compute * n. With one buffer the link idles
+// while the buffer's layer computes.
 TEST(PieQueueTest, TurnsWaitOnlyWhereTheLinkIsFull) {
   for (const int layers : {8, 9, 24, 40, 48, 80}) {
     for (int turning = 3; turning < layers; ++turning) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The paper's own policy (Pie, 3.3), to hold ours against: layers go out and come in whenever the
-// link is free, as a queue, through one buffer for each direction.
+// Implements the paper's own policy (Pie, 3.3), as a reference for ours: layers are swapped out and
+// in whenever the link is free, as a queue, through one buffer for each direction.
 #pragma once
 
 #include <algorithm>
@@ -9,15 +9,15 @@
 
 namespace spillway {
 
-// In simulated time, whose unit is a layer's computation. Layers are counted from 1, as in figure
-// 4; a step begins with layer 1.
+// Simulates time in units of one layer's computation. Layers are numbered from 1, as in figure 4; a
+// step begins with layer 1.
 //
-// A layer that comes although the current step is done with it comes for the next one: the rule is
-// violated, which only the first layers of a step may (3.4.2).
+// A layer that is swapped in after the current step has computed it comes for the next step: this
+// is a rule violation, which is allowed only for the first layers of a step (3.4.2).
 class PieQueue {
  public:
   static constexpr int kAllLayers = std::numeric_limits<int>::max();
-  // `early_layers`: the first so many of a step may come while the one before is under way.
+  // `early_layers`: this many of a step's first layers may come during the previous step.
   PieQueue(int layers, int in_host, int swap_time, int early_layers = kAllLayers)
       : layers_(layers), swap_time_(swap_time), early_layers_(early_layers) {
     for (int layer = layers - in_host + 1; layer <= layers; ++layer) host_.push_back(layer);
@@ -25,15 +25,15 @@ class PieQueue {
 
   struct Decision {
     int out = 0, in = 0;  // layers that begin to move; 0: none
-    int waits = 0;        // that the layer has to wait before it begins
+    int waits = 0;        // time units that the layer waits before it begins
   };
-  // The next layer begins to compute.
+  // Begins the computation of the next layer.
   Decision begin_layer() {
     const int layer = at_ % layers_ + 1;
     ++at_;
     Decision decision;
-    const int last = layer == 1 ? layers_ : layer - 1;  // the coldest: computed just now
-    // It has to be there.
+    const int last = layer == 1 ? layers_ : layer - 1;  // the coldest one, just computed
+    // The layer has to be on the device.
     while (std::ranges::find(host_, layer) != host_.end() || in_ == layer) {
       ++now_;
       ++decision.waits;
@@ -54,7 +54,7 @@ class PieQueue {
   int violations() const { return violations_; }
 
  private:
-  // Layers from `layer` on until `of` is computed.
+  // The number of layers from `layer` on until `of` is computed.
   int turns_until(int of, int layer) const { return (of - layer + layers_) % layers_; }
   void send(int last, Decision& decision) {
     const bool is_here = std::ranges::find(host_, last) == host_.end() && in_ != last;
@@ -62,7 +62,8 @@ class PieQueue {
     out_ = decision.out = last;
     out_done_ = now_ + swap_time_;
   }
-  // Of those in host memory that may come; end: none.
+  // The layer that is needed first among those in host memory that may come; end() if
+  // there is none.
   std::vector<int>::iterator hottest(int layer) {
     const auto found =
         std::ranges::min_element(host_, {}, [&](int of) { return turns_until(of, layer); });
@@ -90,7 +91,7 @@ class PieQueue {
   int layers_, swap_time_, early_layers_;
   int at_ = 0, now_ = 0;
   std::vector<int> host_;
-  int out_ = 0, in_ = 0;  // on their way
+  int out_ = 0, in_ = 0;  // layers in flight
   int out_done_ = 0, in_done_ = 0;
   int free_ = 0;  // buffers that a layer has left
   int swaps_ = 0, violations_ = 0;

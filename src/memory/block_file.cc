@@ -24,7 +24,7 @@ void BlockFile::read(std::span<const uint32_t> ids, std::byte* buffer) {
   try {
     for (SpillRead& read : reads) read.wait();
   } catch (const Error& error) {
-    // Unreadable or not what was written: either way it is lost.
+    // A block that is unreadable or not what was written is lost either way.
     fail(ErrorCode::kCorrupt, "{}", error.what());
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of one size that live on disk: many at a time in, many at a time out.
+// A file of equally sized blocks on disk, which are read and written many at a time.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,21 @@
 
 namespace spillway {
 
-// Owns the file, which is gone with the process; the queue is the engine's and must outlive it.
-// What is read is what was written (checksums), or kCorrupt, also where it cannot be read at all:
-// the caller computes it again. One thread reads and one writes at a time, each waits for its own.
+// Owns the file, which disappears with the process. The queue is the engine's and must outlive it.
+// Reads return what was written, as checksums verify; otherwise, or if a block cannot be read at
+// all, read() throws kCorrupt and the caller computes it again. One thread may read while another
+// writes; each call waits for its own transfers.
 class BlockFile {
  public:
-  // Takes the disk's room at once. Throws kIo where there is none, kInvalidArgument beyond the
-  // budget.
+  // Reserves the disk space immediately. Throws kIo if there is not enough, kInvalidArgument if it
+  // exceeds the budget.
   BlockFile(IoQueue& queue, const std::filesystem::path& folder, size_t block_bytes,
             uint32_t blocks, uint64_t budget_bytes);
 
   // Blocks lie this far apart in buffers, which begin at multiples of kDirectAlignment.
   size_t stride() const { return SpillFile::buffer_bytes(file_.block_bytes()); }
-  // ids[i] into, or from, buffer + i * stride(). All are on their way at once; done on return.
+  // Transfers each block ids[i] to, or from, buffer + i * stride(). All transfers run concurrently
+  // and are done on return.
   void read(std::span<const uint32_t> ids, std::byte* buffer);
   void write(std::span<const uint32_t> ids, const std::byte* buffer);
 

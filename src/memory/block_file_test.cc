@@ -17,7 +17,7 @@
 namespace spillway {
 namespace {
 
-constexpr size_t kBlock = 5000;  // no multiple of the disk's
+constexpr size_t kBlock = 5000;  // not a multiple of a disk block
 
 void fill(std::span<std::byte> bytes, size_t seed) {
   for (size_t i = 0; i < bytes.size(); ++i)
@@ -37,7 +37,7 @@ class BlockFileTest : public testing::TestWithParam<IoBackend> {
     return {.depth = 3, .piece_bytes = 2 * kDirectAlignment, .threads = 2, .backend = GetParam()};
   }
 
-  // Each id with a content of its own, `round` after the others.
+  // Writes to each id a content of its own, which differs from `round` to `round`.
   static void write(BlockFile& file, std::span<const uint32_t> ids, size_t round) {
     AlignedBuffer buffer(ids.size() * file.stride());
     for (size_t i = 0; i < ids.size(); ++i)
@@ -85,8 +85,9 @@ TEST_P(BlockFileTest, WhatDoesNotComeBackIsLost) {
   }
 }
 
-// As in a step: KV comes and goes on two threads, activations and weights on two more, all through
-// one queue. Each gets its own bytes, and ends although the others never stop before it does.
+// Simulates a step: KV is read and written on two threads, activations and weights on two more,
+// all through one queue. Each gets its own bytes, and finishes although the others do not stop
+// before it does.
 TEST_P(BlockFileTest, KvRowsAndWeightsShareAQueue) {
   constexpr size_t kWeights = 300'000, kRow = 3000;
   constexpr int64_t kRows = 40;

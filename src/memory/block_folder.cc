@@ -26,11 +26,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMode = 0600;  // what people asked can be read out of KV
+constexpr int kMode = 0600;  // private, because KV reveals the text of prompts
 constexpr int kMostFailures = 8;
 constexpr size_t kFewEntries = 1024;
 
-// Asks again where a signal came in between.
+// Repeats a call that a signal interrupted.
 template <class Call>
 int64_t until_done(Call&& call) {
   int64_t result = 0;
@@ -43,12 +43,12 @@ int64_t until_done(Call&& call) {
 FileDescriptor open_or_fail(const fs::path& path, int flags) {
   FileDescriptor fd;
   do {
-    // O_NONBLOCK and O_NOCTTY: opening something else than a file must neither wait nor take a
-    // terminal. They mean nothing for regular files.
+    // With O_NONBLOCK and O_NOCTTY, opening something other than a file neither waits nor takes a
+    // terminal. For regular files they change nothing.
     fd = open_call(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, kMode);
   } while (fd.get() == -EINTR);
   struct stat info {};
-  // A socket cannot be opened at all (ENXIO).
+  // Opening a socket fails with ENXIO.
   const bool is_other =
       fd.is_open() ? ::fstat(fd.get(), &info) == 0 && !S_ISREG(info.st_mode) : fd.get() == -ENXIO;
   SPW_CHECK(!is_other, kInvalidArgument,
@@ -136,14 +136,14 @@ void BlockFolder::read_index() {
   if (parsed.state == State::kOtherKind)
     log_warning("the index of the KV in {} is damaged; it is begun anew", printable_path(folder_));
   stats_.damaged += parsed.damaged + (parsed.state == State::kOtherKind ? 1 : 0);
-  // The budget may have been larger, but no block can be behind the end of the file.
+  // An earlier budget may have been larger, but no block can be beyond the end of the file.
   const uint64_t slots = std::max<uint64_t>(capacity_, file_->size() / stride_);
   for (const FolderEntry& entry : parsed.entries) {
     if (entry.slot >= slots) continue;
     if (entry.slot >= slots_.size()) slots_.resize(entry.slot + 1);
     leave(entry.slot);
     if (entry.kind != FolderEntry::kWritten) continue;
-    // Under one name the newest counts.
+    // If several entries have one name, the newest counts.
     if (const auto before = by_name_.find(entry.block.name); before != by_name_.end())
       leave(before->second);
     slots_[entry.slot] = {.taken = true, .entry = entry, .age = next_age_++};
@@ -217,7 +217,7 @@ std::vector<FolderBlock> BlockFolder::blocks() const {
   return blocks;
 }
 
-// Not told to the index.
+// Frees a slot without writing an entry to the index.
 void BlockFolder::leave(uint32_t slot) {
   Slot& of = slots_[slot];
   if (!std::exchange(of.taken, false)) return;
@@ -230,7 +230,8 @@ void BlockFolder::drop(const BlockName& name) {
   const uint32_t slot = found->second;
   leave(slot);
   free_.push_back(slot);
-  // Where the index does not take it, the slot's next bytes will not be what the entry says.
+  // If this entry cannot be appended the old one stays, but its checksum will not match the
+  // slot's next bytes.
   const FolderEntry left{.kind = FolderEntry::kLeft, .slot = slot};
   (void)try_append({&left, 1});
   if (!writes_) capacity_ = static_cast<uint32_t>(by_name_.size());
@@ -261,7 +262,7 @@ void BlockFolder::shrink(std::span<const BlockName> names) {
     are_released &= release_bytes(slot);
   }
   truncate_blocks();
-  // New blocks go to the beginning of the file first.
+  // New blocks go to the lowest free slots first.
   std::ranges::sort(free_, std::greater());
   log_info(
       "--kv-dir: {} of {} blocks of KV in {} are evicted, those of least worth, so that it keeps "
@@ -301,7 +302,7 @@ std::vector<bool> BlockFolder::write(std::span<const FolderWrite> writes) {
     try {
       tickets.push_back(queue_.write(*file_, offset_of(entry.slot), {write.bytes, stride_}));
     } catch (const Error&) {
-      tickets.emplace_back();  // no thread for it: as if the disk had failed
+      tickets.emplace_back();  // it could not be queued: treated as a failed write
     }
   }
   std::string failure;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint64_t kMagic = 0x5249'444b'4c42'5753;  // "SWBLKDIR"
 
-// One field after the other, in a record whose last 8 bytes are its checksum.
+// Reads or writes one field after the other, in a record whose last 8 bytes are its checksum.
 template <size_t kBytes>
 class Record {
  public:
@@ -49,7 +49,7 @@ class Record {
   size_t at_ = 0;
 };
 
-// Entries of another folder are none of this one.
+// The seed depends on the folder, so entries of another folder do not match.
 uint64_t entry_seed(const FolderIdentity& identity) {
   const uint64_t fields[] = {identity.salt.low, identity.salt.high, identity.block_bytes};
   return XXH3_64bits(fields, sizeof fields);
@@ -98,7 +98,7 @@ std::array<std::byte, kIndexEntryBytes> index_entry(const FolderIdentity& identi
 ParsedIndex parse_index(const FolderIdentity& identity, std::span<const std::byte> bytes) {
   using State = ParsedIndex::State;
   ParsedIndex parsed;
-  uint64_t magic = kMagic;  // also of one that was cut off before it
+  uint64_t magic = kMagic;  // also if the file ends before the magic
   if (bytes.size() >= sizeof(magic)) std::memcpy(&magic, bytes.data(), sizeof(magic));
   if (magic != kMagic) {
     parsed.state = State::kForeign;
@@ -136,7 +136,7 @@ ParsedIndex parse_index(const FolderIdentity& identity, std::span<const std::byt
     entry.checksum = record.get<std::array<uint64_t, 2>>();
     parsed.entries.push_back(entry);
   }
-  if (!rest.empty()) ++parsed.damaged;  // torn
+  if (!rest.empty()) ++parsed.damaged;  // a torn entry
   return parsed;
 }
 

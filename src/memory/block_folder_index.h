@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index of a block folder (block_folder.h) as it lies on disk: which block is where.
+// The index of a block folder (block_folder.h) as it is stored on disk: it says which block is
+// in which slot.
 //
-// A header, then entries of one size, appended: a block was written into a slot, or a slot has
-// nothing any more. Each has a checksum of its own, so one that is torn or damaged is noticed, and
-// costs no other. All numbers are little-endian.
+// After a header, entries of one size are appended, each saying that a block was written into a
+// slot, or that a slot is now empty. Each has a checksum of its own, so a torn or damaged entry is
+// noticed without affecting others. All numbers are little-endian.
 #pragma once
 
 #include <array>
@@ -16,20 +17,20 @@
 
 namespace spillway {
 
-// A hash of 128 bits that says what a block has.
+// A 128-bit hash that identifies a block's contents.
 struct BlockName {
   uint64_t low = 0, high = 0;
   bool operator==(const BlockName&) const = default;
 };
 
-// A block, and what its worth depends on.
+// A block, with what its worth depends on.
 struct FolderBlock {
   BlockName name = {};
-  BlockName parent = {};  // of no use without it
+  BlockName parent = {};  // the block is of no use without it
   uint32_t position = 0;  // tokens before it
 };
 
-// An entry; of a slot that is left, only that it is.
+// An entry; one for an emptied slot has only `kind` and `slot`.
 struct FolderEntry {
   enum Kind : uint32_t { kWritten = 1, kLeft = 2 };
   uint32_t kind = kWritten;
@@ -38,7 +39,8 @@ struct FolderEntry {
   std::array<uint64_t, 2> checksum = {};  // block_checksum()
 };
 
-// What a folder is for: bytes of a block, and a hash of all that decides what blocks are good for.
+// Identifies the kind of blocks in a folder: their size, and a hash of everything that decides
+// whether they can be used.
 struct FolderIdentity {
   uint64_t block_bytes = 0;
   BlockName salt = {};
@@ -46,8 +48,8 @@ struct FolderIdentity {
 };
 
 BlockName name_of(std::string_view text);
-// Of a block's bytes as this block of this folder in this slot: bytes that are another's, also of
-// the same slot before, have another.
+// The checksum of a block's bytes as this block, in this slot of this folder: bytes of another
+// block, also of an earlier one in the same slot, do not match it.
 std::array<uint64_t, 2> block_checksum(const FolderIdentity& identity, uint32_t slot,
                                        const FolderBlock& block, std::span<const std::byte> bytes);
 
@@ -58,18 +60,18 @@ std::array<std::byte, kIndexHeaderBytes> index_header(const FolderIdentity& iden
 std::array<std::byte, kIndexEntryBytes> index_entry(const FolderIdentity& identity,
                                                     const FolderEntry& entry);
 
-// What the bytes of an index say.
+// The contents of an index file.
 struct ParsedIndex {
   enum class State : uint8_t {
     kGood,
-    kEmpty,         // there is none, or not even its header
-    kForeign,       // no index of ours
-    kOtherVersion,  // of another program
-    kOtherKind,     // ours, for other blocks, or its header is damaged
+    kEmpty,         // the file is missing, or shorter than a header
+    kForeign,       // not one of our indexes
+    kOtherVersion,  // written by another version of the program
+    kOtherKind,     // an index of ours for other blocks, or its header is damaged
   };
   State state = State::kEmpty;
   std::vector<FolderEntry> entries;  // in order
-  size_t damaged = 0;                // that are left out
+  size_t damaged = 0;                // entries that were left out
 };
 ParsedIndex parse_index(const FolderIdentity& identity, std::span<const std::byte> bytes);
 

@@ -42,9 +42,9 @@ bool is_one_of_ours(const fs::directory_entry& entry) {
          fs::is_regular_file(entry.path() / "index", error);
 }
 
-// On disk, which is less than the files' lengths: those of evicted blocks have holes.
+// The bytes on disk are fewer than the files' lengths, because evicted blocks leave holes.
 uint64_t allocated_bytes(const fs::path& folder) {
-  constexpr uint64_t kStatUnit = 512;  // of st_blocks, whatever blocks the file system has
+  constexpr uint64_t kStatUnit = 512;  // the unit of st_blocks, on any file system
   uint64_t bytes = 0;
   for (const char* const file : kFiles) {
     struct stat info {};
@@ -54,14 +54,14 @@ uint64_t allocated_bytes(const fs::path& folder) {
   return bytes;
 }
 
-// Nobody can begin to use it meanwhile.
+// Holds the folder's lock, so that no process can begin to use it meanwhile.
 bool try_remove(const fs::path& folder) {
   const FileDescriptor lock =
       open_call(folder / "lock", O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (!lock.is_open() || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return false;
   std::error_code error;
   for (const char* const file : kFiles) fs::remove(folder / file, error);
-  return fs::remove(folder, error);  // false where somebody put something else into it
+  return fs::remove(folder, error);  // false if it contains anything else
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder that holds block folders (block_folder.h): their names, and what they may take
-// together.
+// Manages the folder that contains the block folders (block_folder.h): their names, and the space
+// that they take together.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace spillway {
 
 std::string folder_name(const FolderIdentity& identity);
 
-// For nobody else's eyes. Throws kInvalidArgument where there is something else, or no place for
-// it; kIo for what the system refuses.
+// Makes a folder that only its owner can read, if there is none yet. Throws kInvalidArgument if
+// something else has that path, or the folder cannot be made.
 void make_private_folder(const std::filesystem::path& path);
 
-// What the block folders in `dir` take on disk; 0 where there are none.
+// The bytes that the block folders in `dir` take on disk; 0 if there are none.
 uint64_t block_folders_bytes(const std::filesystem::path& dir);
 
 // Warns in one line where `dir` has block folders and none of them is one of `own`.
@@ -26,7 +26,8 @@ void say_if_none_fits(const std::filesystem::path& dir,
                       const std::vector<std::filesystem::path>& own);
 
 // Removes block folders in `dir`, the longest unused first, until all but `own` take no more than
-// `most` bytes: nothing else, and none that a process uses. What is left of them.
+// `most` bytes. Removes nothing else, and none that a process uses. Returns the bytes that the
+// others then take.
 uint64_t remove_unused_folders(const std::filesystem::path& dir,
                                const std::vector<std::filesystem::path>& own, uint64_t most);
 

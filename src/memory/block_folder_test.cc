@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-constexpr size_t kBytes = 5000;  // no multiple of what disks have
+constexpr size_t kBytes = 5000;  // not a multiple of a disk block
 constexpr uint64_t kPlenty = uint64_t{1} << 30;
 
 using FileBytes = std::vector<char>;
@@ -39,7 +39,7 @@ void set_bytes(const fs::path& path, const FileBytes& bytes) {
 
 class BlockFolderTest : public testing::Test {
  protected:
-  // In memory where that is possible: thousands of files are written.
+  // Uses a file system in memory if possible, because thousands of files are written.
   BlockFolderTest()
       : folder_(fs::is_directory("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path()) {}
   ~BlockFolderTest() override { disarm_faults(); }
@@ -49,7 +49,7 @@ class BlockFolderTest : public testing::Test {
         queue_, {.dir = dir(), .block_bytes = kBytes, .salt = salt, .budget_bytes = budget});
   }
   fs::path dir() const { return folder_ / "kv"; }
-  // Where the files are, of the only one.
+  // The folder that has the files, if there is only one.
   fs::path inner() const { return fs::directory_iterator(dir())->path(); }
 
   static FolderBlock block(uint64_t n) {
@@ -60,7 +60,7 @@ class BlockFolderTest : public testing::Test {
     for (size_t i = 0; i < kBytes; ++i) bytes[i] = static_cast<std::byte>(random());
   }
 
-  // As many of them as there is room for.
+  // Writes as many of these blocks as there is room for.
   std::vector<bool> write(BlockFolder& folder, std::vector<uint64_t> which) {
     which.resize(std::min<size_t>(which.size(), folder.room()));
     AlignedBuffer memory(which.size() * folder.stride());
@@ -72,7 +72,7 @@ class BlockFolderTest : public testing::Test {
     }
     return folder.write(writes);
   }
-  // Of these, which come; none comes otherwise than it was written.
+  // Says which of these blocks come; those that come must be as they were written.
   std::vector<bool> read(BlockFolder& folder, const std::vector<uint64_t>& which) {
     AlignedBuffer memory(which.size() * folder.stride());
     std::vector<FolderRead> reads;
@@ -138,7 +138,7 @@ TEST_F(BlockFolderTest, KeepsToItsBudget) {
   EXPECT_EQ(folder->room(), 4U);
 }
 
-// Which blocks go is the caller's choice, not that of the slots they are in.
+// The caller chooses which blocks are evicted, whatever slots they are in.
 TEST_F(BlockFolderTest, ShrinksByTheBlocksThatItIsTold) {
   write(*open(), kSix);
   auto folder = open(3 * (8192 + 2 * kIndexEntryBytes));
@@ -207,6 +207,7 @@ TEST_F(BlockFolderTest, LeavesItsKinAloneAndSharesTheRoom) {
   EXPECT_EQ(first->room(), alone / 4);
 }
 
+<<<<<<< HEAD
 TEST_F(BlockFolderTest, SaysOnceThatWhatIsKeptIsOfAnotherGrouping) {
   const auto said = [&](const std::string& salt, const std::string& kin) {
     testing::internal::CaptureStderr();
@@ -227,6 +228,9 @@ TEST_F(BlockFolderTest, SaysOnceThatWhatIsKeptIsOfAnotherGrouping) {
 }
 
 // Folders outlive the program: another name would lose what is in them.
+=======
+// Folders outlive the program: under another name their blocks would not be found.
+>>>>>>> words-model
 TEST_F(BlockFolderTest, NamesItsFolderAsEver) {
   write(*open(kPlenty, "salt"), kSix);
   EXPECT_EQ(inner().filename(), "kv-4e47016f5925adb4a1acb35860dcf1a8");
@@ -237,7 +241,7 @@ TEST_F(BlockFolderTest, SaysWhatIsWrongWithAFolder) {
   EXPECT_THAT(error_of([&] { open(); }), HasSubstr("is not a folder; give another name"));
   fs::remove(dir());
   open();
-  // What is no file would be waited for without an end.
+  // A path that is not a file must not be waited for without an end.
   for (const char* const name : {"lock", "blocks", "index"}) {
     const fs::path path = inner() / name;
     fs::remove(path);
@@ -257,7 +261,8 @@ TEST_F(BlockFolderTest, SaysWhatIsWrongWithAFolder) {
       HasSubstr("cannot make the folder"));
 }
 
-// Either format or identity is not this program's: nothing of it is used, and it is begun anew.
+// If the format or the identity is not this program's, nothing of the index is used, and it
+// is begun anew.
 TEST_F(BlockFolderTest, BeginsAnewWhereTheIndexIsNotItsOwn) {
   for (const size_t at : {8U, 16U, 30U, 60U}) {  // version, block bytes, salt, checksum
     write(*open(), kSix);
@@ -274,7 +279,7 @@ TEST_F(BlockFolderTest, BeginsAnewWhereTheIndexIsNotItsOwn) {
   }
 }
 
-// A process that was killed: what it was writing ends anywhere.
+// A killed process may leave a file that ends anywhere.
 TEST_F(BlockFolderTest, LosesOnlyWhatWasNotWholeWhereAFileEndsEarly) {
   write(*open(), kSix);
   const FileBytes index = bytes_of(inner() / "index"), blocks = bytes_of(inner() / "blocks");
@@ -284,7 +289,7 @@ TEST_F(BlockFolderTest, LosesOnlyWhatWasNotWholeWhereAFileEndsEarly) {
     const size_t whole =
         length < kIndexHeaderBytes ? 0 : (length - kIndexHeaderBytes) / kIndexEntryBytes;
     EXPECT_EQ(count(read(*folder, kSix)), static_cast<int64_t>(whole)) << length;
-    // What comes then is not lost with it.
+    // Blocks that are written after that must not be lost with it.
     EXPECT_EQ(count(write(*folder, {7})), 1);
     folder.reset();
     EXPECT_EQ(count(read(*open(), {7})), 1) << length;
@@ -306,7 +311,8 @@ TEST_F(BlockFolderTest, LosesOnlyWhatWasNotWholeWhereAFileEndsEarly) {
   }
 }
 
-// R9: flips, swaps, stale blocks and entries, zeros, anywhere. read() compares every byte.
+// Flips, swaps, stale blocks and entries, zeros or truncation anywhere must be noticed. read()
+// compares every byte.
 TEST_F(BlockFolderTest, NoticesTenThousandCorruptions) {
   write(*open(), kSix);
   const fs::path index_path = inner() / "index", blocks_path = inner() / "blocks";
@@ -339,7 +345,7 @@ TEST_F(BlockFolderTest, NoticesTenThousandCorruptions) {
       case 1:
         std::swap_ranges(at(one), at(one) + static_cast<ptrdiff_t>(unit), at(other));
         break;
-      case 2:  // as it was before
+      case 2:  // an earlier version
         std::copy_n((n % 2 == 0 ? old_index : old_blocks).begin() +
                         static_cast<ptrdiff_t>(header + one % 6 * unit),
                     unit, at(one));
@@ -356,7 +362,8 @@ TEST_F(BlockFolderTest, NoticesTenThousandCorruptions) {
     try {
       folder = open();
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("is not a file of spillway's")) << n;  // its magic
+      // The magic was changed.
+      EXPECT_THAT(error.what(), HasSubstr("is not a file of spillway's")) << n;
       continue;
     }
     lost += 6 - count(read(*folder, all));
@@ -367,7 +374,7 @@ TEST_F(BlockFolderTest, NoticesTenThousandCorruptions) {
   EXPECT_GT(damaged, 5000U);
 }
 
-// R8: every call that can fail, in every way.
+// Every call that can fail fails in every way.
 TEST_F(BlockFolderTest, SurvivesWhateverTheDiskAnswers) {
   for (const char* const point : {"io.open", "io.read", "io.write", "io.sync", "io.rename"}) {
     for (const FaultKind kind :

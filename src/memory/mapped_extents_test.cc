@@ -34,7 +34,7 @@ TEST_F(MappedExtentsTest, AreTheFilesBytesBeforeAndAfterTheyAreDropped) {
   for (int again = 0; again < 2; ++again) {
     EXPECT_EQ(text_of(maps.bytes(extents_[0])), "bbend");
     EXPECT_EQ(text_of(maps.bytes(extents_[1])), std::string(60'000, 'a'));
-    EXPECT_TRUE(maps.is_cached(extents_[1]));  // written or touched just now
+    EXPECT_TRUE(maps.is_cached(extents_[1]));  // it was just written or touched
     maps.drop(extents_[1]);
   }
 }

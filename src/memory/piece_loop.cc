@@ -29,7 +29,7 @@ class PieceLoop {
       try {
         threads.emplace_back([this, worker] { take_part(worker); });
       } catch (const std::system_error&) {
-        break;  // fewer at a time, the same pieces
+        break;  // fewer threads do the same pieces
       }
     }
     take_part(0);
@@ -63,7 +63,7 @@ class PieceLoop {
   uint64_t total_ = 0;
   std::atomic<size_t> next_{0};
   std::atomic<bool> stop_{false};
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   uint64_t done_ = 0;
   std::exception_ptr error_;
 };

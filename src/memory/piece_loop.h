@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Extents of files cut into pieces, and the loop of several threads over them that all loading is.
+// Cuts extents of files into pieces, and runs the loop of several threads over them that all
+// loading uses.
 #pragma once
 
 #include <cstddef>
@@ -13,28 +14,28 @@
 
 namespace spillway {
 
-// Long enough for a disk's full speed, short enough that many are under way in little memory.
+// Large enough for a disk's full speed, small enough that many can be in flight in little memory.
 inline constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
-// Pieces that are on their way from the disk while every processor is busy with others.
+// The number of pieces that are read from the disk while every processor is busy with others.
 inline constexpr int kPiecesAhead = 4;
 
 struct Piece {
-  size_t index;     // of its extent
+  size_t index;     // index of its extent
   uint64_t offset;  // in the extent
   Extent in_file;
 };
 
 struct CutExtent {
   Extent extent;
-  uint64_t grain;  // pieces are multiples of it, but for the extent's last
+  uint64_t grain;  // pieces are multiples of it, except an extent's last
 };
-// Pieces of about `piece_bytes`, in the order in which they are in the files.
+// Cuts extents into pieces of about `piece_bytes`, in the order in which they lie in the files.
 std::vector<Piece> cut_extents(std::span<const CutExtent> extents,
                                uint64_t piece_bytes = kPieceBytes);
 
-// Calls work(piece, worker), worker < workers, once for each piece: begun in order, several at a
-// time, the calling thread taking part. Reports progress after each, stops at the first exception
-// and throws it, or kCancelled.
+// Calls work(piece, worker) with worker < workers once for each piece. Pieces begin in order,
+// several at a time; the calling thread takes part. Reports progress after each piece. Stops at the
+// first exception and throws it, or throws kCancelled.
 void for_each_piece(std::span<const Piece> pieces, int workers, const WeightLoadOptions& options,
                     const std::function<void(const Piece& piece, int worker)>& work);
 

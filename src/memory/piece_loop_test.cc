@@ -18,7 +18,8 @@ using ::testing::ElementsAre;
 TEST(CutExtentsTest, CutsAtGrainsInTheOrderOfTheFiles) {
   const std::vector<CutExtent> extents{
       {{1, 50, 25}, 10}, {{0, 1000, 7}, 30}, {{0, 100, 0}, 1}, {{1, 0, 21}, 3}};
-  std::vector<std::vector<uint64_t>> pieces;  // extent, offset in it, file, offset in that, bytes
+  // Each has the extent, the offset in it, the file, the offset in that, and the bytes.
+  std::vector<std::vector<uint64_t>> pieces;
   for (const Piece& p : cut_extents(extents, 20)) {
     pieces.push_back({p.index, p.offset, static_cast<uint64_t>(p.in_file.file), p.in_file.offset,
                       p.in_file.bytes});

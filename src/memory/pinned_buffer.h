@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory that a device copies from and to at the bus's speed.
+// Host memory that a device can copy from and to at the bus's full speed.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@
 
 namespace spillway {
 
-// Owns memory of `host`, all of its pages present, and known to `device` while it lives. Where the
-// system does not let it be pinned it is ordinary memory (is_pinned()); copies then go through a
+// Owns memory of `host` whose pages are all present, pinned for `device` while it lives. If the
+// system does not allow pinning, it is ordinary memory (is_pinned()), and copies go through a
 // staging buffer. Move-only; both devices must outlive it.
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
-  // Touches the pages with all threads first: pinning what is present takes a tenth of the time.
-  // Throws kOutOfMemory. kNever: ordinary memory, whether or not it could be pinned.
+  // Touches the pages with all threads first, because pinning present pages takes a tenth of the
+  // time. Throws kOutOfMemory. With kNever the memory is ordinary, even if it could be pinned.
   enum class Pin : uint8_t { kWherePossible, kNever };
   PinnedBuffer(Device& host, Device& device, size_t bytes, MemoryTag tag,
                Pin pin = Pin::kWherePossible);

@@ -9,8 +9,8 @@
 namespace spillway {
 namespace {
 
-// As many rows as make a piece. They end where a block of the disk ends, so that pieces lie behind
-// each other in memory.
+// The number of rows in a piece. Pieces end at the end of a disk block, so that they are
+// contiguous in memory.
 int64_t rows_in_piece(size_t row_bytes) {
   const size_t together = kDirectAlignment / std::gcd(kDirectAlignment, row_bytes);
   return static_cast<int64_t>(together *
@@ -24,8 +24,8 @@ void RowRead::wait() {
     for (SpillRead& piece : pieces_) piece.wait();
     pieces_.clear();
   } catch (const Error& error) {
-    pieces_.clear();  // waits for the others
-    // Unreadable or not what was written: either way it is lost.
+    pieces_.clear();  // waits for the other pieces
+    // A run that is unreadable or not what was written is lost either way.
     fail(ErrorCode::kCorrupt, "{}", error.what());
   }
 }

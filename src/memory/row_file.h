@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of one size that live on disk, and come and go a run of neighbours at a time.
+// A file of rows of one size on disk, which are read and written in runs of adjacent rows.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,11 @@
 
 namespace spillway {
 
-// A run on its way in. Move-only; the file and the buffer must outlive it.
+// A run that is being read. Move-only; the file and the buffer must outlive it.
 class RowRead {
  public:
-  // Blocks until it is there. Throws kCorrupt where it is not what was written, or cannot be read:
-  // either way it is lost. Does nothing a second time.
+  // Blocks until the run has arrived. Throws kCorrupt if it is not what was written or cannot be
+  // read: either way it is lost. A second call does nothing.
   void wait();
 
  private:
@@ -24,10 +24,10 @@ class RowRead {
   std::vector<SpillRead> pieces_;
 };
 
-// A run on its way out.
+// A run that is being written.
 class RowWrite {
  public:
-  // Throws kIo. Does nothing a second time.
+  // Blocks until the run is written. Throws kIo. A second call does nothing.
   void wait();
 
  private:
@@ -35,23 +35,23 @@ class RowWrite {
   std::vector<IoTicket> pieces_;
 };
 
-// Rows of activations. Owns the file, which is gone with the process; the queue is the engine's and
-// must outlive it. A run is read as it was written: with the same
-// first row and as many rows. Runs are cut into pieces of about kPieceBytes, each with a checksum,
-// all on their way at once. Reads wait for writes of the same run that are on their way; runs that
-// overlap otherwise must not be on their way together. Reads may come from one thread and writes
-// from another; each waits for its own.
+// A file of rows of activations. Owns the file, which disappears with the process; the queue is the
+// engine's and must outlive it. A run must be read as it was written: with the same first row and
+// number of rows. Runs are cut into pieces of about kPieceBytes, each with a checksum, which are
+// transferred concurrently. A read waits for writes of the same run in flight; runs that overlap in
+// any other way must not be in flight together. Reads may come from one thread and writes from
+// another; each waits for its own.
 class RowFile {
  public:
   static constexpr size_t kPieceBytes = size_t{1} << 20;
 
-  // Takes the disk's room at once. Throws kIo where there is none, kInvalidArgument beyond the
-  // budget. `label`: a-z, for people.
+  // Reserves the disk space immediately. Throws kIo if there is not enough, kInvalidArgument if it
+  // exceeds the budget. `label`: a-z, for messages.
   RowFile(IoQueue& queue, const std::filesystem::path& folder, const std::string& label,
           size_t row_bytes, uint32_t rows, uint64_t budget_bytes);
 
-  // What a file takes of the disk, and a run of memory: rows lie behind each other there, from a
-  // multiple of kDirectAlignment on.
+  // The bytes that a file takes on disk, and a run in memory: there rows are contiguous, beginning
+  // at a multiple of kDirectAlignment.
   static uint64_t file_bytes(size_t row_bytes, uint64_t rows) {
     return SpillFile::file_bytes(row_bytes, rows);
   }
@@ -63,7 +63,7 @@ class RowFile {
   RowWrite write(int64_t first, int64_t rows, const std::byte* buffer);
 
  private:
-  // Calls with the first row, the rows and the offset in the buffer of each piece of a run.
+  // Calls `fn` with the first row, the bytes and the offset in the buffer of each piece of a run.
   template <class Fn>
   void for_each_piece(int64_t first, int64_t rows, Fn&& fn) const;
 

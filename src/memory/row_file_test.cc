@@ -13,7 +13,7 @@
 namespace spillway {
 namespace {
 
-// Rows that differ, and differ from write to write.
+// Makes rows that differ from each other and from seed to seed.
 AlignedBuffer make_rows(size_t row_bytes, int64_t rows, int seed) {
   AlignedBuffer buffer(RowFile::buffer_bytes(row_bytes, rows));
   for (size_t i = 0; i < buffer.size(); ++i)
@@ -25,7 +25,7 @@ class RowFileTest : public testing::Test {
  protected:
   void TearDown() override { disarm_faults(); }
 
-  // What reading the run gives: its bytes are as written, or an error.
+  // Reads a run and checks that its bytes are as written; returns the error if it cannot be read.
   std::optional<ErrorCode> check(RowFile& file, size_t row_bytes, int64_t first, int64_t rows,
                                  int seed) {
     AlignedBuffer buffer(RowFile::buffer_bytes(row_bytes, rows));
@@ -49,8 +49,8 @@ class RowFileTest : public testing::Test {
   IoQueue queue_;
 };
 
-// Rows smaller and larger than a block of the disk, no multiple of it, larger than a piece; runs of
-// one piece and of many, that begin anywhere.
+// Covers rows smaller and larger than a disk block, not a multiple of it, or larger than a piece;
+// and runs of one piece or many that begin anywhere.
 TEST_F(RowFileTest, GivesBackRunsAsTheyWereWritten) {
   for (const size_t row_bytes : {size_t{28}, size_t{256}, size_t{3072}, size_t{4096}, size_t{10240},
                                  size_t{28672}, size_t{3} << 20}) {
@@ -66,7 +66,7 @@ TEST_F(RowFileTest, GivesBackRunsAsTheyWereWritten) {
     EXPECT_EQ(check(file, row_bytes, many, 1, 2), std::nullopt);
     EXPECT_EQ(check(file, row_bytes, 2 * many + 1, many, 4), std::nullopt);
     EXPECT_EQ(check(file, row_bytes, 0, many, 1), std::nullopt);
-    // Cut otherwise the next time.
+    // The next time the rows are divided into other runs.
     write(file, row_bytes, many - 1, 2, 5);
     write(file, row_bytes, 0, many - 1, 6);
     EXPECT_EQ(check(file, row_bytes, many - 1, 2, 5), std::nullopt);

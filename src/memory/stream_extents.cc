@@ -13,7 +13,7 @@
 namespace spillway {
 namespace {
 
-// Lets so many threads take a piece at a time, the others read.
+// Lets at most `threads` threads take pieces at a time; the others read.
 class Taker {
  public:
   Taker(const TakePiece& take, int threads) : take_(take), free_(threads) {}

@@ -12,7 +12,7 @@
 namespace spillway {
 namespace {
 
-// Those of GPT-2, of which some models have a faster formula, are the same function.
+// GPT-2's variants of gelu, some of them with a faster formula, are the same function.
 constexpr std::pair<std::string_view, ActivationKind> kNames[] = {
     {"relu", ActivationKind::kRelu},
     {"gelu", ActivationKind::kGelu},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names that configurations have for activations of an MLP without a gate.
+// Names of activation functions in model configurations, for MLPs without a gate.
 #pragma once
 
 #include <string_view>
@@ -9,11 +9,11 @@
 
 namespace spillway {
 
-// The activation that the files name under `key`, or `otherwise` where they do not have the key.
-// Throws kUnsupported for another name.
+// Reads the activation named by the files under `key`, or `otherwise` if they lack the key. Throws
+// kUnsupported for an unknown name.
 ActivationKind read_activation(const ModelFiles& files, std::string_view key,
                                std::string_view otherwise);
-// The first of the names that read_activation() takes for it.
+// The first of the names that read_activation() accepts for this activation.
 std::string_view activation_name(ActivationKind kind);
 
 }  // namespace spillway

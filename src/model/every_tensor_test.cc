@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// No tensor of a family's table may be left out in silence: each of them, in turn, is missing, of a
-// type that cannot be used, or of another shape. The tensors come from the tables, so a new one is
-// covered by itself, and one that no case switches on fails here.
+// Tests that no tensor of a family's table is left out silently: each one in turn is missing, has
+// an unusable type, or another shape. The tensors come from the tables, so new ones are covered
+// automatically, and a tensor that no case switches on fails here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ struct Case {
   const Family* family;
   ModelFiles files;
   ModelSpec spec;
-  std::vector<WeightSlot> slots;  // the first of each of files.tensors
+  std::vector<WeightSlot> slots;  // the first weight of each of files.tensors
 
   bool is_gguf() const { return files.format == ModelFiles::Format::kGguf; }
 };
@@ -108,7 +108,7 @@ std::vector<Case> cases() {
                                     {"vocab_size", int64_t{100}},
                                     {"max_position_embeddings", int64_t{128}},
                                     {"use_qkv_bias", true}})));
-  // Each of them as a GGUF file.
+  // Adds each of them as a GGUF file.
   for (size_t i = 0, folders = all.size(); i < folders; ++i) {
     const Family& family = *all[i].family;
     const TransformerShape shape = family.read_shape(all[i].files);
@@ -152,7 +152,7 @@ TEST(EveryTensorTest, IsMissedByName) {
     for (size_t i = 0; i < tried.slots.size(); ++i) {
       const ModelFiles files = without(tried.files, i);
       if (tried.is_gguf() && tried.slots[i].name == "head") {
-        EXPECT_TRUE(describe_model(files).spec.has_tied_head());  // how GGUF says it
+        EXPECT_TRUE(describe_model(files).spec.has_tied_head());  // a GGUF without a head is tied
         continue;
       }
       EXPECT_THAT(complaint(files), AllOf(HasSubstr("'" + tried.files.tensors[i].name + "'"),
@@ -176,7 +176,7 @@ TEST(EveryTensorTest, IsRefusedInATypeThatCannotBeUsed) {
         ModelFiles files = without(tried.files, i);
         files.unsupported.push_back({name, type});
         EXPECT_THAT(complaint(files), AllOf(HasSubstr("'" + name + "'"), HasSubstr(type)));
-        // The bare network's name for it.
+        // The tensor may also have the bare network's name.
         if (!name.starts_with("model.")) continue;
         const std::string bare = name.substr(6);
         files.unsupported.back().name = bare;
@@ -201,8 +201,8 @@ TEST(EveryTensorTest, IsRefusedInAnotherShape) {
         if (shape == tensor.shape) continue;
         ModelFiles files = tried.files;
         files.tensors[i].shape = shape;
-        // In GGUF this tensor's rows may be the only word for the size of the vocabulary; then the
-        // head is not of that size.
+        // In GGUF this tensor's rows may be the only source of the vocabulary's size; then the head
+        // does not match it.
         const bool other_rows = tried.is_gguf() && tried.slots[i].name == "token_embedding" &&
                                 shape.size() == 2 && shape[1] == tensor.cols();
         if (other_rows) {
@@ -217,7 +217,7 @@ TEST(EveryTensorTest, IsRefusedInAnotherShape) {
   }
 }
 
-// A GGUF file has all biases of a kind or none: one that is left cannot be used alone.
+// A GGUF file has all biases of a kind or none, so a single one that is left is an error.
 TEST(EveryTensorTest, IsNotUsedAloneInGguf) {
   for (const Case& tried : cases()) {
     if (!tried.is_gguf()) continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model family: how its files say the shape and how they call the weights. One small file per
-// family.
+// A model family: how its files give the shape, and what they call the weights. Each family has
+// one small file.
 #pragma once
 
 #include <initializer_list>
@@ -14,7 +14,7 @@
 
 namespace spillway {
 
-// A published model of a family, for dummy:NAME and for planning.
+// The sizes of a published model, for dummy:NAME and for planning.
 struct KnownSizes {
   const char* name;
   int layers, hidden, heads, kv_heads, ffn, vocab, context;
@@ -22,45 +22,46 @@ struct KnownSizes {
 };
 
 struct Family {
-  // What GGUF's general.architecture and config.json's model_type call it.
+  // The names that GGUF's general.architecture and config.json's model_type have for it.
   std::span<const std::string_view> gguf_names, folder_names;
-  // Reads sizes and choices from metadata (and, where the format leaves it open, from which tensors
-  // there are).
+  // Reads sizes and choices from metadata (and, where the format leaves a choice open, from which
+  // tensors there are).
   TransformerShape (*read_shape)(const ModelFiles& files);
   // The names of this family's weights in these files.
   std::span<const WeightName> (*names)(const ModelFiles& files);
-  // GGUF's keys for a shape, so that read_shape() finds it again; its names are
-  // names(ModelFiles{}).
+  // Writes GGUF's keys for a shape, from which read_shape() reads it again; the weights are then
+  // named by names(ModelFiles{}).
   void (*write_gguf_keys)(const TransformerShape& shape, Metadata& keys);
-  // Whether GGUF files have the rows of q and k so that rotary pairs lie side by side, where
-  // Hugging Face has halves.
+  // Whether GGUF files order the rows of q and k so that rotary pairs are adjacent, where Hugging
+  // Face has them in two halves.
   bool gguf_pairs_rope = false;
-  // What other programs make of such a file; empty where they read it.
+  // How other programs handle such a file; empty if they read it.
   const char* gguf_caveat = "";
-  // The published models, and what they have beside these sizes: rope, biases, its own name.
+  // The published models; complete() sets what they have beyond these sizes, such as rope, biases
+  // and the exact family name.
   std::span<const KnownSizes> known = {};
   void (*complete)(TransformerShape& shape) = nullptr;
 };
 
 inline bool is_gguf(const ModelFiles& files) { return files.format == ModelFiles::Format::kGguf; }
-// What the files call their family; empty where they do not say.
+// The files' name for their family; empty if they have none.
 std::string family_name(const ModelFiles& files);
 
-// By that name. Throws kUnsupported for an unknown one.
+// The family with that name. Throws kUnsupported for an unknown one.
 const Family& family_of(const ModelFiles& files);
 
 extern const Family kLlamaFamily;     // Llama 1, 2, 3, Mistral, SmolLM2: GGUF and Hugging Face
 extern const Family kQwenFamily;      // Qwen2, Qwen2.5 and Qwen3
 extern const Family kNeoXFamily;      // GPT-NeoX-20B and Pythia
 extern const Family kStableLmFamily;  // StableLM-3B-4E1T and StableLM 2
-extern const Family kOptFamily;       // OPT: Hugging Face, and GGUF files of our own making
+extern const Family kOptFamily;       // OPT: Hugging Face, and GGUF files written by Spillway
 
-// All of them, in the order in which files are tried.
+// All families, in the order in which they are tried.
 std::span<const Family* const> families();
 
-// Whether the files have a tensor of any of these weights ("query.bias"), in any layer. For GGUF,
-// which has no switches for what may be left out: a network has it if any of it is there, and then
-// all of it must be.
+// Whether the files have a tensor of any of these weights ("query.bias"), in any layer. GGUF has
+// no switches for optional weights: a network has them if any of their tensors is there, and then
+// all must be.
 bool has_any(const ModelFiles& files, std::span<const WeightName> names,
              std::initializer_list<std::string_view> weights);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A family reads files that lack keys, or have keys that it does not know, as the reference does.
+// Tests that families treat missing and unknown keys of files as the reference implementation does.
 #include "model/family.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The folder has the sizes in its config.json, and no tensors.
+// Makes a folder with the sizes in its config.json, and no tensors.
 ModelFiles folder_of(const std::string& type) {
   ModelFiles files;
   files.format = ModelFiles::Format::kHuggingFace;
@@ -45,7 +45,7 @@ ModelFiles with_tensors(ModelFiles files) {
   return files;
 }
 
-// The file has the keys and tensors that `spillway convert` writes; the tensors have no bytes.
+// Makes a file with the keys and tensors that `spillway convert` writes; the tensors have no bytes.
 ModelFiles gguf_of(const ModelFiles& folder) {
   const Family& family = family_of(folder);
   const TransformerShape shape = family.read_shape(folder);
@@ -59,7 +59,7 @@ ModelFiles gguf_of(const ModelFiles& folder) {
   return files;
 }
 
-// A window of 0 or none says that there is no window, as transformers and llama.cpp have it.
+// A window of 0, or none, means that there is no window, as in transformers and llama.cpp.
 TEST(FamilyTest, ReadsWindowsOfFilesAndRefusesAbsurdOnes) {
   const auto folder_with = [](int64_t window) {
     ModelFiles files = folder_of("mistral");
@@ -123,7 +123,7 @@ TEST(FamilyTest, RotatesTheUsualShareOfAHeadWhereTheFileDoesNotSayIt) {
   }
 }
 
-// transformers ignores such keys.
+// transformers ignores the keys of biases that a family does not have.
 TEST(FamilyTest, LeavesOutBiasesThatItDoesNotHave) {
   for (const char* type : {"qwen2", "qwen3", "stablelm"}) {
     ModelFiles files = with_tensors(folder_of(type));
@@ -145,7 +145,7 @@ TEST(StableLmTest, RefusesNormsOfItsOwnForEachHead) {
   EXPECT_THAT(error_of([&] { describe_model(gguf); }), HasSubstr("tiny.gguf: qk_layernorm"));
 }
 
-// llama.cpp's converter says use_parallel_residual of a folder that does not say it.
+// llama.cpp's converter writes use_parallel_residual even if the folder lacks the key.
 TEST(StableLmTest, HasParallelBranchesWhereAGgufHasNoNormOfTheMlp) {
   ModelFiles folder = folder_of("stablelm");
   ModelFiles gguf = gguf_of(folder);

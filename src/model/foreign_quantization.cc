@@ -21,7 +21,7 @@ bool has_keys_below(const Metadata& m, std::string_view prefix) {
                      [&](std::string_view key) { return key.starts_with(prefix); });
 }
 
-// By config.json; bitsandbytes leaves its section behind when both of its switches are off.
+// Looks at config.json. bitsandbytes leaves its section there even if both of its switches are off.
 std::optional<std::string> try_by_config(const Metadata& m) {
   for (const std::string section : {"quantization_config.", "compression_config."}) {
     if (!has_keys_below(m, section)) continue;
@@ -39,7 +39,8 @@ std::optional<std::string> try_by_config(const Metadata& m) {
   return std::nullopt;
 }
 
-// Folders of before quantization_config, with a file of the library's own beside config.json.
+// Looks at tensors: folders from before quantization_config have a file of the library's own beside
+// config.json instead.
 std::optional<std::string> try_by_tensors(const ModelFiles& files) {
   const auto any_ends_with = [&](std::string_view ending) {
     const auto ends = [&](const auto& tensor) { return tensor.name.ends_with(ending); };

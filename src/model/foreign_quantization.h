@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hugging Face folders whose weights are not stored as numbers but in a library's own format.
+// Detects Hugging Face folders whose weights are stored in a quantization library's own format.
 #pragma once
 
 #include <optional>
@@ -9,9 +9,9 @@
 
 namespace spillway {
 
-// What quantized the weights, to be read by people ("gptq", "awq", "fp8"): config.json's
-// quantization_config, or, where that says nothing, how the tensors are called. nullopt for plain
-// weights and for GGUF, whose types are its own.
+// Names the method that quantized the weights, for messages ("gptq", "awq", "fp8"): from
+// config.json's quantization_config or, if that says nothing, from the names of tensors. nullopt
+// for plain weights and for GGUF, whose types are its own.
 [[nodiscard]] std::optional<std::string> try_foreign_quantization(const ModelFiles& files);
 
 }  // namespace spillway

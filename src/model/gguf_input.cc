@@ -13,7 +13,8 @@
 namespace spillway {
 namespace {
 
-// Rows of q and k of every head go to where GGUF has them.
+// The rows of a weight for GGUF; rows of q and k are reordered in each head if GGUF has them in
+// another order.
 ConvertRows rows_of(const BoundWeight& weight, const ModelSpec& spec, const Family& family) {
   const WeightSlot& slot = weight.slot;
   ConvertRows rows{.rows = slot.stored_rows(),
@@ -27,11 +28,12 @@ ConvertRows rows_of(const BoundWeight& weight, const ModelSpec& spec, const Fami
   return rows;
 }
 
-// Adds a weight to the tensors, or to the last of them where GGUF has both in one.
+// Adds a weight as a tensor, or to the last tensor if GGUF has both in one.
 void add_weight(const BoundWeight& weight, const ModelSpec& spec, const Family& family,
                 std::vector<ConvertTensor>& tensors) {
   const WeightSlot& slot = weight.slot;
-  const TensorPlace place = place_of(family.names(ModelFiles{}), spec, slot);  // of GGUF files
+  // The place of the weight in GGUF files.
+  const TensorPlace place = place_of(family.names(ModelFiles{}), spec, slot);
   SPW_ASSERT(place.groups.rows == 0 && !place.transposed);
   const auto found = std::ranges::find(tensors, place.name, &ConvertTensor::name);
   if (found != tensors.end()) {

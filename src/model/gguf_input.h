@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model of any known format as the GGUF file it could be.
+// Describes a model of any known format as the GGUF file that it can be converted to.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace spillway {
 
-// A GGUF is taken as it is. A Hugging Face folder gets GGUF's keys (but for the tokenizer's) and
-// names; rows of q and k are reordered where GGUF has rotary pairs side by side, norms, biases and
-// tables of positions become F32, and frequencies that are scaled one by one become a tensor.
-// Throws what describe_model() throws.
+// A GGUF is kept as it is. A Hugging Face folder gets GGUF's keys (except the tokenizer's) and
+// names; rows of q and k are reordered where GGUF has rotary pairs adjacent, norms, biases and
+// position tables become F32, and frequencies that are scaled one by one become a tensor. Throws
+// what describe_model() throws.
 ConvertInput gguf_input(const ModelFiles& files);
 
-// What to know about a GGUF of this model in other programs; empty where there is nothing.
+// A note for users about this model's GGUF in other programs; empty if there is nothing to say.
 std::string gguf_caveat(const ModelFiles& files);
 
 }  // namespace spillway

@@ -50,7 +50,7 @@ TEST(GgufInputTest, ScalingOfFrequenciesIsRecognised) {
   EXPECT_NEAR(rope_divisors(rope).back(), 8, 1e-5);
 }
 
-// A file of `keys` alone, with tensors that only the names matter of.
+// Makes a file of `keys` alone, with tensors of which only the names matter.
 ModelFiles files_of(const TransformerShape& shape, const Family& family) {
   ModelFiles files;
   files.name = "test";

@@ -29,7 +29,7 @@ struct Sizes {
   int layers, hidden, heads, kv_heads, ffn, vocab, context;
 };
 
-// From the models' published configurations; GPT-3 from its paper (table 2.1).
+// The sizes are from the models' published configurations; GPT-3's are from its paper (table 2.1).
 constexpr Sizes kSizes[] = {
     {"opt-125m", Kind::kOpt, 12, 768, 12, 12, 3072, 50272, 2048},
     {"opt-350m", Kind::kOpt350, 24, 1024, 16, 16, 4096, 50272, 2048},
@@ -75,7 +75,7 @@ void set_llama3_rope(TransformerShape& shape, double factor) {
   shape.rope.inverse_frequencies.assign(frequencies.begin(), frequencies.end());
 }
 
-// What GPT-3, OPT and BLOOM share: LayerNorm, biases, no gate.
+// Sets what GPT-3, OPT and BLOOM share: LayerNorm, biases, no gate.
 void set_gpt(TransformerShape& shape, ActivationKind activation) {
   shape.norm = NormKind::kLayer;
   shape.norm_bias = shape.qkv_bias = shape.attention_out_bias = shape.mlp_bias = true;
@@ -176,7 +176,7 @@ std::optional<TransformerShape> try_known_model(std::string_view name) {
   for (const Sizes& known : kSizes) {
     if (name != known.name) continue;
     shape = shape_of(known);
-    shape->family = "llama";  // unless its kind says otherwise
+    shape->family = "llama";  // unless set_kind() changes it
     set_kind(*shape, known.kind);
   }
   for (const Family* family : families()) {

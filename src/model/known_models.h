@@ -11,7 +11,7 @@
 
 namespace spillway {
 
-// "opt-30b", "llama-2-7b", "gpt-3", ... nullopt for a name not in the table.
+// Finds "opt-30b", "llama-2-7b", "gpt-3", ...; nullopt for a name that is not in the table.
 [[nodiscard]] std::optional<TransformerShape> try_known_model(std::string_view name);
 std::vector<std::string> known_model_names();
 

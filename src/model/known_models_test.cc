@@ -50,8 +50,8 @@ TEST(KnownModelsTest, MarksShapesThatOnlyThePlannerKnows) {
   EXPECT_FALSE(try_known_model("gpt-5").has_value());
 }
 
-// Mistral's first 7B is the only one of them that was published with a window; all others attend to
-// all tokens.
+// Mistral's first 7B model is the only one that was published with a window; all others attend
+// to all tokens.
 TEST(KnownModelsTest, OnlyMistralsFirstModelHasAWindow) {
   for (const std::string& name : known_model_names()) {
     const TransformerShape shape = try_known_model(name).value();
@@ -82,14 +82,14 @@ TEST(CompressMatricesTest, TakesPlainMatricesThatAreMultiplied) {
   EXPECT_EQ(done.compressed, 32 * 7 + 1);
   EXPECT_EQ(done.kept, 0);
   EXPECT_EQ(type_of(llama, "head"), DType::kG4);
-  EXPECT_EQ(type_of(llama, "token_embedding"), DType::kF16);  // looked up in only
+  EXPECT_EQ(type_of(llama, "token_embedding"), DType::kF16);  // only looked up in
   EXPECT_EQ(type_of(llama, "mlp_norm"), DType::kF32);
   EXPECT_EQ(llama.weights.back().file_dtype(), DType::kF16);
-  EXPECT_EQ(compress_matrices(llama).compressed, 0);  // once is enough
+  EXPECT_EQ(compress_matrices(llama).compressed, 0);  // it is already compressed
 
   Model opt = describe_dummy_model("opt-125m");
   EXPECT_EQ(compress_matrices(opt).compressed, 12 * 6 + 1);
-  EXPECT_EQ(type_of(opt, "token_embedding"), DType::kG4);  // tied
+  EXPECT_EQ(type_of(opt, "token_embedding"), DType::kG4);  // tied, so it is multiplied
   EXPECT_EQ(type_of(opt, "position_embedding"), DType::kF16);
   EXPECT_EQ(type_of(opt, "mlp_up", /*is_bias=*/true), DType::kF32);
 

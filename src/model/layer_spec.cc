@@ -12,7 +12,7 @@
 namespace spillway {
 namespace {
 
-// Goes over a list and knows what each place holds.
+// Walks through a list and tracks what each place holds.
 class LayerWalk {
  public:
   LayerWalk(const LayerSpec& layer, int64_t residual_columns, std::string where)
@@ -34,7 +34,8 @@ class LayerWalk {
   struct Content {
     int64_t columns = 0;  // 0: nothing was written
     int version = 0;
-    // What a norm or gather made it of: it is to be read while that place is as it was.
+    // The input of the norm or gather that made it: it may be read only while that place is
+    // unchanged.
     std::optional<Place> made_of = {};
     int made_of_version = 0;
   };
@@ -71,7 +72,7 @@ class LayerWalk {
   void write(Place place, int64_t columns, std::optional<Place> made_of = {}) {
     const int version = made_of ? at(*made_of).version : 0;
     Content& content = at(place);
-    // In place nothing is left that could change.
+    // An op in place leaves no other input that could change.
     if (made_of == place) made_of.reset();
     content = {columns, content.version + 1, made_of, version};
     if (place != kResidual) {
@@ -86,7 +87,7 @@ class LayerWalk {
       case OpKind::kEmbedding: {
         check(matrices == 1, "it has {} tables", matrices);
         const int64_t columns = op_->matrices[0].cols;
-        // A table of positions is added to what is there.
+        // A position table's row is added to the content of the output.
         check(!op_->embedding.by_position || read(op_->output) == columns, "its row does not fit");
         return write(op_->output, columns);
       }
@@ -152,7 +153,7 @@ class LayerWalk {
   const LayerSpec& layer_;
   const std::string where_;
   std::vector<Content> places_;  // the residual stream, then the scratches
-  std::vector<int64_t> widest_;  // of the scratches
+  std::vector<int64_t> widest_;  // the scratches' columns
   std::set<std::string_view> op_names_, matrix_names_;
   const OpSpec* op_ = nullptr;
 };

@@ -16,7 +16,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// norm, q/k/v, attention and its product, with heads of 4 in a stream of 8.
+// Makes a layer of norm, q/k/v, attention and its output matrix, with heads of 4 in a stream of 8.
 LayerSpec attention_layer() {
   LayerSpec layer;
   const Place normed = layer.place("normed"), qkv = layer.place("qkv"),
@@ -91,7 +91,8 @@ TEST(LayerSpecTest, NamesAreUnique) {
   EXPECT_THAT(complaint([](LayerSpec& l) { l.ops[5].name = ""; }), HasSubstr("not its own"));
 }
 
-// Ops::run_step: what a norm gives may never be in memory, so it is read before its input changes.
+// The result of a norm may never be in memory (Ops::run_step), so it must be read before its
+// input changes.
 TEST(LayerSpecTest, ANormIsReadBeforeItsInputChanges) {
   const auto read_late = [](LayerSpec& layer) {
     layer.ops.push_back({.kind = OpKind::kLinear,
@@ -109,7 +110,7 @@ TEST(LayerSpecTest, ANormIsReadBeforeItsInputChanges) {
             "no error");
 }
 
-// A norm of q's and k's heads is in place.
+// A norm of the heads of q and k is in place.
 TEST(LayerSpecTest, TakesNormsOfHeads) {
   const auto norm = [](int64_t first, int64_t columns, int64_t head) {
     return [=](LayerSpec& layer) {
@@ -128,7 +129,7 @@ TEST(LayerSpecTest, TakesNormsOfHeads) {
   EXPECT_THAT(complaint(norm(12, 8, 4)), HasSubstr("a norm of heads has a weight"));
 }
 
-// make_spec() validates every list; a family whose lists are wrong is found here.
+// make_spec() validates every list, so this finds families whose lists are wrong.
 TEST(LayerSpecTest, EveryKnownModelValidates) {
   for (const std::string& name : known_model_names())
     EXPECT_NO_THROW(make_spec(try_known_model(name).value())) << name;

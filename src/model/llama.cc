@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama 1, 2 and 3, and what is built like them: Mistral, SmolLM2, TinyLlama.
+// Llama 1, 2 and 3, and models that are built like them: Mistral, SmolLM2, TinyLlama.
 #include <string_view>
 
 #include "model/family.h"
@@ -58,7 +58,7 @@ constexpr std::string_view kFolderFamilies[] = {"llama", "mistral"};
 TransformerShape read_shape(const ModelFiles& files) {
   TransformerShape shape;
   shape.family = "llama";
-  // GGUF has the rows of q and k so that pairs lie side by side.
+  // GGUF has the rows of q and k in an order in which rotary pairs are adjacent.
   if (is_gguf(files)) return read_usual_gguf(files, kGgufNames, shape, RopeStyle::kInterleaved);
   return read_usual_folder(files, kHuggingFaceNames, shape);
 }

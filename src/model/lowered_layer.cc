@@ -85,7 +85,7 @@ class Lowering {
     }
   }
 
-  // With what directly follows from its products.
+  // Adds a linear op, fused with the op that directly uses its products.
   void add_linear(const OpSpec& linear) {
     LoweredOp& op = add(LoweredKind::kLinear, linear);
     op.norms = std::exchange(norms_, {});
@@ -117,8 +117,8 @@ class Lowering {
   const LayerSpec& layer_;
   LoweredLayer lowered_;
   int at_ = 0;
-  std::vector<int> norms_;  // that the next linear op begins with
-  int rope_ = -1;           // that the next attention begins with
+  std::vector<int> norms_;  // norms that the next linear op begins with
+  int rope_ = -1;           // the rope that the next attention begins with
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// "qkv(attention_norm, append)": the norms before an op and what it ends with.
+// Describes each op with the norms before it and its finish: "qkv(attention_norm, append)".
 std::vector<std::string> described(const LoweredLayer& layer) {
   constexpr const char* kFinishes[] = {"", "add", "activate", "gate", "append"};
   std::vector<std::string> all;
@@ -48,13 +48,13 @@ TEST(LoweredLayerTest, FusesWhatDevicesRunTogether) {
   EXPECT_THAT(layer_of("opt-125m"),
               ElementsAre("qkv(attention_norm, append)", "attention", "attention_out(add)",
                           "mlp_up(mlp_norm, activate)", "mlp_down(add)"));
-  // Norms behind attention and MLP: the last one is an op of its own.
+  // opt-350m has norms after attention and MLP: the last one is an op of its own.
   EXPECT_THAT(layer_of("opt-350m"),
               ElementsAre("qkv(append)", "attention", "attention_out(add)",
                           "mlp_up(attention_norm, activate)", "mlp_down(add)", "mlp_norm"));
 }
 
-// Both branches have read the residual stream before either is added.
+// Both branches must read the residual stream before either is added.
 TEST(LoweredLayerTest, ParallelBranchesAreAddedLast) {
   EXPECT_THAT(layer_of("gpt-neox-20b"),
               ElementsAre("qkv(attention_norm, append)", "attention(rope)",
@@ -64,7 +64,7 @@ TEST(LoweredLayerTest, ParallelBranchesAreAddedLast) {
                           "attention_out(add)", "mlp_down(add)"));
 }
 
-// Between the products and rope: q, k and v are not appended with the products.
+// These norms are between the products and rope, so q, k and v are not appended with the products.
 TEST(LoweredLayerTest, NormsOfHeadsAreOpsOfTheirOwn) {
   TransformerShape shape = try_known_model("llama-2-7b").value();
   shape.head_norms = true;
@@ -86,7 +86,7 @@ TEST(LoweredLayerTest, EmbeddingAndHeadAreLists) {
                           "project_out", "head"));
 }
 
-// Equal layers share one description; lists of a network share buffers of one name.
+// Equal layers share one description, and lists of a network share buffers of one name.
 TEST(LoweredLayerTest, CountsTheBuffersOfANetwork) {
   const ModelSpec spec = make_spec(try_known_model("opt-350m").value());
   EXPECT_EQ(&spec.layer(0), &spec.layer(23));
@@ -108,7 +108,7 @@ TEST(LoweredLayerTest, SaysWhatItCannotFuse) {
     return error_of([&] { (void)lower(std::make_shared<LayerSpec>(layer), 4096, buffers); });
   };
   EXPECT_EQ(refusal([](LayerSpec&) {}), "no error");
-  // A sum of something that no linear op gave.
+  // A sum must have the result of a linear op as its input.
   EXPECT_THAT(refusal([](LayerSpec& layer) {
                 layer.ops.push_back({.kind = OpKind::kAdd,
                                      .name = "again",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few ways in which families read sizes and names from metadata.
+// Common ways in which families read sizes and names from metadata.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace spillway {
 
-// A size: not negative, and small enough that validate() can judge it without overflow.
+// Reads a size: not negative, and small enough that validate() can check it without overflow.
 inline int read_size(const Metadata& metadata, std::string_view key) {
   return static_cast<int>(metadata.get_int(key, 0, int64_t{1} << 30));
 }

@@ -20,8 +20,8 @@
 namespace spillway {
 namespace {
 
-// Checkpoints of the bare network lack the leading "model." that those of the language model have.
-// nullptr where there is neither; throws for one that cannot be used.
+// Checkpoints of the bare network lack the prefix "model." that those of the language model have.
+// Returns nullptr if the tensor has neither name; throws if it cannot be used.
 constexpr std::string_view kNetworkPrefix = "model.";
 const TensorInfo* try_tensor(const ModelFiles& files, const std::string& name) {
   if (const TensorInfo* tensor = files.try_get(name)) return tensor;
@@ -73,9 +73,9 @@ BoundWeight bind(const ModelFiles& files, const TensorPlace& place, const Weight
   return weight;
 }
 
-// Says which weights the files have and the spec has not, such as biases without attention_bias, or
-// layers beyond the last: the reference leaves them out too, and says so. A head beside a tied
-// embedding is common and means nothing.
+// Warns about weights that the files have and the spec lacks, such as biases without
+// attention_bias, or layers beyond the last: the reference implementation also leaves them out and
+// says so. A head beside a tied embedding is common and does no harm.
 void warn_about_unused(const ModelFiles& files, std::span<const WeightName> names,
                        const std::unordered_set<std::string>& used) {
   std::string first;
@@ -168,7 +168,7 @@ DType Model::main_dtype() const {
 bool Model::is_multiplied(const WeightSlot& slot) const {
   if (slot.is_vector()) return false;
   if (!slot.is_table()) return true;
-  // Tied: the table is the head too.
+  // A tied table is also the head.
   return std::ranges::any_of(spec.head->ops, [&](const OpSpec& op) {
     return std::ranges::any_of(
         op.matrices, [&](const MatrixSpec& matrix) { return matrix.same_as == slot.name; });

@@ -9,7 +9,7 @@
 namespace spillway {
 namespace {
 
-// A head without a matrix of another list.
+// Returns a head that has its own matrix instead of one of another list.
 std::shared_ptr<const LayerSpec> untied(const LayerSpec& head) {
   auto own = std::make_shared<LayerSpec>(head);
   for (OpSpec& op : own->ops) {
@@ -18,7 +18,7 @@ std::shared_ptr<const LayerSpec> untied(const LayerSpec& head) {
   return own;
 }
 
-// The matrix of another list that a weight of this slot is in `whole`; empty: it is its own.
+// The name of the matrix of another list that this weight of `whole` shares; empty: it is its own.
 std::string_view tied_name(const ModelSpec& whole, const WeightSlot& slot) {
   if (slot.in_layer() || slot.is_bias) return {};
   const OpSpec& op = list_of(whole, slot.layer).ops[static_cast<size_t>(slot.op)];

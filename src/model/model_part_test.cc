@@ -11,7 +11,7 @@
 namespace spillway {
 namespace {
 
-// Every weight has an extent of its own, so that it is known again in a part.
+// Gives every weight an extent of its own, by which it is recognized in a part.
 Model model_in_a_file(std::string_view name) {
   Model model = describe_dummy_model(name);
   uint64_t offset = 0;
@@ -71,7 +71,7 @@ TEST(ModelPartTest, AllLayersAreTheModel) {
   }
 }
 
-// Its bytes are the token embedding's, which the last part does not have.
+// The head's bytes are the token embedding's, which the last part does not have.
 TEST(ModelPartTest, ATiedHeadIsAMatrixOfItsOwnInTheLastPart) {
   const Model whole = model_in_a_file("opt-125m");
   ASSERT_TRUE(whole.spec.has_tied_head());

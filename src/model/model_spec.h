@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a network is: its sizes, and a list of ops for each layer, from which the one decoder and
+// Describes a network: its sizes, and a list of ops for each layer, from which the one decoder and
 // the planner work.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace spillway {
 
 struct ModelSpec {
   std::string family;  // "llama", "opt"
-  std::string name;    // what a person calls it
+  std::string name;    // a name for people
 
   int64_t vocab_size = 0;
   int64_t hidden = 0;         // columns of the residual stream
@@ -28,16 +28,16 @@ struct ModelSpec {
   int64_t ffn = 0;
   int64_t max_context = 0;
 
-  // From tokens to the residual stream, and from rows of it to logits. A part of a model may be
-  // without one of them (model_part.h): that list has no ops.
+  // `embedding` goes from tokens to the residual stream, and `head` from rows of it to logits. A
+  // part of a model may lack one of them (model_part.h): that list has no ops.
   std::shared_ptr<const LayerSpec> embedding, head;
   std::vector<std::shared_ptr<const LayerSpec>> layers;  // equal ones are shared
   std::vector<RopeSpec> ropes;  // the distinct ones; each has one buffer of angles
 
-  std::shared_ptr<const LoweredModel> lowered;  // these lists, as devices run them
-  StateGroups states;                           // what these layers remember of a sequence
+  std::shared_ptr<const LoweredModel> lowered;  // these lists in the form that devices run
+  StateGroups states;                           // what these layers keep of a sequence
 
-  // False for shapes the planner knows but the decoder does not run.
+  // False for shapes that the planner knows but the decoder does not run.
   bool executable = true;
 
   int layer_count() const { return static_cast<int>(layers.size()); }
@@ -50,7 +50,7 @@ struct ModelSpec {
   bool has_tied_head() const;
 };
 
-// Checks the lists, lowers them and groups the layers' state. Throws kInternal where one does not
+// Checks the lists, lowers them and groups the layers' state. Throws kInternal if a list does not
 // validate (layer_spec.h, state_group.h).
 void finish_lists(ModelSpec& spec);
 

@@ -18,7 +18,7 @@
 namespace spillway {
 namespace {
 
-// A Hugging Face Llama of two layers, described but without bytes.
+// Makes a Hugging Face Llama of two layers, described but without bytes.
 ModelFiles tiny_llama() {
   ModelFiles files;
   files.format = ModelFiles::Format::kHuggingFace;
@@ -54,7 +54,7 @@ TEST(ModelTest, BindsEveryWeightOfALlama) {
   EXPECT_EQ(model.weight_bytes(), parameter_count(model.spec) * 4);
 }
 
-// Without tie_word_embeddings a Llama is not tied, so a head that is not there is a loss.
+// Without tie_word_embeddings a Llama is not tied, so a missing head is an error.
 TEST(ModelTest, DoesNotTieAHeadThatTheFilesLeaveOut) {
   ModelFiles files = tiny_llama();
   std::erase_if(files.tensors, [](const TensorInfo& t) { return t.name == "lm_head.weight"; });
@@ -133,12 +133,12 @@ TEST(RopeScalingTest, KeepsShortAndStretchesLongWavelengths) {
   EXPECT_TRUE(std::is_sorted(scaled.rbegin(), scaled.rend()));
 }
 
-// A GGUF Llama of one layer with heads of 8 elements, written to a folder and read back.
+// Writes a GGUF Llama of one layer, with heads of 8 elements, to a folder and reads it back.
 class GgufLlamaTest : public ::testing::Test {
  protected:
   using Change = std::function<void(GgufWriter&)>;
 
-  // `change` adds keys and tensors to what every file has.
+  // `change` adds keys and tensors to those that every file has.
   ModelFiles files(const Change& change) const {
     GgufWriter writer;
     writer.add("general.architecture", "llama");
@@ -169,7 +169,7 @@ class GgufLlamaTest : public ::testing::Test {
   }
   TransformerShape shape(const Change& change) const {
     const ModelFiles read = files(change);
-    (void)describe_model(read);  // it has every tensor
+    (void)describe_model(read);  // fails if a tensor is missing
     return kLlamaFamily.read_shape(read);
   }
   std::string refusal(const Change& change) const { return complaint(files(change)); }
@@ -178,7 +178,7 @@ class GgufLlamaTest : public ::testing::Test {
     writer.add_tensor(name, DType::kF32, {static_cast<int64_t>(values.size())},
                       std::as_bytes(std::span(values)));
   }
-  // The frequencies of heads of 8 elements, each divided.
+  // The frequencies of heads of 8 elements, each divided by its divisor.
   static std::vector<float> frequencies(const std::vector<double>& divisors) {
     std::vector<float> result;
     for (size_t i = 0; i < 4; ++i) {
@@ -221,7 +221,7 @@ TEST_F(GgufLlamaTest, ReadsLinearRopeScaling) {
               w.add_f32("llama.rope.scaling.factor", 4);
             }).rope.inverse_frequencies,
             scaled);
-  // How files of 2023 say it.
+  // Files from 2023 have another key.
   EXPECT_EQ(shape([](GgufWriter& w) {
               w.add_f32("llama.rope.scale_linear", 4);
             }).rope.inverse_frequencies,

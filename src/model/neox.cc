@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPT-NeoX: GPT-NeoX-20B and Pythia. Attention and MLP read the residual stream side by side, each
-// behind a norm of its own; a part of each head is rotated.
+// GPT-NeoX: GPT-NeoX-20B and Pythia. Attention and MLP read the residual stream in parallel, each
+// after a norm of its own; a part of each head is rotated.
 #include <string_view>
 
 #include "model/family.h"
@@ -9,7 +9,7 @@
 namespace spillway {
 namespace {
 
-// GGUF has q, k and v one behind the other, Hugging Face head by head.
+// GGUF has q, k and v one after the other, Hugging Face interleaves them per head.
 constexpr WeightName kGgufNames[] = {
     {"token_embedding", "token_embd.weight"},
     {"final_norm", "output_norm.weight"},
@@ -90,7 +90,7 @@ void write_gguf_keys(const TransformerShape& shape, Metadata& keys) {
   keys.add("gptneox.use_parallel_residual", shape.wiring == ResidualWiring::kParallelTwoNorms);
 }
 
-// From the published configurations.
+// The sizes are from the published configurations.
 constexpr KnownSizes kKnown[] = {
     {"pythia-14m", 6, 128, 4, 4, 512, 50304, 2048, false},
     {"pythia-31m", 6, 256, 8, 8, 1024, 50304, 2048, false},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OPT: learned positions with an offset of two, biases everywhere, ReLU; opt-350m norms after and
-// projects in and out.
+// OPT: learned positions with an offset of two, biases everywhere, ReLU. opt-350m normalizes after
+// attention and MLP, and projects its embedding to and from a narrower width.
 #include <string>
 #include <string_view>
 #include <utility>
@@ -40,7 +40,7 @@ constexpr WeightName kNames[] = {
     {"mlp_down.bias", "model.decoder.layers.{}.fc2.bias"},
 };
 
-// In the manner of other families' GGUF files; no other program writes or reads OPT in that format.
+// Named like other families' GGUF tensors; no other program writes or reads OPT in that format.
 constexpr WeightName kGgufNames[] = {
     {"token_embedding", "token_embd.weight"},
     {"position_embedding", "position_embd.weight"},
@@ -69,7 +69,7 @@ constexpr WeightName kGgufNames[] = {
 
 constexpr std::string_view kFamilies[] = {"opt"};
 
-// What all of them have in common.
+// The shape that all OPT models have in common.
 TransformerShape plain_shape() {
   TransformerShape shape;
   shape.family = "opt";
@@ -81,7 +81,7 @@ TransformerShape plain_shape() {
   return shape;
 }
 
-// Where a format keeps the sizes.
+// The keys that a format has for the sizes.
 struct SizeKeys {
   const char* layers;
   const char* hidden;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen2 and Qwen2.5, which have biases on q, k and v, and Qwen3, which norms the heads of q and k
-// instead. Otherwise they are built like Llama.
+// Qwen2 and Qwen2.5, which have biases on q, k and v, and Qwen3, which normalizes the heads of q
+// and k instead. Otherwise they are built like Llama.
 #include <iterator>
 #include <string_view>
 
@@ -11,7 +11,7 @@
 namespace spillway {
 namespace {
 
-// The last ones are Qwen3's.
+// The last entries are Qwen3's.
 constexpr size_t kOnlyQwen3 = 3;
 constexpr WeightName kGgufNames[] = {
     {"token_embedding", "token_embd.weight"},
@@ -68,8 +68,8 @@ TransformerShape read_shape(const ModelFiles& files) {
   shape.head_norms = shape.family == "qwen3";
   if (is_gguf(files)) return read_usual_gguf(files, names(files), shape, RopeStyle::kHalves);
   shape = read_usual_folder(files, names(files), shape);
-  if (shape.family == "qwen2") shape.qkv_bias = true;  // which config.json does not say
-  // config.json has a window's size also where none is used.
+  if (shape.family == "qwen2") shape.qkv_bias = true;  // config.json does not say this
+  // config.json has a window size even if no window is used.
   SPW_CHECK(!files.metadata.try_bool("use_sliding_window").value_or(false), kUnsupported,
             "{}: use_sliding_window, a window in some of the layers, is not supported yet",
             files.name);
@@ -77,7 +77,7 @@ TransformerShape read_shape(const ModelFiles& files) {
   return shape;
 }
 
-// From the published configurations.
+// The sizes are from the published configurations.
 constexpr KnownSizes kKnown[] = {
     {"qwen2-0.5b", 24, 896, 14, 2, 4864, 151936, 131072, true},
     {"qwen2-1.5b", 28, 1536, 12, 2, 8960, 151936, 131072, true},

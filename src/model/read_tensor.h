@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads one small tensor while a spec is made.
+// Reads one small tensor while a spec is being made.
 #pragma once
 
 #include <cstdint>

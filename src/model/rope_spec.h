@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary positions: which elements of a head are rotated, and how fast.
+// Describes rotary positions: which elements of a head are rotated, and how fast.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,23 @@ struct RopeSpec {
   bool operator==(const RopeSpec&) const = default;
 };
 
-// 1 / theta^(2i / dims) for each rotated pair.
+// Returns 1 / theta^(2i / dims) for each rotated pair.
 std::vector<double> base_inverse_frequencies(const RopeSpec& rope);
 
-// So many elements of a head, rotated as halves, without scaling.
+// Sets rope so that `dims` elements of a head are rotated as halves, without scaling.
 void set_plain_rope(RopeSpec& rope, double theta, int dims);
 
-// By what each of the plain frequencies was divided.
+// Returns the divisor of each plain frequency.
 std::vector<float> rope_divisors(const RopeSpec& rope);
 enum class RopeScalingKind : uint8_t {
   kNone,
-  kLinear,  // all divisors are the same
-  kUneven,  // Llama 3's
+  kLinear,  // all divisors are equal
+  kUneven,  // they differ, as Llama 3's do
 };
 RopeScalingKind rope_scaling_kind(const RopeSpec& rope);
 
-// Llama 3's scaling: long wavelengths are stretched by `factor`, short ones kept, those between
-// blended.
+// Llama 3's scaling stretches long wavelengths by `factor`, keeps short ones, and blends
+// those between.
 struct Llama3RopeScaling {
   double factor = 8;
   double low_freq_factor = 1;

@@ -48,7 +48,7 @@ constexpr WeightName kHuggingFaceNames[] = {
     {"mlp_up", "model.layers.{}.mlp.up_proj.weight"},
     {"mlp_down", "model.layers.{}.mlp.down_proj.weight"},
 };
-// StableLM 2 12B has these, and Spillway does not run them.
+// StableLM 2 12B has these tensors, and Spillway does not run it.
 constexpr WeightName kGgufHeadNorms[] = {
     {"query_norm", "blk.{}.attn_q_norm.weight"},
     {"key_norm", "blk.{}.attn_k_norm.weight"},
@@ -78,8 +78,8 @@ void check_head_norms(const ModelFiles& files, bool has_head_norms) {
 TransformerShape read_gguf(const ModelFiles& files, TransformerShape shape) {
   check_head_norms(files, has_any(files, kGgufHeadNorms, {"query_norm", "key_norm"}));
   shape = read_usual_gguf(files, kGgufNames, shape, RopeStyle::kHalves);
-  // llama.cpp writes true where config.json lacks the key, and decides by whether the norm is
-  // there.
+  // If config.json lacks the key, llama.cpp's converter writes true, and llama.cpp decides by
+  // whether the norm exists.
   const bool is_parallel =
       files.metadata.try_bool("stablelm.use_parallel_residual").value_or(true) &&
       !has_any(files, kGgufNames, {"mlp_norm", "mlp_norm.bias"});
@@ -107,7 +107,7 @@ void write_gguf_keys(const TransformerShape& shape, Metadata& keys) {
   keys.add("stablelm.use_parallel_residual", shape.wiring == ResidualWiring::kParallel);
 }
 
-// From the published configurations.
+// The sizes are from the published configurations.
 constexpr KnownSizes kKnown[] = {
     {"stablelm-3b-4e1t", 32, 2560, 32, 32, 6912, 50304, 4096, false},
     {"stablelm-zephyr-3b", 32, 2560, 32, 32, 6912, 50304, 4096, false},

@@ -79,7 +79,8 @@ TEST(StateGroupTest, RefusesWindowsThatMakeNoSense) {
   EXPECT_EQ(refusal(1030, true), "no error") << "it is no window";
 }
 
-// As in Gemma 3n: the last layers read what the last one before them of their kind keeps.
+// Each of the last layers reads the state of the last layer before them of its kind, as in
+// Gemma 3n.
 TEST(StateGroupTest, TheLastLayersMayHaveNoKeysAndValues) {
   TransformerShape shape = shape_with_window(64);
   shape.shared_kv_layers = 3;
@@ -100,7 +101,7 @@ TEST(StateGroupTest, TheLastLayersMayHaveNoKeysAndValues) {
   EXPECT_THAT(error_of([&] { validate(shape, "a.gguf"); }), HasSubstr("layers with keys and"));
 }
 
-// Each plane of the state is one of the cache: a third would be lost.
+// Each plane of the state is a plane of the cache, so a third one would be lost.
 TEST(StateGroupTest, RefusesPlanesThatACacheDoesNotHave) {
   const auto shapes_of = [](std::vector<StatePlaneSpec> planes) {
     return kv_shapes(

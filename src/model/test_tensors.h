@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors that files of a network have, without their bytes.
+// For tests: makes the tensors of a network's files, without their bytes.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace spillway {
 
-// In F32, one behind the other in file 0. Returns the first weight of each. Call
-// ModelFiles::finish() after it.
+// Adds the tensors in F32, one after the other, in file 0. Returns the first weight of each. Call
+// ModelFiles::finish() afterwards.
 inline std::vector<WeightSlot> add_tensors(std::span<const WeightName> names, const ModelSpec& spec,
                                            ModelFiles& files) {
   std::vector<WeightSlot> first;

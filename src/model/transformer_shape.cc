@@ -22,10 +22,10 @@ void check_range(const std::string& where, const char* field, int64_t value, int
       where, field, value, low, high);
 }
 
-// Writes the ops of one list after the other.
+// Builds a list of ops, one after the other.
 class ListBuilder {
  public:
-  // `state_back`: as AttentionSpec has it.
+  // `state_back`: as in AttentionSpec.
   explicit ListBuilder(const TransformerShape& shape, int state_back = 0)
       : shape_(shape), state_back_(state_back) {}
 
@@ -70,7 +70,7 @@ class ListBuilder {
   }
   void gather(Place to) { add({.kind = OpKind::kGather, .name = "gather", .output = to}); }
 
-  // q, k and v of what is in `from`, and attention; returns where its result is.
+  // Adds q, k and v of `from`, and attention; returns the place of the result.
   Place attention(Place from) {
     const int64_t q = shape_.q_dim(), kv = shape_.kv_dim();
     const bool bias = shape_.qkv_bias;
@@ -107,7 +107,7 @@ class ListBuilder {
                attended);
   }
 
-  // The inner rows of the MLP; returns where they are.
+  // Adds the MLP up to its activation; returns the place of the result.
   Place mlp_up(Place from) {
     const Place mlp = place("mlp");
     std::vector<MatrixSpec> matrices;
@@ -129,7 +129,7 @@ class ListBuilder {
 
  private:
   void add(OpSpec op) { list_.ops.push_back(std::move(op)); }
-  // The last matrix of attention or MLP, whose result joins the residual stream.
+  // Adds the last matrix of attention or MLP, and adds its result to the residual stream.
   void add_branch(std::string_view name, std::string_view sum, int64_t cols, bool bias,
                   Place from) {
     const Place branch = place("branch");
@@ -161,7 +161,7 @@ LayerSpec make_layer(const TransformerShape& shape, int state_back = 0) {
       break;
     case ResidualWiring::kParallel:
     case ResidualWiring::kParallelTwoNorms: {
-      // Both branches have read x before either is added to it.
+      // Both branches must read x before either is added to it.
       const Place normed = b.place("normed");
       b.norm("attention_norm", kResidual, normed);
       const Place attended = b.attention(normed);
@@ -175,7 +175,7 @@ LayerSpec make_layer(const TransformerShape& shape, int state_back = 0) {
   return b.take();
 }
 
-// Equal layers share a list.
+// Adds the layers to the spec; equal layers share a list.
 void add_layers(const TransformerShape& shape, ModelSpec& spec) {
   TransformerShape full = shape;
   full.sliding_window = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sizes and choices of a decoder-only transformer, as a family's files say them, and the lists
-// of ops that they stand for.
+// The sizes and choices of a decoder-only transformer, as a family's files give them, and the lists
+// of ops that follow from them.
 #pragma once
 
 #include <cstdint>
@@ -43,10 +43,11 @@ struct TransformerShape {
   int64_t max_context = 0;
   int sliding_window = 0;       // 0 = none
   bool chunked_window = false;  // tokens since the last multiple of the window are seen instead
-  // With a window: every so many-th layer attends to all tokens; 0: none does.
+  // If there is a window, layers n, 2n, 3n, ... (from 1) attend to all tokens, n being this number;
+  // 0: none does.
   int full_attention_every = 0;
-  // The last so many layers have no keys and values: each reads those of the last layer before them
-  // that attends as it does.
+  // This many of the last layers have no keys and values: each reads those of the last layer before
+  // them that attends in the same way.
   int shared_kv_layers = 0;
 
   ResidualWiring wiring = ResidualWiring::kPreNorm;
@@ -55,7 +56,7 @@ struct TransformerShape {
   bool norm_affine = true;  // norms have weights
   bool norm_bias = false;
   bool final_norm = true;
-  bool head_norms = false;  // q and k are normed head by head before they are rotated
+  bool head_norms = false;  // q and k are normalized per head before they are rotated
 
   PositionKind position = PositionKind::kRope;
   int position_offset = 0;  // added to a position to index the learned table
@@ -67,25 +68,25 @@ struct TransformerShape {
   bool attention_out_bias = false;
   bool mlp_bias = false;
   bool tied_head = false;
-  bool executable = true;  // as ModelSpec has it
+  bool executable = true;  // as in ModelSpec
 
-  // Whether all layers attend to all tokens: a window as long as the context hides nothing, and
-  // layers with one keep the same state as those without.
+  // Whether all layers attend to all tokens. A window as long as the context hides nothing, and
+  // layers that have one keep the same state as those without.
   bool has_no_window() const { return sliding_window == 0 || sliding_window >= max_context; }
   int64_t q_dim() const { return int64_t{heads} * head_dim; }
   int64_t kv_dim() const { return int64_t{kv_heads} * head_dim; }
 };
 
-// Throws kInvalidArgument naming the first field that makes no sense (zero, negative, too large,
-// not divisible). After it every size fits its arithmetic: no product of two fields overflows.
+// Throws kInvalidArgument naming the first invalid field (zero, negative, too large, not
+// divisible). Afterwards no product of two fields overflows.
 void validate(const TransformerShape& shape, const std::string& where);
 
-// What the matrices of layers are called, in the order of a layer, and the linear ops that have
-// them, with the head's: plans name these.
+// The names of a layer's matrices, in the order of a layer, and of the linear ops that have them,
+// including the head's. Plans use these names.
 std::span<const std::string_view> layer_matrix_names();
 std::span<const std::string_view> linear_op_names();
 
-// The network of a valid shape.
+// Makes the network of a valid shape.
 ModelSpec make_spec(const TransformerShape& shape);
 
 }  // namespace spillway

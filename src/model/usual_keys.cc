@@ -21,7 +21,7 @@
 namespace spillway {
 namespace {
 
-// Where a file does not say it.
+// Defaults for files that have no epsilon.
 constexpr double kUsualEpsilon = 1e-5, kRmsEpsilonOfFolders = 1e-6;
 
 const char* epsilon_key(NormKind kind) {
@@ -42,7 +42,7 @@ int read_window(const ModelFiles& files, const std::string& key, int context) {
   return window;
 }
 
-// Divides linear scaling into the frequencies, then rounds them once.
+// Divides the frequencies by a linear scaling factor, then rounds them once.
 void finish_rope(RopeSpec& rope, std::vector<double> frequencies, double linear_factor,
                  const std::string& where) {
   SPW_CHECK(std::isfinite(linear_factor) && linear_factor > 0, kInvalidArgument,
@@ -62,7 +62,7 @@ void read_gguf_rope(const ModelFiles& files, RopeStyle style, TransformerShape& 
 
   auto frequencies = base_inverse_frequencies(shape.rope);
   double linear = 1;
-  // A factor without a type is linear; files of 2023 have it under another key.
+  // A factor without a type means linear scaling; files from 2023 have it under another key.
   const std::string scaling = read_string_or(m, key("scaling.type"), "linear");
   if (scaling == "linear") {
     const auto factor = m.try_double(key("scaling.factor"));
@@ -72,7 +72,7 @@ void read_gguf_rope(const ModelFiles& files, RopeStyle style, TransformerShape& 
               "{}: rope scaling '{}' is not supported; none and linear are", files.name,
               printable(scaling));
   }
-  // Llama 3.1 and later: the converter wrote the per-frequency divisors as a tensor.
+  // For Llama 3.1 and later, the converter wrote the divisors of all frequencies as a tensor.
   if (const TensorInfo* tensor = files.try_get("rope_freqs.weight")) {
     const auto divisors = read_tensor_f32(files, *tensor, static_cast<int64_t>(frequencies.size()));
     for (size_t i = 0; i < frequencies.size(); ++i) {
@@ -85,7 +85,8 @@ void read_gguf_rope(const ModelFiles& files, RopeStyle style, TransformerShape& 
   finish_rope(shape.rope, std::move(frequencies), linear, files.name);
 }
 
-// transformers 5 writes `rope_parameters`; before, it was `rope_theta` beside `rope_scaling`.
+// transformers 5 writes `rope_parameters`; earlier versions wrote `rope_theta` beside
+// `rope_scaling`.
 void read_hf_rope(const ModelFiles& files, double usual_share, TransformerShape& shape) {
   const Metadata& m = files.metadata;
   const auto number = [&](const std::string& key) -> std::optional<double> {
@@ -98,7 +99,7 @@ void read_hf_rope(const ModelFiles& files, double usual_share, TransformerShape&
     return *value;
   };
 
-  // Old files of GPT-NeoX have names of their own.
+  // Old GPT-NeoX files have other names for these keys.
   const auto first_of = [&](std::initializer_list<std::optional<double>> values, double otherwise) {
     for (const std::optional<double>& value : values) {
       if (value) return *value;
@@ -141,7 +142,7 @@ void read_hf_rope(const ModelFiles& files, double usual_share, TransformerShape&
     SPW_CHECK(type == "default", kUnsupported,
               "{}: rope scaling '{}' is not supported; default, linear and llama3 are", files.name,
               printable(type));
-    // As in the reference, which says so too.
+    // The reference implementation does the same, with a warning.
     if (number("factor").value_or(1) != 1)
       log_warning("{}: the rope scaling factor has no rope_type, so it is left out", files.name);
   }
@@ -193,7 +194,8 @@ TransformerShape read_usual_gguf(const ModelFiles& files, std::span<const Weight
 TransformerShape read_usual_folder(const ModelFiles& files, std::span<const WeightName> names,
                                    TransformerShape shape, double rotary_share) {
   const Metadata& m = files.metadata;
-  // A key that the family does not have means nothing, as in the reference.
+  // A key of something that the family does not have is ignored, as in the reference
+  // implementation.
   const auto read_bias = [&](const char* key, std::string_view weight, bool& bias) {
     if (std::ranges::find(names, weight, &WeightName::weight) == names.end()) return;
     bias = m.try_bool(key).value_or(bias);
@@ -228,7 +230,8 @@ TransformerShape read_usual_folder(const ModelFiles& files, std::span<const Weig
   return shape;
 }
 
-// Scaling as a factor where it is the same for all frequencies; else it is a tensor of divisors.
+// Scaling is written as a factor if it is the same for all frequencies; otherwise it is a tensor
+// of divisors.
 void write_usual_keys(const TransformerShape& shape, Metadata& keys) {
   const auto key = [&](const char* name) { return fmt::format("{}.{}", shape.family, name); };
   const auto size = [&](const char* name, int64_t value) { keys.add(key(name), value); };

@@ -34,7 +34,7 @@ void add_slots(const ModelSpec& spec, int layer, std::vector<WeightSlot>& slots,
       slots.push_back(slot);
       if (!matrix.bias) continue;
       slot.is_bias = true;
-      // A norm's bias is as long as its weight, a matrix's has an element for each row.
+      // A norm's bias is as long as its weight; a matrix's has an element for each row.
       if (of.kind == OpKind::kLinear) slot.cols = matrix.rows;
       slot.rows = 1;
       slots.push_back(slot);
@@ -42,7 +42,7 @@ void add_slots(const ModelSpec& spec, int layer, std::vector<WeightSlot>& slots,
   }
 }
 
-// The rows that a weight of a list has in a tensor; 0 where the list has no such weight.
+// The rows that a weight of a list has in a tensor; 0 if the list has no such weight.
 int64_t rows_of(const LayerSpec& list, std::string_view weight, bool is_bias) {
   if (is_bias) weight.remove_suffix(kBiasSuffix.size());
   for (const OpSpec& op : list.ops) {
@@ -113,7 +113,7 @@ TensorPlace place_of(std::span<const WeightName> names, const ModelSpec& spec,
                     .tensor_rows = slot.stored_rows(),
                     .transposed = of->transposed && !slot.is_vector()};
   if (of->rows == TensorRows::kOwn) return place;
-  // The rows of the weights that the tensor has before this one, and of all of them.
+  // Counts the rows of the weights before this one in the tensor, and of all of them.
   place.tensor_rows = 0;
   for (const WeightName& name : names) {
     if (name.pattern != of->pattern) continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every weight of a network: a matrix or bias of an op of a list, with its shape. And how a
-// family's files call them.
+// Lists every weight of a network: a matrix or bias of an op of a list, with its shape; and defines
+// what a family's files call them.
 #pragma once
 
 #include <cstdint>
@@ -14,53 +14,53 @@
 
 namespace spillway {
 
-// The lists of a network that are no layer.
+// The lists of a network that are not layers.
 inline constexpr int kEmbeddingList = -1, kHeadList = -2;
 
 struct WeightSlot {
   int layer = 0;   // or kEmbeddingList, kHeadList
-  int op = 0;      // in that list
-  int matrix = 0;  // of that op
+  int op = 0;      // its index in that list
+  int matrix = 0;  // its index in that op
   bool is_bias = false;
-  OpKind kind = OpKind::kLinear;  // of the op
-  std::string_view name = {};     // the matrix's; a bias has that of its matrix
+  OpKind kind = OpKind::kLinear;  // the op's
+  std::string_view name = {};     // the matrix's; a bias has the name of its matrix
   std::string_view op_name = {};
-  bool by_position = false;  // of a table: looked up by position
+  bool by_position = false;  // for a table: looked up by position
   int64_t rows = 0, cols = 0;
 
   bool in_layer() const { return layer >= 0; }
-  // Vectors (norms, biases) are kept in a plain type; matrices may be quantized.
+  // Vectors (norms, biases) have a plain type; matrices may be quantized.
   bool is_vector() const { return is_bias || kind == OpKind::kNorm; }
-  // What norms multiply with.
+  // Whether it is the factor of a norm.
   bool is_norm_scale() const { return kind == OpKind::kNorm && !is_bias; }
-  // A table in which rows are looked up.
+  // Whether rows are looked up in it.
   bool is_table() const { return kind == OpKind::kEmbedding; }
-  // A matrix of a layer: those have homes.
+  // Whether it is a matrix of a layer: these have homes.
   bool is_layer_matrix() const { return in_layer() && !is_vector(); }
-  // As a tensor has it: a vector's elements are rows of one column.
+  // The shape as a tensor has it: a vector's elements are rows of one column.
   int64_t stored_rows() const { return is_vector() ? cols : rows; }
   int64_t stored_cols() const { return is_vector() ? 1 : cols; }
   bool same_op(const WeightSlot& other) const { return layer == other.layer && op == other.op; }
 };
 
-// The list that a slot's layer means.
+// The list that a slot's `layer` refers to.
 const LayerSpec& list_of(const ModelSpec& spec, int layer);
 
-// All weights that a network of this spec has: first those outside the layers, tables before
-// others, then layer by layer in the order of their use.
+// All weights of a network: first those outside the layers, tables before others, then layer by
+// layer in the order of their use.
 std::vector<WeightSlot> weight_slots(const ModelSpec& spec);
 
-// Parameters, ties counted once.
+// The number of parameters; tied ones count once.
 int64_t parameter_count(const ModelSpec& spec);
 
-// How the weights that share a tensor lie in it, in the order of the family's table.
+// How the weights that share a tensor are arranged in it, in the order of the family's table.
 enum class TensorRows : uint8_t {
   kOwn,      // one weight is the whole tensor
   kStacked,  // all rows of one weight, then all rows of the next
   kPerHead,  // for each KV head its rows of one weight, then its rows of the next
 };
 
-// How a family's files call a weight; "{}" stands for the layer. A bias is "query.bias".
+// The name of a weight in a family's files; "{}" stands for the layer. A bias is "query.bias".
 struct WeightName {
   std::string_view weight;
   std::string_view pattern;
@@ -68,20 +68,20 @@ struct WeightName {
   bool transposed = false;  // the tensor is [in, out]
 };
 
-// A weight's place in the tensor that has it. Rows are those of a matrix [out, in]; the elements of
-// a vector count as rows.
+// The place of a weight in its tensor. Rows are those of a matrix [out, in]; the elements of a
+// vector count as rows.
 struct TensorPlace {
-  std::string name = {};    // of the tensor
-  int64_t tensor_rows = 0;  // of all weights in it
+  std::string name = {};    // the tensor's
+  int64_t tensor_rows = 0;  // rows of all weights in it
   int64_t first = 0;        // the weight's first row
   RowGroups groups = {};
   bool transposed = false;
 };
 
-// Whether a tensor is called so, in whichever layer.
+// Whether a tensor has this name, in any layer.
 bool is_name_of(std::string_view pattern, std::string_view tensor);
 bool is_name_for(const WeightName& name, const WeightSlot& slot);
-// Throws kInternal when the table has no such weight, or a tensor cannot be divided so.
+// Throws kInternal if the table has no such weight, or a tensor cannot be divided that way.
 TensorPlace place_of(std::span<const WeightName> names, const ModelSpec& spec,
                      const WeightSlot& slot);
 

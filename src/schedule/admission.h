@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which sequences begin when: what a plan's schedule means, for everybody who runs one.
+// Translates a plan's schedule into an admission policy: which sequences begin when.
 #pragma once
 
 #include <optional>
@@ -9,31 +9,32 @@
 namespace spillway {
 
 struct AdmissionPolicy {
-  int max_sequences = 256;  // running at once
-  // Newcomers of a step; 0: all there is room for. The diagonal schedule staggers them, so that
-  // sequences sit at different tokens and their KV does not peak together.
+  int max_sequences = 256;  // the most that run concurrently
+  // The most admissions in a step; 0: all that there is room for. The diagonal schedule staggers
+  // them, so that sequences are at different tokens and their KV does not peak together.
   int max_admissions = 0;
-  // As max_admissions, with staggered_admissions() of the answers that sequences are expected to
-  // have, or had.
+  // Like max_admissions, but the limit is staggered_admissions() of the mean answer length,
+  // expected or of ended sequences.
   bool stagger = false;
-  // Sequences begin together, `max_sequences` or as many as there is room for, and the next ones
-  // when all of these have ended: a block of FlexGen's zig-zag schedule.
+  // Sequences are admitted together, `max_sequences` or as many as there is room for, and the next
+  // ones when all of these have ended: a batch block of FlexGen's zig-zag schedule.
   bool admit_in_blocks = false;
-  // A step has prompts or new tokens, never both: who has a first token waits for those that begin
-  // with it. Prefill and decode are then apart, as in FlexGen's blocks, and decode has all of them.
+  // A step has either prompts or new tokens, never both: a sequence with a first token waits for
+  // those that begin with it. Prefill and decode are then separate, as in FlexGen's batch blocks,
+  // and decode steps have all sequences of the block.
   bool prompts_first = false;
 };
 
-// Newcomers a step that keep `sequences` sequences at work, each at another token: as many as end
-// in a step, where answers have `mean_answer` tokens (FlexGen, appendix A.2).
+// The admissions per step that keep `sequences` sequences running, each at another token: as many
+// as end in a step if answers have `mean_answer` tokens (FlexGen, appendix A.2).
 int staggered_admissions(int sequences, double mean_answer);
 
-// For at most `sequences` at once. `mean_answer`: where it is known beforehand, tokens of an
-// answer.
+// Makes the policy for at most `sequences` concurrent sequences. `mean_answer`: the mean tokens of
+// an answer, if known beforehand. The schedules mean:
 //   continuous  a request that ends is replaced in the next step
-//   zigzag      blocks: prompts, then all their tokens, then the next block
-//   diagonal    as continuous, beginning a few at a time
-//   row         as zigzag, with one micro-batch as a block
+//   zigzag      batch blocks: prompts, then all their tokens, then the next batch block
+//   diagonal    like continuous, but a few are admitted at a time
+//   row         like zigzag, with one micro-batch as a batch block
 AdmissionPolicy admission_policy(const Plan& plan, int sequences,
                                  std::optional<double> mean_answer = std::nullopt);
 

@@ -27,7 +27,7 @@ TEST(AdmissionTest, EverySchedulesMeaning) {
 
   plan.schedule = ScheduleKind::kDiagonal;
   EXPECT_TRUE(admission_policy(plan, 64).stagger);
-  // Answers of 5 tokens: of 12 sequences about 3 end in a step.
+  // With answers of 5 tokens, about 3 of 12 sequences end in a step.
   const AdmissionPolicy diagonal = admission_policy(plan, 64, 5);
   EXPECT_FALSE(diagonal.stagger);
   EXPECT_EQ(diagonal.max_admissions, 3);

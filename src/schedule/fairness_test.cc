@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nobody waits for ever, in whatever order others come and however many of them do.
+// Tests that no request waits for ever, in whatever order others come and however many of them do.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,8 @@
 namespace spillway::testing_schedule {
 namespace {
 
-// A scheduler whose sequences end after so many tokens; remembers who began, and in which order.
+// A scheduler whose sequences end after a given number of tokens; records the order in
+// which they begin.
 class Queue {
  public:
   Queue(int32_t blocks, int most_passing)
@@ -56,7 +57,7 @@ class Queue {
     for (const SequenceView& view : scheduler_.at_work_and_next(0)) ids.push_back(view.id);
     return ids;
   }
-  // How many began before it, once it has.
+  // The number of sequences that began before it, if it has begun.
   std::optional<int> try_place_of(RequestId id) const {
     const auto found = std::ranges::find(began, id);
     if (found == began.end()) return std::nullopt;
@@ -78,21 +79,22 @@ class Queue {
   uint64_t next_ = 1;
 };
 
-// One that has no room beside the first, and so many short ones that have.
+// Adds many short requests that have room beside the first sequence, while `waiting` has none;
+// returns how many of them overtake it, or -1 if it never begins.
 int passed_by(Queue& queue, RequestId waiting) {
   for (int i = 0; i < 60; ++i) queue.add(/*prompt=*/4, /*answer=*/3, /*predicted=*/3);
   for (int steps = 0; !queue.try_place_of(waiting); ++steps) {
     if (steps == 1000) return -1;
     queue.step();
   }
-  return *queue.try_place_of(waiting) - 1;  // all but the first
+  return *queue.try_place_of(waiting) - 1;  // without the first one
 }
 
 TEST(FairnessTest, EightPassAnAnswerThatHasBegun) {
   Queue queue(/*blocks=*/20, /*most_passing=*/256);
   queue.add(16, 160, 160);
   const RequestId outgrowing = queue.add(16, 300, 16);
-  for (int i = 0; i < 135; ++i) queue.step();  // it is promised 256 tokens by now
+  for (int i = 0; i < 135; ++i) queue.step();  // by now it is promised 256 tokens
   queue.preempt_all();
   EXPECT_EQ(passed_by(queue, outgrowing), 8);
 }
@@ -106,7 +108,7 @@ TEST(FairnessTest, NoMoreThanSaidPassOneThatHasNotBegun) {
   }
 }
 
-// Who gives way is chosen by age: those that passed it do not become older than it is.
+// Preemption chooses by age, so sequences that overtook it must not count as older than it is.
 TEST(FairnessTest, OneThatComesBackIsAsOldAsItWas) {
   Queue queue(/*blocks=*/20, /*most_passing=*/256);
   const RequestId oldest = queue.add(16, 160, 160);
@@ -128,7 +130,8 @@ enum class Order { kFirst, kFair, kShortest };
 struct Case {
   std::string name;
   Order order;
-  std::optional<Packing> packing;  // none: who has room for what is known
+  // If nullopt, requests begin if there is room for their known tokens.
+  std::optional<Packing> packing;
 };
 
 SchedulingPolicies policies_of(const Case& of, int sequences) {
@@ -145,9 +148,9 @@ SchedulingPolicies policies_of(const Case& of, int sequences) {
 
 class StarvationTest : public testing::TestWithParam<Case> {};
 
-// Long answers that nobody foresaw, and without an end newcomers that the order likes better than
-// any of them: short ones, or each of another client. Whatever is predicted of these,
-// each one of the first ends.
+// Long answers that were predicted short compete with an endless stream of requests that the order
+// prefers: short ones, or each of another client. Whatever is predicted for these, each of the
+// first requests must end.
 TEST_P(StarvationTest, NobodyWaitsForEverWhilePreferredOnesCome) {
   constexpr int kSequences = 24;
   constexpr size_t kOutstanding = 48;
@@ -173,7 +176,7 @@ TEST_P(StarvationTest, NobodyWaitsForEverWhilePreferredOnesCome) {
     uint64_t client = 2;
     const auto newcomer = [&] {
       const int answer = 5 + below(60);
-      // Half of them are as wrong as those before.
+      // Half of them are predicted as wrongly as the first ones.
       const int said = below(2) == 0 ? answer : 4;
       return request(1 + below(40), answer, said, client++);
     };

@@ -10,7 +10,7 @@ QueueOrder::Rank FairOrder::rank(const SequenceView& arriving) {
   constexpr int kMostDoublings = 16;
   const int64_t end = arriving.reserved > 0 ? arriving.reserved : arriving.expected;
   const double answer = static_cast<double>(std::max<int64_t>(0, end - arriving.known));
-  // Most requests allow for more than they get.
+  // Most requests ask for longer answers than they get.
   const double likely = arriving.mean_answer > 0 ? std::min(answer, arriving.mean_answer) : answer;
   const double cost = static_cast<double>(arriving.known) + likely;
   const int doublings = -std::clamp(arriving.priority, -kMostDoublings, kMostDoublings);

@@ -65,7 +65,7 @@ TEST(FairOrderTest, WhatMattersMoreBeginsBeforeWhatCameFirst) {
   EXPECT_GT(order.rank(request(3, 100, 3)).value, usual);
 }
 
-// However much of higher priority comes.
+// A request ends even if requests of higher priority keep coming.
 TEST(FairOrderTest, NobodyWaitsForEver) {
   FairOrder order;
   std::mt19937 random(3);

@@ -22,7 +22,8 @@ int64_t predicted_end(const SequenceView& sequence) {
 
 namespace {
 
-// In the end, of a sequence in a group of layers that may keep only its newest tokens.
+// The blocks that a sequence has in the end, in a group of layers that may keep only its
+// newest tokens.
 int64_t predicted_blocks(const SequenceView& sequence) {
   return std::min(blocks_for_tokens(predicted_end(sequence)), sequence.most_blocks);
 }
@@ -31,7 +32,7 @@ int64_t answer_of(const SequenceView& sequence) {
   return predicted_end(sequence) - sequence.prompt;
 }
 
-// All they have in the end, at once.
+// Requires room for the final lengths of all sequences together.
 class SumForecast : public RoomForecast {
  public:
   SumForecast(std::span<const SequenceView> running, int64_t blocks) : left_(blocks) {
@@ -48,11 +49,11 @@ class SumForecast : public RoomForecast {
 
  private:
   int64_t left_;
-  int64_t last_ = 0;  // the blocks of the last one that was added
+  int64_t last_ = 0;  // the blocks of the sequence that was added last
 };
 
-// All grow by a token a step until they end. What they hold is largest just before one of them
-// ends; it is looked at then.
+// Assumes that all sequences grow by a token a step until they end. Then their sum is largest just
+// before one of them ends, so it is computed at those times only.
 class PeakForecast : public RoomForecast {
  public:
   PeakForecast(std::span<const SequenceView> running, int64_t blocks, double spare)
@@ -69,7 +70,7 @@ class PeakForecast : public RoomForecast {
     const Item item = item_of(next);
     const double variance = variance_ + variance_of(next);
     const int64_t room = room_ - std::llround(spare_ * std::sqrt(variance));
-    // Most that wait are told so here: many are asked in each step.
+    // A cheap test refuses most waiting requests here, because many are tried in each step.
     const int64_t grown = item.grows ? peak_.after : 0;
     if (item.to_come >= peak_.after && peak_.tokens + item.held + grown > room) return false;
     const auto at =
@@ -91,31 +92,32 @@ class PeakForecast : public RoomForecast {
     peak_ = before_.peak;
   }
 
-  // When they hold most.
+  // The tokens that the sequences hold together at the peak.
   int64_t peak_tokens() const { return peak_.tokens; }
 
  private:
   struct Item {
-    int64_t to_come = 0;  // tokens, until it ends
-    int64_t held = 0;     // tokens, now
-    // By these; not where all that it will need was taken at once, or where it comes to the most
-    // that it holds before it ends, which then counts from the beginning.
+    int64_t to_come = 0;  // tokens until it ends
+    int64_t held = 0;     // tokens now
+    // Whether it grows by `to_come` tokens. Not if all blocks that it will need were taken
+    // together, nor if it reaches the most that it can hold before it ends, which then counts
+    // from now on.
     bool grows = true;
   };
   struct Peak {
     int64_t tokens = 0;
-    int64_t after = 0;  // so many steps
+    int64_t after = 0;  // steps until the peak
   };
-  // Before the last one was added.
+  // The state before the last sequence was added.
   struct Before {
-    std::ptrdiff_t place = 0;  // where it went
+    std::ptrdiff_t place = 0;  // index at which it was added
     double variance = 0;
     Peak peak = {};
   };
   Peak find_peak() const {
     int64_t held = 0, count = 0;
     Peak peak;
-    for (const Item& item : going_) {  // those that stay longest first
+    for (const Item& item : going_) {  // sorted: those that stay longest come first
       held += item.held;
       count += item.grows ? 1 : 0;
       const int64_t tokens = held + count * item.to_come;
@@ -123,7 +125,7 @@ class PeakForecast : public RoomForecast {
     }
     return peak;
   }
-  // The last block of a sequence is half full on average.
+  // Counts the last block of a sequence as half full, as it is on average.
   static Item item_of(const SequenceView& sequence) {
     const int64_t end = predicted_end(sequence), to_come = end - sequence.known;
     if (blocks_for_tokens(end) > sequence.most_blocks)
@@ -147,7 +149,7 @@ class PeakForecast : public RoomForecast {
 
   int64_t room_;  // tokens
   double spare_;
-  double variance_ = 0;  // of what all have to come, in tokens
+  double variance_ = 0;  // variance of all tokens to come
   std::vector<Item> going_;
   Peak peak_;
   Before before_;

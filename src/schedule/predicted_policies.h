@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Policies of those who know how long answers will be, more or less (S3, section 3).
+// Scheduling policies that use predictions of answer lengths (S3, section 3).
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,13 @@
 
 namespace spillway {
 
-// Tokens of a sequence when it ends, as far as anything predicts them; more than it has.
+// The tokens of a sequence when it ends, as far as they are predicted; more than it has now.
 int64_t predicted_end(const SequenceView& sequence);
 
-// The shortest answer first: the mean wait is then the least. Each request that begins makes those
-// that come later longer by a part of a mean answer, so that nobody waits for ever: an answer of
-// n mean lengths lets about n * `patience` others pass. A priority halves or doubles an answer.
+// Orders requests by answer length, the shortest first, which minimizes the mean wait. Each request
+// that begins adds a part of a mean answer to those that arrive later, so that none waits for ever:
+// a request with an answer of n mean lengths is overtaken by about n * `patience` others. Each
+// level of priority halves or doubles an answer.
 class ShortestPredictedFirst : public QueueOrder {
  public:
   explicit ShortestPredictedFirst(double patience = 28) : patience_(patience) {}
@@ -25,32 +26,33 @@ class ShortestPredictedFirst : public QueueOrder {
  private:
   double patience_;
   double clock_ = 0;
-  double mean_ = 0;  // as far as anybody knows
+  double mean_ = 0;  // mean answer, as far as known
 };
 
 enum class Packing {
-  // What all have in the end must fit at once (S3).
+  // All sequences must fit together at their final lengths (S3).
   kSum,
-  // At no time may those that are still there hold more than there is. Sequences end at different
-  // times, so that more of them fit.
+  // The sequences that are still there must fit at any time. Sequences end at different times, so
+  // more of them fit.
   kPeak,
 };
 
-// Blocks that these need at the time when they hold most, were all to begin now and to grow by a
-// token a step until they end as predicted.
+// The blocks that these sequences need when they hold most, if all begin now and grow by a token a
+// step until their predicted ends.
 int64_t peak_blocks(std::span<const SequenceView> sequences);
 
 struct PredictedAdmissionOptions {
   AdmissionPolicy policy = {};
   Packing packing = Packing::kPeak;
   int most_passing = 256;  // see Admission
-  // Room that kPeak leaves for answers that are longer than predicted. What is to come is as unsure
-  // as it is long, as far as a request may be longer at all: this many standard deviations of all.
+  // Room that kPeak leaves for answers that are longer than predicted: this many standard
+  // deviations of all tokens to come. The deviation of a sequence is its predicted remaining
+  // length, or less if its request cannot become that much longer.
   double spare = 0;
 };
 
-// Begins what the forecast has room for. What is not predicted counts as what it has and the mean
-// answer.
+// Admits requests for which the forecast has room. A request without a prediction counts with its
+// prompt and the mean answer.
 class PredictedAdmission : public PlannedAdmission {
  public:
   explicit PredictedAdmission(const PredictedAdmissionOptions& options)
@@ -64,8 +66,8 @@ class PredictedAdmission : public PlannedAdmission {
   PredictedAdmissionOptions options_;
 };
 
-// Who went beyond what it was promised gives way before those that keep to it, and of each kind the
-// one that has most to come. The oldest is spared, so that it is sure to end.
+// Preempts a sequence that exceeded its prediction before those that keep to it, and of each kind
+// the one with most tokens to come. The oldest is spared, so that it is sure to end.
 class OutgrownGivesWay : public VictimChoice {
  public:
   size_t choose(std::span<const SequenceView> running) const override;

@@ -62,7 +62,7 @@ TEST(PeakBlocksTest, WhatWasTakenAtOnceCountsOnce) {
   EXPECT_EQ(peak_blocks({&sequence, 1}), 12);
 }
 
-// A window holds no more than its blocks, however long the sequence.
+// A window holds no more than its own blocks, however long the sequence.
 TEST(PeakBlocksTest, AWindowHoldsNoMoreThanItsBlocks) {
   SequenceView lengthy = view(32'768, 32'768, 33'000);
   lengthy.blocks = 0;
@@ -130,7 +130,8 @@ TEST(PredictedAdmissionTest, PackingBySumNeverPromisesMoreThanThereIs) {
   }
 }
 
-// Whoever the forecast lets in grows a token a step and ends where it was predicted to.
+// Each sequence that the forecast admits grows by a token a step and ends where it was
+// predicted to.
 TEST(PredictedAdmissionTest, PackingByPeakFitsAtEveryTime) {
   const PredictedAdmission admission({.packing = Packing::kPeak});
   std::mt19937 random(3);
@@ -245,7 +246,7 @@ TEST(PredictedSimulationTest, RightPredictionsPackedBySumPreemptNobody) {
   }
 }
 
-// The same where any group may be the one that is short.
+// The same holds if any of several groups may be the one that lacks room.
 TEST(PredictedSimulationTest, NobodyIsPreemptedInAnyGroup) {
   for (uint32_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
@@ -270,7 +271,7 @@ TEST(PredictedSimulationTest, NobodyIsPreemptedInAnyGroup) {
   }
 }
 
-// Long prompts of a model whose layers all have a window: three have room beside each other.
+// In a model whose layers all have a window, three long prompts have room beside each other.
 TEST(PredictedSimulationTest, LongPromptsOfAWindowAreComputedBesideEachOther) {
   constexpr StateRule kWindow{StateKind::kWindow, 4096};
   for (const Packing packing : {Packing::kSum, Packing::kPeak}) {
@@ -291,8 +292,8 @@ TEST(PredictedSimulationTest, LongPromptsOfAWindowAreComputedBesideEachOther) {
   }
 }
 
-// Whatever was predicted: all end, nothing is left, and the simulated engine's checks of every step
-// hold, among them that nothing waits while it has room.
+// Whatever was predicted, all requests must end and no block be lost. The simulated engine checks
+// every step, among other things that nothing waits while there is room for it.
 TEST(PredictedSimulationTest, WrongPredictionsEndToo) {
   int64_t extensions = 0, preemptions = 0;
   for (uint32_t seed = 0; seed < 60; ++seed) {
@@ -326,7 +327,7 @@ TEST(PredictedSimulationTest, NobodyWaitsForEverWhereThereIsAlwaysMore) {
                              .shortest = seed % 3 == 0,
                              .sequences = 24};
     SimulatedEngine engine(options_for(policies, 30));
-    // Hard to find room for, and the last of all by its length.
+    // This request is hard to find room for, and the last by its length.
     SimulatedRequest large = any_request(random, 0);
     large.answer = large.predicted = 300;
     std::vector<RequestId> first = {engine.submit(large)};
@@ -355,7 +356,7 @@ TEST(PredictedSimulationTest, WhoOutgrowsItsReservationIsPromisedTwiceAsMuch) {
       .prompt = std::vector<int32_t>(10, 1), .answer = 100, .is_expected = false, .predicted = 10};
   engine.submit(request);
   while (engine.outstanding() > 0) engine.step();
-  // 10, 20, 40, 80, 160
+  // The promised answer grows from 10 to 20, 40, 80 and 160 tokens.
   EXPECT_EQ(engine.scheduler().extensions(), 4);
   EXPECT_EQ(engine.scheduler().preemptions(), 0);
 }

@@ -35,7 +35,7 @@ FoundPrefix PrefixSearch::longest(const IsStored& is_stored) const {
     whole = std::min(whole, end);
   }
   while (true) {
-    // The further the tokens go, the less a window needs.
+    // The longer the prefix, the fewer entries a window needs.
     const size_t farthest = std::min(of_.most, (whole + 1) * kKvBlockTokens);
     const auto missing = look_at(whole, farthest, is_stored).missing;
     if (missing && *missing < whole) {
@@ -88,13 +88,13 @@ std::optional<size_t> PrefixSearch::look_for(Entries& window, size_t whole, size
     return is_stored && (anchor == nullptr || tier_at(*anchor, entry) == Tier::kDevice) &&
            is_stored(key(entry, group), group);
   };
-  // Without a full group, where a window is depends on where it begins: at another length an entry
-  // that is anywhere may be in the memory that is wanted.
+  // Without a full group, the memory of a window depends on where it begins: at another length an
+  // entry that exists anywhere may be in the right memory.
   const auto is_missing = [&](size_t entry) {
     return !full_.empty() || (!allocator_.try_peek(key(entry, group)) &&
                               !(is_stored && is_stored(key(entry, group), group)));
   };
-  // The last entry first: a window that was given out again mostly lacks it, too.
+  // Checks the last entry first, because a window that was evicted usually lacks it as well.
   if (first < whole && !try_peek(whole - 1) && !can_load(whole - 1) && is_missing(whole - 1))
     return whole - 1;
   const auto begin = first < whole ? try_peek(first) : std::nullopt;
@@ -152,13 +152,13 @@ std::optional<FoundPrefix> PrefixSearch::try_with_tail(size_t whole,
         of_.has_stored_tail && whole == of_.keys.size() && tokens < rest.size();
     FoundPrefix ends;
     if (!add_ends(tail, /*paged=*/true, is_stored_there ? is_stored : nullptr, ends)) continue;
-    // A state is of all of its tokens.
+    // A state is usable only for all of its tokens.
     if (allocator_.has_states() &&
         (used < tokens || !add_ends(tail, /*paged=*/false, is_stored, ends)))
       continue;
     Candidate candidate = look_at(whole, whole * kKvBlockTokens + used, is_stored);
     if (candidate.missing && *candidate.missing < whole)
-      return std::nullopt;  // shorter ones need more
+      return std::nullopt;  // shorter prefixes need even more
     if (candidate.missing) continue;
     FoundPrefix found = found_in(std::move(candidate), whole);
     found.tokens += static_cast<int32_t>(used);
@@ -183,7 +183,8 @@ bool PrefixSearch::add_ends(const BlockKey& tokens, bool paged, const IsStored& 
     if (allocator_.rule(group).is_paged() != paged) continue;
     const BlockKey end = group_key(tokens, group);
     const auto block = allocator_.try_peek(end);
-    // Elsewhere stores may still be on their way, and what a step moves hides a few tokens.
+    // Partial blocks in other memories are not used: stores to them may be in flight, and the
+    // copies of a step hide the time to compute a few tokens.
     if (block && block->tier == Tier::kDevice) {
       found.partly[index_of(group)] = block;
     } else if (!block && is_stored && is_stored(end, group)) {

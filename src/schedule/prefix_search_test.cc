@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefixes over groups of layers, against a plain model that knows what is kept, and tries every
-// length.
+// Tests prefixes over groups of layers against a plain model that knows what is kept, and tries
+// every length.
 #include "schedule/prefix_search.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace spillway {
 namespace {
 
 using Tokens = std::vector<int32_t>;
-// What a block or a state is of: its group, and all tokens up to its end.
+// Identifies the contents of a block or state: its group, and all tokens up to its end.
 using Name = std::pair<int, Tokens>;
 
 class PrefixModel {
@@ -33,8 +33,8 @@ class PrefixModel {
     });
   }
 
-  // A sequence comes and goes, and what it had is kept as an engine keeps it. It chooses its memory
-  // by the tokens that are expected of it.
+  // Computes a sequence and removes it, keeping its blocks as an engine does. Its memory is chosen
+  // by the expected number of tokens.
   void compute(const Tokens& tokens, int64_t expected = 0) {
     BlockTable table(blocks_, expected);
     for (size_t computed = 0; computed < tokens.size();) {
@@ -53,7 +53,7 @@ class PrefixModel {
       if (!blocks_.rule(group).is_paged()) keep(table.blocks(group)[0], tokens, group);
   }
 
-  // Compares what is found with the longest length that the model says. How long it is.
+  // Compares the prefix that is found with the model's longest one, and returns its length.
   int32_t look_for(const Tokens& tokens, size_t most, bool stores, bool spans = false,
                    bool has_stored_tail = false) {
     spans_ = spans;
@@ -85,7 +85,7 @@ class PrefixModel {
     return found.tokens;
   }
 
-  // Groups of what was found: with blocks to be loaded, in other memories, and in several.
+  // Numbers of groups in the found prefixes: with blocks to load, in another memory, in several.
   int64_t loaded = 0, elsewhere = 0, spanning = 0;
 
   const BlockAllocator& blocks() const { return blocks_; }
@@ -128,7 +128,7 @@ class PrefixModel {
         return has(tokens, length, whole, end, most / kKvBlockTokens, stores);
       };
       bool has_all = length % kKvBlockTokens == 0 && all_have(length / kKvBlockTokens, length);
-      // The last block may be copied, also one of which fewer tokens are used than it has.
+      // The last block may be copied, even if fewer of its tokens are used than it has.
       const size_t whole = (length - 1) / kKvBlockTokens;
       const size_t most_of_it = std::min((whole + 1) * kKvBlockTokens, tokens.size());
       for (size_t end = length; end <= (length == most ? most_of_it : length); ++end)
@@ -138,8 +138,8 @@ class PrefixModel {
     return 0;
   }
 
-  // With so many whole blocks, and a copy of one with `end` tokens where these are fewer. `keys`:
-  // whole blocks of all tokens that may be found.
+  // Whether a prefix has this many whole blocks and, if it is longer, a copy of a block that ends
+  // at `end` tokens. `keys`: the whole blocks of all tokens that may be found.
   bool has(const Tokens& tokens, size_t length, size_t whole, size_t end, size_t keys,
            bool stores) const {
     const bool has_tail = length > whole * kKvBlockTokens;
@@ -155,7 +155,8 @@ class PrefixModel {
         return false;
       }
     }
-    // The memories of the first full group's blocks, or of the first window's: others must agree.
+    // The memories of the first full group's blocks, or of the first window's: the others must be
+    // in the same ones.
     std::optional<std::vector<Tier>> anchor;
     for (const bool full : {true, false}) {
       for (int group = 0; group < blocks_.groups(); ++group) {
@@ -166,15 +167,15 @@ class PrefixModel {
         if (!anchor) anchor = std::move(tiers);
       }
     }
-    // Copies and loads are made on the device.
+    // Only the device can copy and load.
     if ((has_tail || blocks_.has_states()) && anchor && !anchor->empty() &&
         anchor->back() != Tier::kDevice)
       return false;
     return true;
   }
 
-  // The memories of a group's whole blocks, or of placeholders for them: those of a pool as far as
-  // they follow each other, and behind them those that are loaded to the device.
+  // The memories of a group's whole blocks, or of placeholders for them: first consecutive blocks
+  // in pools, then blocks that are loaded to the device.
   std::optional<std::vector<Tier>> tiers_of(const Tokens& tokens, size_t length, size_t whole,
                                             int group,
                                             const std::optional<std::vector<Tier>>& anchor,
@@ -214,7 +215,7 @@ class PrefixModel {
     return tiers;
   }
 
-  // Each block that was found has what is said of it.
+  // Checks that each block of the prefix holds the tokens it stands for.
   void check(const Tokens& tokens, const FoundPrefix& found,
              const PrefixSearch::IsStored& is_stored) const {
     for (int group = 0; group < blocks_.groups(); ++group) {
@@ -245,7 +246,7 @@ class PrefixModel {
   BlockAllocator blocks_;
   std::map<Name, Tier> kept_;
   std::set<Name> stored_;
-  bool spans_ = false, has_stored_tail_ = false;  // of the sequence that is looked for
+  bool spans_ = false, has_stored_tail_ = false;  // of the sequence whose prefix is searched
   std::map<BlockId, std::set<Name>> kept_in_;
 };
 
@@ -271,7 +272,7 @@ void compare(const std::vector<StateRule>& rules, bool stores, int most_pools, F
     }
     const int64_t span_blocks = pools > 1 && random() % 2 == 0 ? 3 : 0;
     PrefixModel model(seed, groups, span_blocks);
-    // Prompts begin with one of two texts, as far as they do, and answers differ.
+    // Prompts begin with a part of one of two texts, and answers differ.
     std::vector<Tokens> texts(2);
     for (Tokens& text : texts)
       for (int i = 0; i < 150; ++i) text.push_back(model.below(3));
@@ -322,7 +323,7 @@ TEST(PrefixSearchTest, FindsTheLongestLengthThatEveryGroupHas) {
   }
 }
 
-// What is there of a window at a length is of no use at a shorter one.
+// The blocks that a window needs at one length do not help at a shorter one.
 TEST(PrefixSearchTest, AWindowNeedsItsLastBlocksAlone) {
   PrefixModel model(1, {{kAll, {40}}, {window(32), {4}}});
   Tokens tokens;
@@ -334,7 +335,7 @@ TEST(PrefixSearchTest, AWindowNeedsItsLastBlocksAlone) {
   EXPECT_EQ(model.look_for(tokens, 100, false), 0) << "the pool has four blocks of the window";
 }
 
-// Where an entry is in one memory, that of another group must be there, too.
+// If an entry is in one memory, the same entry of other groups must be there, too.
 TEST(PrefixSearchTest, GroupsAgreeOnTheMemory) {
   BlockAllocator blocks({{kAll, {4, 4}}, {window(64), {4, 4}}}, 0, 16);
   const Tokens tokens(3 * kKvBlockTokens, 5);
@@ -355,8 +356,8 @@ TEST(PrefixSearchTest, GroupsAgreeOnTheMemory) {
   EXPECT_EQ(found.blocks[1], block_range(0, 2, Tier::kHost, 1));
 }
 
-// Of two full groups the second has nothing in the pools. It can be loaded, but not to where the
-// blocks of the first are.
+// The second of two full groups has nothing in the pools. It could be loaded, but not to the memory
+// of the first group's blocks.
 TEST(PrefixSearchTest, AFullGroupIsNotLoadedBesideBlocksInHostMemory) {
   BlockAllocator blocks({{kAll, {8, 8}}, {kAll, {8, 8}}}, 0, 16);
   Tokens tokens;
@@ -366,7 +367,7 @@ TEST(PrefixSearchTest, AFullGroupIsNotLoadedBesideBlocksInHostMemory) {
       next_key(start, std::span(tokens).first(16)),
       next_key(next_key(start, std::span(tokens).first(16)), std::span(tokens).subspan(16, 16))};
   for (const BlockKey& key : keys) blocks.keep(*blocks.try_allocate(Tier::kHost, 0), key);
-  // The first tokens are in both groups, on the device, in blocks that ended there.
+  // Both groups also have the first tokens in device blocks that end after them.
   const BlockKey tail = next_key(start, std::span(tokens).first(10));
   for (int group = 0; group < 2; ++group)
     blocks.keep(*blocks.try_allocate(Tier::kDevice, group),

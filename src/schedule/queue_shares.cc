@@ -119,7 +119,7 @@ std::vector<RequestId> QueueShares::withdrawn(RequestId id) {
   found->second.state = State::kOutside;
   request.outside.push_front(id);
   --request.displaced;
-  // What becomes of a request is decided when the engine has given back all of its members.
+  // The request's fate is decided when the engine has given back all of its displaced members.
   if (request.places > 0 || request.has_progress || request.displaced > 0) return {};
   const std::vector<RequestId> refused(request.outside.begin(), request.outside.end());
   for (const RequestId member : refused) end(member);

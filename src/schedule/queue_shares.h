@@ -23,36 +23,36 @@ namespace spillway {
 //   outside the queue, and get places as they come free, those of the client with the fewest places
 //   first.
 // - When no place is free, a request displaces the newest member that has not begun, of the client
-//   that holds the most places, if that client holds at least two more than the newcomer's. Members
-//   of requests with several places go first: they wait outside again. A request that had a single
-//   place and had begun nothing is refused. Requests of one client displace each other only where
-//   that refuses none of them.
+//   that holds the most places, if that client holds at least two more than the request's own.
+//   Members of requests with several places go first: they wait outside again. A request that had a
+//   single place and had begun nothing is refused. Requests of one client displace each other only
+//   where that refuses none of them.
 // The engine learns of displaced members later than this class: one that has begun meanwhile keeps
 // its place (restore()), so that for a moment there may be more members than places.
 // Not thread-safe.
 class QueueShares {
  public:
-  // At least one place.
+  // There must be at least one place.
   explicit QueueShares(int places);
 
   struct Admission {
     std::vector<RequestId> placed;       // the engine gets these now; other members wait outside
     std::optional<RequestId> displaced;  // the engine gives this one back
   };
-  // Takes a request with these members, at least one, or none of them.
+  // Takes a request with these members (at least one) as a whole, or refuses it (nullopt).
   [[nodiscard]] std::optional<Admission> try_admit(uint64_t client,
                                                    std::span<const RequestId> members);
 
-  // The engine has begun to compute it; unknown ids are ignored.
+  // Called when the engine has begun to compute a member; unknown ids are ignored.
   void begin(RequestId id);
-  // It has ended, in the engine or outside; unknown ids are ignored.
+  // Called when a member has ended, in the engine or outside; unknown ids are ignored.
   void end(RequestId id);
-  // The engine has given a displaced member back. The members that are refused, all of the request;
-  // none where it waits outside now.
+  // Called when the engine has given a displaced member back. Returns the members that are now
+  // refused, which are all of the request's, or none if it waits outside.
   std::vector<RequestId> withdrawn(RequestId id);
-  // The engine had begun a displaced member: it goes on.
+  // Called instead of withdrawn() if the engine had begun a displaced member, which continues.
   void restore(RequestId id);
-  // Members from outside that get the places that are free now.
+  // Gives places that are free now to members from outside, and returns these.
   std::vector<RequestId> fill();
 
  private:
@@ -80,9 +80,9 @@ class QueueShares {
   int places_;
   int held_ = 0;
   uint64_t next_request_ = 1;
-  std::map<uint64_t, Request> requests_;  // in the order in which they came
+  std::map<uint64_t, Request> requests_;  // in order of arrival
   std::unordered_map<RequestId, Member> members_;
-  std::unordered_map<uint64_t, int> clients_;  // places of those that have requests here
+  std::unordered_map<uint64_t, int> clients_;  // places of each client that has requests here
 };
 
 }  // namespace spillway

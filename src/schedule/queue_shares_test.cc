@@ -18,7 +18,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-// Gives members their ids and remembers who has which.
+// Numbers the members and remembers which were refused.
 class QueueSharesTest : public testing::Test {
  protected:
   std::optional<QueueShares::Admission> admit(uint64_t client, int members = 1) {
@@ -26,7 +26,7 @@ class QueueSharesTest : public testing::Test {
     for (int i = 0; i < members; ++i) ids.push_back(RequestId{++last_});
     return shares_.try_admit(client, ids);
   }
-  // As an engine that gives the displaced member back at once.
+  // Plays an engine that gives the displaced member back immediately.
   std::optional<QueueShares::Admission> admit_and_withdraw(uint64_t client, int members = 1) {
     const auto admission = admit(client, members);
     if (admission && admission->displaced) refused_ = shares_.withdrawn(*admission->displaced);
@@ -57,7 +57,7 @@ TEST_F(QueueSharesTest, TheFullestClientGivesRoomUntilSharesAreEqual) {
   }
   EXPECT_FALSE(admit(2).has_value()) << "ten and ten";
   EXPECT_FALSE(admit(1).has_value());
-  // A third one takes from either, and never more than makes it equal.
+  // A third client displaces members of both, but only until it has as many places as they.
   int taken = 0;
   while (admit_and_withdraw(3)) ++taken;
   EXPECT_EQ(taken, 6);
@@ -95,14 +95,15 @@ TEST_F(QueueSharesTest, ALargeRequestTakesNoMoreThanItsClientsShare) {
 TEST_F(QueueSharesTest, MembersOfLargeRequestsGiveWayFirstAndAreNotRefused) {
   ASSERT_THAT(admit(1, 100)->placed, SizeIs(10));
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(admit(1).has_value());
-  // Other clients, and its own.
+  // Displaces members for other clients and for the same one.
   for (const uint64_t client : {2, 1, 3, 1}) {
     const auto admission = admit_and_withdraw(client);
     ASSERT_TRUE(admission.has_value());
     EXPECT_LE(*admission->displaced, RequestId{10});
     EXPECT_THAT(refused_, IsEmpty());
   }
-  // It keeps one, and its client's small requests displace nobody's last place.
+  // The large request keeps one place, and small requests of its client displace no
+  // request's last place.
   while (admit_and_withdraw(1)) EXPECT_THAT(refused_, IsEmpty());
   shares_.end(RequestId{1});
   EXPECT_THAT(shares_.fill(), SizeIs(1)) << "the last place goes to its next member";
@@ -112,7 +113,8 @@ TEST_F(QueueSharesTest, AMemberThatHasBegunMeanwhileKeepsItsPlace) {
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(admit(1).has_value());
   ASSERT_EQ(admit(2)->displaced, RequestId{20});
   shares_.restore(RequestId{20});
-  // Twenty-one have places now: two must end before the next gets one without displacing others.
+  // There are twenty-one members with places now: two must end before the next one gets a place
+  // without displacing another.
   shares_.end(RequestId{1});
   EXPECT_FALSE(admit(1).has_value());
   shares_.end(RequestId{2});
@@ -152,17 +154,18 @@ TEST_F(QueueSharesTest, WhereTwoPlacesOfARequestGoOneThatHasBegunSavesBoth) {
   EXPECT_THAT(four.fill(), ElementsAre(RequestId{2})) << "before all others";
 }
 
-// Random clients, sizes, ends and delays of the engine: each member gets a place at most once at a
-// time and ends once, places are never exceeded but by what restore() gives back, and a client that
-// holds nothing gets in while another holds two places that have not begun.
+// With random clients, sizes, ends and delays of the engine, each member must get a place at most
+// once at a time and end once, places must never be exceeded except by what restore() gives back,
+// and a client that holds nothing must get in while another holds two places that have not begun.
 TEST_F(QueueSharesTest, HoldsUnderRandomLoad) {
   for (uint32_t seed = 0; seed < 30; ++seed) {
     std::mt19937 random(seed);
     const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
     const int places = 1 + static_cast<int>(below(24));
     QueueShares shares(places);
-    std::map<RequestId, uint64_t> clients;   // of members that have not ended
-    std::map<RequestId, uint64_t> requests;  // which they belong to, by its first member
+    std::map<RequestId, uint64_t> clients;  // for members that have not ended
+    // The request of each member, named by its first member.
+    std::map<RequestId, uint64_t> requests;
     std::set<uint64_t> progressed;
     std::set<RequestId> engine, begun;
     std::vector<RequestId> displaced;
@@ -173,7 +176,7 @@ TEST_F(QueueSharesTest, HoldsUnderRandomLoad) {
     };
     const auto settle = [&] {
       for (const RequestId id : displaced) {
-        if (!engine.contains(id)) continue;  // has ended
+        if (!engine.contains(id)) continue;  // it has ended
         if (begun.contains(id)) {
           shares.restore(id);
           ++restored;
@@ -229,7 +232,7 @@ TEST_F(QueueSharesTest, HoldsUnderRandomLoad) {
       }
       for (const RequestId id : std::vector(begun.begin(), begun.end()))
         if (below(4) == 0) end(id);
-      for (const auto& [id, of] : std::map(clients))  // cancelled outside
+      for (const auto& [id, of] : std::map(clients))  // cancelled while it waits outside
         if (below(200) == 0 && !engine.contains(id)) end(id);
       place(shares.fill());
       EXPECT_LE(engine.size(), static_cast<size_t>(places) + displaced.size() + restored);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request is called from the moment it is taken until it has ended.
+// Identifies a request from the time it is taken until it has ended.
 #pragma once
 
 #include <cstdint>

@@ -14,10 +14,10 @@
 namespace spillway {
 namespace {
 
-// Tokens of a sequence that is longer than any.
+// The tokens of a sequence that is longer than any real one.
 constexpr int64_t kEndless = int64_t{1} << 40;
 
-// Tokens that it is likely to have in the end; 0 where nobody knows.
+// The tokens that a sequence is likely to have in the end; 0: unknown.
 int64_t likely_end(const NewSequence& given) {
   if (given.predicted <= 0) return given.expected;
   const int64_t predicted = std::max<int64_t>(given.predicted, given.tokens + 1);
@@ -112,30 +112,30 @@ bool Scheduler::cut_back(RequestId id, int32_t tokens) {
   sequence.fresh = std::max(0, sequence.fresh - tokens);
   sequence.proposed = sequence.drafted = 0;
   if (sequence.computed <= sequence.known) return true;
-  sequence.farthest = sequence.known;  // with drafts that were right
+  sequence.farthest = sequence.known;  // accepted drafts count as computed
   const std::optional<int64_t> end = sequence.blocks.try_cut_end(sequence.known);
   if (!end) {
     preempt(sequence);
     return false;
   }
   sequence.computed = static_cast<int32_t>(*end);
-  // What is computed again behind a checkpoint is a part of the answer as it was.
+  // Tokens that are computed again after a checkpoint count as a part of the answer, as before.
   sequence.fresh = std::max(sequence.fresh, sequence.known - sequence.computed);
   for (int group = 0; group < allocator_.groups(); ++group) {
-    // It is cut again before the copy was made, and before the block that was cut into.
+    // A block that an earlier cut left to be copied is not needed if this cut ends before it.
     const auto whole = static_cast<int32_t>(sequence.blocks.blocks(group).size()) * kKvBlockTokens;
     auto& cut_into = sequence.cut_into[index_of(group)];
     if (cut_into && sequence.computed <= whole)
       allocator_.release(*std::exchange(cut_into, std::nullopt));
   }
   const auto cut_into = sequence.blocks.cut_back(sequence.computed);
-  bool can_copy = true;  // that is made on the device
+  bool can_copy = true;  // copies are only made on the device
   for (size_t group = 0; group < cut_into.size(); ++group) {
     if (cut_into[group]) sequence.cut_into[group] = cut_into[group];
     can_copy = can_copy && (!cut_into[group] || cut_into[group]->tier == Tier::kDevice);
   }
   if (can_copy) return true;
-  release_cut_into(sequence);  // the block's tokens are computed again
+  release_cut_into(sequence);  // the partly used block's tokens are computed again
   sequence.computed = sequence.computed / kKvBlockTokens * kKvBlockTokens;
   if (sequence.blocks.try_cut_end(sequence.computed) == sequence.computed) return true;
   preempt(sequence);
@@ -155,7 +155,8 @@ void Scheduler::remove(RequestId id, std::optional<int64_t> answer) {
   const int64_t end = likely_end(ending->given);
   const bool was_expected = end > prompt;
   if (was_expected) answer_tokens_ -= end - prompt;
-  if (was_expected && !ending->admitted) --answers_;  // cancelled: it tells nothing
+  // Cancelled before it began: it says nothing about lengths.
+  if (was_expected && !ending->admitted) --answers_;
   if (ending->admitted) {
     if (!was_expected) ++answers_;
     answer_tokens_ += answer.value_or(ending->known + 1 - prompt);
@@ -175,11 +176,12 @@ bool Scheduler::share_a_queue(const Sequence& one, const Sequence& other) {
          one.given.client == other.given.client && one.given.priority == other.given.priority;
 }
 
-// The client's requests keep the places that they have among those of others: what comes between
-// two of them puts the later ones back by what it costs, and nobody else.
+// A client's requests keep their places among those of other clients: a request that comes between
+// two of them delays the later ones by its cost, and no other client's.
 double Scheduler::pass_later_turns(const Sequence& arriving) {
   std::vector<Sequence*> same;
-  std::optional<double> before, after;  // ranks: where the last of those ends that go before it
+  // Ranks: the largest of those that go first, and where the next one starts.
+  std::optional<double> before, after;
   for (Sequence& other : waiting_) {
     if (!share_a_queue(arriving, other)) continue;
     same.push_back(&other);
@@ -200,7 +202,7 @@ double Scheduler::pass_later_turns(const Sequence& arriving) {
   return start + arriving.cost;
 }
 
-// What was never computed is charged to nobody: its client's later requests move up.
+// A request that was never computed costs nothing: its client's later requests move up.
 void Scheduler::leave_queue(const Sequence& leaving) {
   policies_.order->left(view_of(leaving), leaving.cost);
   if (leaving.cost <= 0) return;
@@ -214,7 +216,7 @@ void Scheduler::leave_queue(const Sequence& leaving) {
   }
 }
 
-// Gives its blocks back and will be computed again, before those that have not begun.
+// Releases the sequence's blocks; it will be computed again, before requests that have not begun.
 void Scheduler::preempt(Sequence& sequence) {
   SPW_ASSERT(sequence.runs);
   sequence.known -= std::exchange(sequence.drafted, 0);
@@ -231,8 +233,8 @@ void Scheduler::preempt(Sequence& sequence) {
   ++preemptions_;
 }
 
-// S3, section 3: who was predicted too short is promised twice as much from then on. With blocks
-// that are taken as they are needed, it goes on where it is as long as there are free ones.
+// A sequence that exceeds its prediction is promised twice as much from then on (S3, section 3). If
+// blocks are taken as they are needed, it continues in place as long as there are free ones.
 void Scheduler::extend_outgrown(Sequence& sequence) {
   const int64_t prompt = sequence.given.tokens, most = sequence.given.expected;
   while (sequence.reserved > 0 && sequence.known >= sequence.reserved &&
@@ -342,7 +344,7 @@ void Scheduler::begin(Sequence& sequence, const StepPlan::Beginning& beginning) 
   }
   sequence.admitted = sequence.runs = true;
   sequence.passed = 0;
-  // One that comes back is as old as it was: the oldest of all is never chosen to give way, and so
+  // A sequence that comes back keeps its age: the oldest one is never chosen for preemption, and so
   // is sure to end.
   const auto younger = std::ranges::find_if(
       running_, [&](const Sequence& other) { return other.begun > sequence.begun; });
@@ -353,7 +355,8 @@ void Scheduler::apply(StepPlan& plan) {
   const int begun_before = running() + preempted_waiting_;
   for (const RequestId id : plan.passed_over) ++at(id).passed;
   preempt(plan.preempted);
-  // Before anybody takes a block: what they begin with is kept for nobody until now.
+  // Beginnings come before any block is taken, because the blocks that they share may have no
+  // holder until now.
   int newcomers = 0;
   for (const StepPlan::Beginning& beginning : plan.beginning) {
     Sequence& sequence = at(plan.chunks[beginning.chunk].id);
@@ -363,7 +366,8 @@ void Scheduler::apply(StepPlan& plan) {
   for (ScheduledChunk& chunk : plan.chunks) {
     Sequence& sequence = at(chunk.id);
     SPW_ASSERT(sequence.computed == chunk.start);
-    // Exactly this: what victims left behind is more than those before them had counted on.
+    // Takes exactly the plan: preempted sequences free more blocks than sequences before
+    // them counted on.
     sequence.blocks.take(chunk.reservation);
     const int32_t known = chunk.tokens - chunk.drafted;
     sequence.computed += chunk.tokens;
@@ -379,7 +383,7 @@ void Scheduler::apply(StepPlan& plan) {
     for (int group = 0; group < allocator_.groups(); ++group) {
       auto& block = sequence.cut_into[index_of(group)];
       if (block) plan.copies.push_back({*block, sequence.blocks.blocks(group)[cut]});
-      block.reset();  // release_copies() releases it
+      block.reset();  // release_copies() releases the block
       if (!chunk.reservation.checkpoint || allocator_.rule(group).is_paged()) continue;
       const std::vector<BlockId>& states = sequence.blocks.blocks(group);
       allocator_.hold(states[0]);

@@ -20,90 +20,97 @@
 namespace spillway {
 
 struct SchedulerLimits {
-  int max_step_tokens =
-      512;  // all sequences together; long prompts are cut into chunks of what is left
-  // Of these, tokens of prompts in a step in which others generate, who wait for them; 0: all.
+  // All sequences together; long prompts are cut into chunks of what is left.
+  int max_step_tokens = 512;
+  // The most tokens of prompts in a step in which other sequences generate, because these wait for
+  // them; 0: as many as max_step_tokens.
   int max_prompt_tokens = 0;
-  // Rows of logits; sequences whose prompt is scored have one for each of its tokens. 0: any.
+  // The most rows of logits; a sequence whose prompt is scored has one for each of its tokens. 0:
+  // max_step_tokens.
   int max_logit_rows = 0;
   AdmissionPolicy admission = {};
 };
 
-// Who knows which blocks have what a request begins with.
+// Finds the KV blocks that a request can begin with.
 class PrefixSource {
  public:
   virtual ~PrefixSource() = default;
-  // All of one pool, the device's where something is to be loaded, for at least one token fewer
-  // than it has; of all groups up to the same token. Asked again in each step as long as the
-  // request has not begun. `beginning`: in the same step; what these compute is coming.
+  // Returns blocks of one pool (of several, if the sequence spans pools), on the device where
+  // something is loaded. They cover the same tokens in all groups, and leave at least one to
+  // compute. Called again in each step until the request has begun. `beginning`: requests that
+  // begin in the same step; what these will compute counts as in flight.
   virtual FoundPrefix find(RequestId id, std::span<const RequestId> beginning) const = 0;
 };
 
 struct NewSequence {
   RequestId id{};
-  int32_t tokens = 0;    // known: the prompt
-  int64_t expected = 0;  // in the end, 0 where nobody knows
-  // In the end, as predicted: what it is promised room for. 0: nobody predicts.
+  int32_t tokens = 0;    // known ones: the prompt
+  int64_t expected = 0;  // tokens in the end, 0: unknown
+  // Predicted tokens in the end, for which room is promised. 0: no prediction.
   int64_t predicted = 0;
   int priority = 0;  // lower ones matter more
   uint64_t client = 0;
-  uint64_t user = 0;    // of the client's
-  bool scored = false;  // logits of every token are wanted
+  uint64_t user = 0;    // one of the client's users
+  bool scored = false;  // whether logits of every token are wanted
 };
 
-// Sequences that generate go first (with the tokens that are new since they last drew one), then
-// prompts in chunks, then new requests, and drafts with what is left. When blocks run out, a
-// running sequence loses its own and is computed again later. Which one, and who begins when, is
-// the policies'. Not thread-safe.
+// Schedules sequences that generate first (with the tokens that are new since the last sampling),
+// then prompts in chunks, then new requests, and drafts with what is left. When blocks run out, a
+// running sequence is preempted and computed again later. The policies decide which one, and which
+// requests begin when. Not thread-safe.
 class Scheduler {
  public:
-  // `prefixes` may be null: everything is computed.
+  // `prefixes` may be null: then everything is computed.
   Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits,
             const PrefixSource* prefixes = nullptr, SchedulingPolicies policies = {});
 
-  // An id comes once.
+  // An id may be added only once.
   void add(const NewSequence& sequence);
   void add(RequestId id, int32_t tokens, int64_t expected = 0) {
     add({.id = id, .tokens = tokens, .expected = expected});
   }
-  // More tokens are known: the sampled one, or several that are to come next.
+  // Makes more tokens known: the sampled one, or several that are to be computed next.
   void append(RequestId id, int32_t tokens = 1);
-  // In the next step in which all known tokens of a sequence that generates are computed, so many
-  // tokens that may follow go along, or fewer: nothing else gets less room for them, and no
-  // sequence is preempted. Once; at most kMostCutBack. With a recurrent group: none where no block
-  // on the device is free for the checkpoint, or where the state is in another memory.
+  // Proposes draft tokens for the next step that computes all known tokens of a sequence that
+  // generates. The step takes this many or fewer: only from room that nothing else wants, and
+  // without preempting a sequence. Holds for one step; at most kMostCutBack. With a recurrent
+  // group there are no drafts if no device block is free for the checkpoint, or the state is in
+  // another memory.
   void propose(RequestId id, int32_t drafts);
-  // The newest tokens are no longer known: at most kMostCutBack, and none of the prompt. What is
-  // computed of the others stays, so that it goes on with append(). Blocks behind go back; one that
-  // is cut into has no key for more than what is left in it and, where others hold it, is copied
-  // before the next step writes to it. With a recurrent group what is computed ends where the last
-  // step began, if that brought drafts; the next step computes the tokens behind that again.
+  // Removes the newest known tokens: at most kMostCutBack, and none of the prompt. The computed KV
+  // of the others stays, and append() continues the sequence. Blocks after them are released. A
+  // block that is then partly used keeps no key for more than its remaining tokens and, if it has
+  // other holders, is copied before the next step writes to it. With a recurrent group the sequence
+  // returns to where the last step began, if that had drafts; the next step computes the tokens
+  // after that again.
   //
-  // Windows keep what is reached from kMostCutBack tokens behind the farthest one computed. Where
-  // repeated cuts come to what is gone, or there is no checkpoint, the sequence is preempted (false
-  // is returned) and is computed again: any cuts are right, whatever came before. Drafts of the
-  // last step can always be cut off without that.
+  // Window groups keep what is reachable from kMostCutBack tokens before the farthest computed one.
+  // If repeated cuts reach blocks that were released, or there is no checkpoint, the sequence is
+  // preempted (the result is false) and is computed again: any cut is valid, whatever came before.
+  // Drafts of the last step can always be cut off without preemption.
   bool cut_back(RequestId id, int32_t tokens);
-  // Finished or cancelled, with `answer` tokens (not said: those appended, and the last one);
-  // unknown ids are ignored.
+  // Removes a finished or cancelled sequence. `answer`: its tokens (default: the appended ones and
+  // the last one). Unknown ids are ignored.
   void remove(RequestId id, std::optional<int64_t> answer = std::nullopt);
 
-  // All running sequences lose their blocks and are computed again: what the blocks held is lost.
+  // Preempts all running sequences, because the contents of their blocks are lost.
   void preempt_all();
 
-  // Who gives way, one after the other, until those that run hold at most `blocks` of a pool.
+  // Chooses sequences to preempt, in order, until the others hold at most `blocks` blocks
+  // of a pool.
   std::vector<RequestId> choose_to_give_way(Tier pool, int64_t blocks, int group = 0) const;
   void preempt(std::span<const RequestId> ids);
-  // Blocks of those that run have other ids.
+  // Replaces the ids of running sequences' blocks that the allocator has moved.
   void rename(std::span<const BlockAllocator::Move> moves);
 
-  // Gives back the blocks that no token of their sequences reaches any more, as behind a window,
-  // and checkpoints. Once before each step.
+  // Releases checkpoints, and blocks that no token of their sequence reaches any more, such as
+  // those behind a window. Call it once before each step.
   void release_behind();
-  // The next step; changes nothing. Empty chunks: nothing to do.
+  // Plans the next step without changing anything. No chunks means that there is nothing to do.
   StepPlan prepare() const;
-  // Takes and gives back blocks as the plan says, which was prepared since the last change, and
-  // counts its tokens as computed. What is to be copied is held until release_copies().
+  // Takes and releases blocks as the plan says, which must have been prepared after the last
+  // change, and counts its tokens as computed. Blocks to be copied stay held until
+  // release_copies().
   void apply(StepPlan& plan);
   void release_copies(const StepPlan& plan);
   StepPlan next_step() {
@@ -113,36 +120,36 @@ class Scheduler {
     return plan;
   }
 
-  // Of one that runs, until the next change.
+  // The blocks of a running sequence, valid until the next change.
   const BlockTable& table_of(RequestId id) { return at(id).blocks; }
   const std::vector<BlockId>& blocks_of(RequestId id, int group = 0) {
     return at(id).blocks.blocks(group);
   }
   int32_t computed_of(RequestId id) { return at(id).computed; }
-  // Whether one that is here is, or with one more token would be, in several pools.
+  // Whether a sequence is, or with one more token would be, in several pools.
   bool spans(RequestId id) const;
 
   int running() const { return static_cast<int>(running_.size()); }
   int waiting() const { return static_cast<int>(waiting_.size()); }
-  // Those that run, then those that wait, in the order in which they begin; `most` in all, but all
-  // that run.
+  // The running sequences, then the waiting ones in the order in which they begin: `most` in all,
+  // but always all that run.
   std::vector<SequenceView> at_work_and_next(int most) const;
-  // Begun and not ended; those that were preempted wait.
+  // Sequences that have begun and not ended, including preempted ones, which wait.
   std::vector<RequestId> begun() const;
-  // Of one that is here, the same.
+  // Whether one sequence has begun.
   bool has_begun(RequestId id) const { return by_id_.at(id)->admitted; }
   int64_t preemptions() const { return preemptions_; }
-  // Of these, sequences that had gone beyond what was predicted.
+  // Preemptions of sequences that had exceeded their prediction.
   int64_t outgrown_preemptions() const { return outgrown_preemptions_; }
-  // Tokens that were computed before, and again after their sequences had lost their blocks.
+  // Tokens that were computed again after a preemption, or after a return to a checkpoint.
   int64_t recomputed_tokens() const { return recomputed_tokens_; }
-  // How often a sequence went beyond what was predicted, and was promised more.
+  // How often a sequence exceeded its prediction and was promised more room.
   int64_t extensions() const { return extensions_; }
 
  private:
   struct Sequence;
   using Sequences = std::list<Sequence>;
-  // Where a waiting sequence stands. Those that were preempted are before all, as they began.
+  // The place of a waiting sequence. Preempted ones come first, in the order in which they began.
   struct Place {
     bool is_new = true;
     double rank = 0;
@@ -153,26 +160,26 @@ class Scheduler {
   struct Sequence {
     NewSequence given;
     int32_t known = 0;
-    int32_t fresh = 0;     // of these, appended since the last one was drawn
-    int32_t proposed = 0;  // drafts for the next step
-    int32_t drafted = 0;   // known for now: drafts of the step at hand
+    int32_t fresh = 0;     // known tokens appended since the last one was sampled
+    int32_t proposed = 0;  // number of drafts proposed for the next step
+    int32_t drafted = 0;   // known tokens that are drafts of the current step
     int32_t computed = 0;
-    int32_t farthest = 0;   // computed at any time
-    bool runs = false;      // else it waits
-    bool admitted = false;  // now or before it was preempted
+    int32_t farthest = 0;   // the most tokens computed at any time
+    bool runs = false;      // otherwise it waits
+    bool admitted = false;  // running, or preempted
     Place place = {};       // while it waits
-    double cost = 0;        // QueueOrder::Rank's, of one that has not begun
-    double turn = 0;        // UserTurns', of such a one
-    uint64_t begun = 0;     // the how manieth to begin
-    int64_t reserved = 0;   // as SequenceView's
+    double cost = 0;        // QueueOrder::Rank's, until it begins
+    double turn = 0;        // UserTurns', until it begins
+    uint64_t begun = 0;     // number of sequences that began before it
+    int64_t reserved = 0;   // as in SequenceView
     int outgrown = 0;
-    int passed = 0;  // by others that began, since the forecast has no room for it
+    int passed = 0;  // how many others have overtaken it, because the forecast has no room for it
     BlockTable blocks;
-    // Held, in each group: its first tokens are copied to the next block.
+    // In each group, a held block whose first tokens are to be copied to the next block.
     PerGroup<std::optional<BlockId>> cut_into = {};
   };
   class Planner;
-  // Whether it lacks some of its prompt, or what it had computed before it was preempted.
+  // Whether it lacks a part of its prompt, or of what was computed before it was preempted.
   static bool is_in_prefill(const Sequence& sequence);
   void release_cut_into(Sequence& sequence);
   double mean_answer() const;
@@ -182,11 +189,12 @@ class Scheduler {
   }
   Sequence& at(RequestId id);
   void preempt(Sequence& sequence);
-  // Whether both wait for their first turn, and what one costs puts the other back.
+  // Whether both wait to begin and share a client and priority, so that one's cost delays
+  // the other.
   static bool share_a_queue(const Sequence& one, const Sequence& other);
-  // The rank of one that passes others of its client; these are put back.
+  // Returns the rank of a request that overtakes others of its client, and delays these.
   double pass_later_turns(const Sequence& arriving);
-  // One that waits and has not begun is going.
+  // Called when a waiting sequence leaves before it began.
   void leave_queue(const Sequence& leaving);
   void extend_outgrown(Sequence& sequence);
   void begin(Sequence& sequence, const StepPlan::Beginning& beginning);
@@ -195,10 +203,10 @@ class Scheduler {
   SchedulerLimits limits_;
   const PrefixSource* prefixes_;
   SchedulingPolicies policies_;
-  // A sequence changes from one list to the other without being moved itself.
+  // Sequences change lists by splicing, so they stay at their addresses.
   Sequences running_;  // in the order in which they first began
   Sequences waiting_;
-  std::set<Place> queue_;  // the waiting ones, in order
+  std::set<Place> queue_;  // the waiting ones, in the order in which they will begin
   UserTurns turns_;
   std::unordered_map<RequestId, Sequences::iterator> by_id_;
   int preempted_waiting_ = 0;
@@ -208,7 +216,7 @@ class Scheduler {
   int64_t outgrown_preemptions_ = 0;
   int64_t recomputed_tokens_ = 0;
   int64_t extensions_ = 0;
-  // Of sequences that ended or are expected to: their answers' tokens.
+  // Answers that have ended or are expected: their number, and their tokens.
   int64_t answers_ = 0;
   int64_t answer_tokens_ = 0;
 };

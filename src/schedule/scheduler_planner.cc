@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Part of the scheduler: makes the plan of a step.
+// The part of Scheduler that plans a step.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace spillway {
 
-// Makes a plan out of what there is, keeping in numbers what the plan would change.
+// Makes the plan of a step, counting what the plan would change without changing it.
 class Scheduler::Planner {
  public:
   explicit Planner(const Scheduler& of)
@@ -31,8 +31,9 @@ class Scheduler::Planner {
     if (!plan_.chunks.empty() && of_.limits_.max_prompt_tokens > 0)
       prompt_tokens_ = std::min(tokens_, of_.limits_.max_prompt_tokens);
     schedule_running(/*in_prefill=*/true);
-    // Nobody begins in a step that preempted: its room is spoken for. Nor where one that runs waits
-    // for room: there would always be somebody who needs less.
+    // A step that preempts admits nothing, because the room is needed; nor does one in which
+    // a running sequence waits for room, because otherwise requests that need less would
+    // always come first.
     if (plan_.preempted.empty() && plan_.exhausted.empty() && !is_short_of_room_) admit();
     if (prompts_first && plan_.chunks.empty() && plan_.exhausted.empty())
       schedule_running(/*in_prefill=*/false);
@@ -43,12 +44,12 @@ class Scheduler::Planner {
  private:
   PoolRoom& room(Tier pool, int group) { return rooms_[index_of(group)][index_of(pool)]; }
   PoolRoom& room_of(BlockId block) { return room(block.tier, block.group); }
-  // Whether what a sequence of so many tokens holds of each group at once fits, beside the blocks
-  // that it begins with, into what is free in a pool.
+  // Whether a pool has room for all that a sequence of this many tokens holds at the same time in
+  // each group, apart from the blocks that it begins with.
   bool has_room(Tier pool, int64_t tokens, const GroupBlocks& begun) const {
     return fits(tokens, begun, [&](size_t group) { return rooms_[group][index_of(pool)].free; });
   }
-  // The same for one that may be in several pools.
+  // The same for a sequence that may be in several pools.
   bool has_room_in_all(int64_t tokens, const GroupBlocks& begun) const {
     return fits(tokens, begun, [&](size_t group) {
       int64_t all = 0;
@@ -68,12 +69,12 @@ class Scheduler::Planner {
   }
   int running() const { return of_.running() - static_cast<int>(plan_.preempted.size()); }
 
-  // Tokens of a sequence that this step has room for.
+  // The number of a sequence's missing tokens for which this step has room.
   int32_t fitting(const Sequence& sequence, int32_t missing, bool in_prefill) const {
     int32_t tokens = std::min(missing, tokens_);
     if (in_prefill) tokens = std::min(tokens, prompt_tokens_);
     if (sequence.given.scored) return std::min(tokens, std::max(1, logit_rows_));
-    // All but the one whose logits are wanted.
+    // No rows of logits are left, so the last token must wait.
     return tokens == missing && logit_rows_ <= 0 ? tokens - 1 : tokens;
   }
 
@@ -103,7 +104,7 @@ class Scheduler::Planner {
     }
   }
 
-  // What a victim gives back: blocks that nobody else holds.
+  // Counts the blocks that a preempted sequence releases: those that no other sequence holds.
   void give_back(const Sequence& victim) {
     for (int group = 0; group < of_.allocator_.groups(); ++group) {
       for (const BlockId block : victim.blocks.held(group)) {
@@ -116,8 +117,9 @@ class Scheduler::Planner {
     preempted_.insert(victim.given.id);
   }
 
-  // Who of a pool (or, of one that spans pools, behind it) gives way: null where that is somebody
-  // of this step, and who asks waits.
+  // Chooses the sequence to preempt in a pool (or, for a sequence that spans pools, in a
+  // later one as well). Null if it is already scheduled in this step; then the sequence that
+  // needs room waits.
   const Sequence* try_victim(Tier pool, bool spans) const {
     std::vector<SequenceView> views;
     std::vector<const Sequence*> sequences;
@@ -131,7 +133,8 @@ class Scheduler::Planner {
     return scheduled_.contains(chosen->given.id) ? nullptr : chosen;
   }
 
-  // Makes room, where others can give way. Nothing: not in this step.
+  // Reserves blocks for `tokens` more tokens, preempting others if necessary; nullopt: not
+  // in this step.
   std::optional<Reservation> try_reserve(const Sequence& sequence, int32_t tokens) {
     while (true) {
       const auto reservation = sequence.blocks.try_plan(sequence.computed + tokens, rooms_);
@@ -143,7 +146,8 @@ class Scheduler::Planner {
       const Tier pool = sequence.blocks.pool().value();
       const BlockAllocator& allocator = of_.allocator_;
       if (sequence.known > (spans ? allocator.longest() : allocator.longest_in(pool))) {
-        // No pool has room for it, or another, or all together: there it begins again.
+        // This pool cannot hold the sequence: it ends if all pools together cannot either, else it
+        // is preempted and begins again where it fits.
         if (sequence.known > allocator.longest()) {
           plan_.exhausted.push_back(sequence.given.id);
         } else {
@@ -152,7 +156,7 @@ class Scheduler::Planner {
         return std::nullopt;
       }
       const Sequence* const victim = try_victim(pool, spans);
-      if (victim == nullptr) {  // it waits for those already in this step
+      if (victim == nullptr) {  // it waits for sequences already in this step
         is_short_of_room_ = true;
         return std::nullopt;
       }
@@ -177,8 +181,8 @@ class Scheduler::Planner {
     }
   }
 
-  // Adds a block to each group that needs one for so many drafts behind `end` tokens, where there
-  // is room in all that do. Returns for how many tokens there are blocks then.
+  // Adds a block to each group that needs one for this many drafts after `end` tokens, if there is
+  // room in all of those groups. Returns for how many tokens there are then blocks.
   int32_t reserve_for_drafts(const Sequence& sequence, Reservation& reservation, int32_t end,
                              int32_t drafts) {
     static_assert(kMostCutBack <= kKvBlockTokens, "drafts take one more block at most");
@@ -209,8 +213,8 @@ class Scheduler::Planner {
     return static_cast<int32_t>((least + 1) * kKvBlockTokens);
   }
 
-  // Whether there is a block on the device for a copy of each of its recurrent states, which must
-  // be there, too.
+  // Whether the sequence's recurrent states are on the device, with a free block for a copy
+  // of each.
   bool can_keep_states(const Sequence& sequence) const {
     for (int group = 0; group < of_.allocator_.groups(); ++group) {
       if (of_.allocator_.rule(group).is_paged()) continue;
@@ -229,14 +233,14 @@ class Scheduler::Planner {
         --room(Tier::kDevice, group).free;
   }
 
-  // They take what nothing else of this step wants: tokens, rows of logits and free blocks.
+  // Adds drafts with what nothing else in this step uses: tokens, rows of logits and free blocks.
   void add_drafts() {
     for (ScheduledChunk& chunk : plan_.chunks) {
       const Sequence& sequence = *of_.by_id_.at(chunk.id);
       if (!chunk.last || !chunk.generates || sequence.proposed == 0) continue;
       const int32_t end = chunk.start + chunk.tokens;
       int32_t drafts = std::min({sequence.proposed, tokens_, logit_rows_});
-      // When some are cut off, no more than kMostCutBack tokens are to be computed again.
+      // If some are cut off, no more than kMostCutBack tokens shall be computed again.
       const bool has_states = of_.allocator_.has_states();
       if (has_states) drafts = std::min(drafts, kMostCutBack - chunk.tokens);
       if (drafts <= 0 || (has_states && !can_keep_states(sequence))) continue;
@@ -250,12 +254,13 @@ class Scheduler::Planner {
     }
   }
 
-  // What it begins with, if it is there, and in a pool that has room for the rest of it.
+  // The prefix that the sequence begins with, if one is found in a pool with room for the
+  // rest of it.
   FoundPrefix find_prefix(const Sequence& sequence) {
     if (of_.prefixes_ == nullptr || sequence.given.scored) return {};
     FoundPrefix found = of_.prefixes_->find(sequence.given.id, beginning_);
     if (found.tokens == 0 || found.is_coming || of_.allocator_.pools().size() == 1) return found;
-    if (sequence.blocks.spans(sequence.known + 1)) return found;  // it goes on elsewhere
+    if (sequence.blocks.spans(sequence.known + 1)) return found;  // it may continue in other pools
     const int64_t end = sequence.reserved > 0 ? sequence.reserved : sequence.given.expected;
     const std::vector<BlockId> held = newly_held(found);
     for (const BlockId block : held) --room_of(block).free;
@@ -265,7 +270,7 @@ class Scheduler::Planner {
     return has ? found : FoundPrefix{};
   }
 
-  // Where the first of what was found is, or comes to.
+  // The memory of the first block that was found, or to which it is loaded.
   static Tier pool_of(const FoundPrefix& found) {
     for (const std::vector<BlockId>& blocks : found.blocks)
       if (!blocks.empty()) return blocks.front().tier;
@@ -274,7 +279,8 @@ class Scheduler::Planner {
     return Tier::kDevice;
   }
 
-  // Blocks that are kept for nobody are counted as free, until somebody begins with them.
+  // The blocks of a prefix that have no holders: they count as free until a sequence begins with
+  // them.
   std::vector<BlockId> newly_held(const FoundPrefix& found) const {
     std::vector<BlockId> blocks;
     const auto look_at = [&](BlockId block) {
@@ -288,17 +294,19 @@ class Scheduler::Planner {
     return blocks;
   }
 
-  // Newcomers, if there is room for all their tokens and one more.
+  // Admits requests for which there is room for all their known tokens and one more.
   void admit() {
     const Admission& admission = *of_.policies_.admission;
     const int begun = of_.running() + of_.preempted_waiting_;
     const int most = admission.most_newcomers({.running = begun, .mean_answer = of_.mean_answer()});
-    constexpr int kMostPassed = 64;  // who waits for what is coming; looking at all takes time
+    // Requests that wait for in-flight prefixes; looking at all takes time.
+    constexpr int kMostPassed = 64;
     constexpr int kMostPassingBegun = 8;
     int newcomers = 0, passed = 0;
-    std::optional<Forecasts> forecasts;  // made when somebody could begin
+    std::optional<Forecasts> forecasts;  // made when a request could begin
     std::vector<RequestId> without_room;
-    int may_pass = std::numeric_limits<int>::max();  // all of these, in this step too
+    // The least that any of `without_room` allows, also in this step.
+    int may_pass = std::numeric_limits<int>::max();
     for (const Place& place : of_.queue_) {
       if (tokens_ <= 0 ||
           running() + static_cast<int>(plan_.beginning.size()) >= admission.max_sequences())
@@ -309,7 +317,7 @@ class Scheduler::Planner {
       if (!try_add(*forecasts, next) && !is_alone()) {
         plan_.is_full = true;
         without_room.push_back(place.id);
-        // Somebody reads an answer that has begun.
+        // An answer that has begun has a reader, so fewer may overtake it.
         const int most_passing = place.is_new
                                      ? admission.most_passing()
                                      : std::min(kMostPassingBegun, admission.most_passing());
@@ -333,15 +341,15 @@ class Scheduler::Planner {
 
   bool is_alone() const { return of_.running_.empty() && plan_.beginning.empty(); }
 
-  // Of each paged group that has one.
+  // The forecast of a paged group, if the policy makes one.
   struct Forecast {
     int group = 0;
     std::unique_ptr<RoomForecast> of_group;
   };
   using Forecasts = std::vector<Forecast>;
 
-  // What runs on holds its blocks, and those that are free are for all. Blocks that several hold
-  // count for each of them, here and in what they are expected to need.
+  // Running sequences keep their blocks, and the free blocks are for all. A block with several
+  // holders counts for each of them, here and in what they are expected to need.
   Forecasts make_forecasts() const {
     Forecasts forecasts;
     for (int group = 0; group < of_.allocator_.groups(); ++group) {
@@ -358,7 +366,7 @@ class Scheduler::Planner {
     return forecasts;
   }
 
-  // In all of them, or in none.
+  // Adds the sequence to all forecasts, or to none.
   bool try_add(Forecasts& forecasts, const Sequence& next) const {
     for (auto forecast = forecasts.begin(); forecast != forecasts.end(); ++forecast) {
       if (forecast->of_group->try_add(of_.view_of(next, forecast->group))) continue;
@@ -370,7 +378,7 @@ class Scheduler::Planner {
 
   bool try_begin(const Sequence& next, FoundPrefix found) {
     const std::vector<BlockId> held = newly_held(found);
-    bool is_spoken_for = false;  // what it would begin with is others' room by now
+    bool is_spoken_for = false;  // others need the blocks of its prefix as room
     for (const BlockId block : held) is_spoken_for |= --room_of(block).free < 0;
     const auto give_up = [&] {
       for (const BlockId block : held) ++room_of(block).free;
@@ -386,17 +394,18 @@ class Scheduler::Planner {
                           ? has_room_in_all(next.known + 1, found.blocks)
                           : std::ranges::any_of(of_.allocator_.pools(), is_in_room);
     if (!is_alone() && !fits) {
-      plan_.is_full = true;  // it is what there was room for
+      plan_.is_full = true;  // ends the batch block with what there was room for
       return give_up();
     }
     const int32_t tokens = fitting(next, next.known - found.tokens, /*in_prefill=*/true);
     if (tokens <= 0 || (next.given.scored && logit_rows_ <= 0)) return give_up();
     const auto reservation = next.blocks.try_plan(found.tokens + tokens, rooms_, found.blocks);
-    // What is kept for others would do where it is alone; and a copy stays where it is.
+    // Begins without the prefix if its kept blocks are needed as room, or if it would have to be
+    // copied to another pool.
     if (found.tokens > 0 && (!reservation || is_elsewhere(found, *reservation)))
       return begin_without_prefix();
     if (!reservation) {
-      if (is_alone()) plan_.exhausted.push_back(next.given.id);  // nobody will ever make room
+      if (is_alone()) plan_.exhausted.push_back(next.given.id);  // no room will ever come free
       plan_.is_full = true;
       return false;
     }
@@ -405,7 +414,7 @@ class Scheduler::Planner {
     return true;
   }
 
-  // Whether what is to be copied or loaded does not come to where the sequence takes its blocks.
+  // Whether blocks to be copied or loaded would not be where the sequence takes its own.
   static bool is_elsewhere(const FoundPrefix& found, const Reservation& reservation) {
     for (size_t group = 0; group < found.blocks.size(); ++group) {
       const std::optional<BlockId>& partly = found.partly[group];
@@ -429,13 +438,13 @@ class Scheduler::Planner {
 
   const Scheduler& of_;
   PoolRooms rooms_;
-  int32_t tokens_, prompt_tokens_, logit_rows_;  // what the step still has room for
-  bool is_short_of_room_ = false;                // one that runs waits
+  int32_t tokens_, prompt_tokens_, logit_rows_;  // what is left in this step
+  bool is_short_of_room_ = false;                // a running sequence waits
   StepPlan plan_;
   std::vector<RequestId> beginning_;
   std::unordered_set<RequestId> scheduled_, preempted_;
   std::unordered_map<BlockId, int32_t> given_back_;  // by how many of its holders
-  std::unordered_set<BlockId> held_;                 // by those that begin
+  std::unordered_set<BlockId> held_;                 // by sequences that begin
 };
 
 StepPlan Scheduler::prepare() const { return Planner(*this).make(); }

@@ -71,7 +71,7 @@ TEST(SchedulerTest, PreemptsTheYoungestWhenBlocksRunOut) {
   EXPECT_EQ(plan.chunks[0].tokens, 22);
 }
 
-// A sequence with a prompt of 20 tokens that generates; its first token is known.
+// Makes a sequence with a prompt of 20 tokens generate; its first token is known.
 void begin_answer(Scheduler& scheduler, RequestId sequence, int32_t prompt = 20) {
   scheduler.add(sequence, prompt);
   while (!scheduler.next_step().chunks.back().last) {
@@ -94,7 +94,7 @@ TEST(SchedulerTest, SeveralNewTokensAreGenerationAndNoPrompt) {
   EXPECT_EQ(plan.chunks[0].tokens, 7) << "the limit is for tokens of prompts";
   EXPECT_FALSE(plan.chunks[1].generates);
   EXPECT_EQ(plan.chunks[1].tokens, 4);
-  // What it computes again after it was preempted is as a prompt.
+  // Tokens that a preempted sequence computes again count as prompt.
   scheduler.append(id(1));
   scheduler.preempt_all();
   plan = scheduler.next_step();
@@ -115,7 +115,7 @@ TEST(SchedulerTest, DraftsGoAlongOnceAndCountAsTokens) {
   EXPECT_EQ(plan.chunks[0].drafted, 5);
   EXPECT_TRUE(plan.chunks[0].generates);
   EXPECT_EQ(scheduler.computed_of(id(1)), 26);
-  scheduler.cut_back(id(1), 3);  // two were right
+  scheduler.cut_back(id(1), 3);  // two drafts were accepted
   scheduler.append(id(1));
   plan = scheduler.next_step();
   EXPECT_EQ(plan.chunks[0].start, 23);
@@ -124,7 +124,7 @@ TEST(SchedulerTest, DraftsGoAlongOnceAndCountAsTokens) {
   EXPECT_EQ(scheduler.recomputed_tokens(), 0);
 }
 
-// A step that fails: what was never known is not computed again.
+// In a failed step, drafts were never known tokens, so they are not computed again.
 TEST(SchedulerTest, DraftsOfASequenceThatIsPreemptedAreForgotten) {
   BlockAllocator blocks(100);
   Scheduler scheduler(blocks, {.max_step_tokens = 64, .admission = {.max_sequences = 4}});
@@ -141,7 +141,7 @@ TEST(SchedulerTest, DraftsTakeOnlyWhatNobodyElseWants) {
   struct Case {
     const char* what;
     SchedulerLimits limits;
-    int32_t blocks, prompt;  // of a request that comes meanwhile
+    int32_t blocks, prompt;  // blocks of the pool, prompt of another request
     int32_t drafted;
   };
   const Case cases[] = {
@@ -193,7 +193,7 @@ TEST(SchedulerTest, DraftsPreemptNobodyAndWaitForPrompts) {
   EXPECT_EQ(plan.chunks[0].drafted, 8) << "nothing was drawn since they were proposed";
 }
 
-// Whatever is cut off, and wherever: no block is lost, and the sequence goes on behind it.
+// Whatever is cut off, and wherever: no block is lost, and the sequence continues after the cut.
 TEST(SchedulerTest, IsCutBackAtEveryLength) {
   for (int32_t answer = 1; answer <= 40; ++answer) {
     for (int32_t cut = 0; cut <= std::min(answer, kMostCutBack); ++cut) {
@@ -221,7 +221,7 @@ TEST(SchedulerTest, IsCutBackAtEveryLength) {
   }
 }
 
-// Blocks of one sequence, which is cut back while another begins with them.
+// One sequence is cut back while another begins with its blocks.
 TEST(SchedulerTest, ABlockThatIsCutIntoIsCopiedWhereOthersHoldIt) {
   constexpr int32_t kTokens = 64;  // four blocks, all of them shared
   for (int32_t cut = 1; cut <= kMostCutBack; ++cut) {
@@ -233,7 +233,7 @@ TEST(SchedulerTest, ABlockThatIsCutIntoIsCopiedWhereOthersHoldIt) {
     scheduler.next_step();
     const std::vector<BlockId> shared = scheduler.blocks_of(id(1));
     ASSERT_EQ(shared.size(), 4U);
-    for (const BlockId block : shared) blocks.hold(block);  // the other
+    for (const BlockId block : shared) blocks.hold(block);  // as the other sequence
     scheduler.cut_back(id(1), cut);
     EXPECT_EQ(scheduler.computed_of(id(1)), kTokens - cut);
     scheduler.append(id(1));
@@ -256,7 +256,7 @@ TEST(SchedulerTest, ABlockThatIsCutIntoIsCopiedWhereOthersHoldIt) {
   }
 }
 
-// It ends, is preempted or cut again before the copy was made.
+// The sequence ends, is preempted or cut again before the copy was made.
 TEST(SchedulerTest, ABlockThatWasToBeCopiedIsGivenBack) {
   for (const int what : {0, 1, 2, 3}) {
     SCOPED_TRACE(what);
@@ -272,7 +272,7 @@ TEST(SchedulerTest, ABlockThatWasToBeCopiedIsGivenBack) {
     if (what == 0) scheduler.remove(id(1));
     if (what == 1) scheduler.preempt_all();
     if (what == 2) scheduler.cut_back(id(1), 5);   // in the same block
-    if (what == 3) scheduler.cut_back(id(1), 14);  // before it
+    if (what == 3) scheduler.cut_back(id(1), 14);  // before that block
     EXPECT_EQ(blocks.holders(shared[3]), what == 2 ? 2 : 1);
     if (what >= 2) {
       scheduler.append(id(1));
@@ -305,14 +305,14 @@ TEST(SchedulerTest, ABlockThatIsCutIntoHasNoKeyForWhatIsGone) {
   EXPECT_TRUE(blocks.try_peek(key(30)));
   EXPECT_FALSE(blocks.try_peek(key(31)));
   EXPECT_FALSE(blocks.try_peek(key(32)));
-  // A block that goes as a whole is what it was.
+  // A block that is released whole keeps its contents.
   blocks.keep(of[3], BlockContents{.key = key(33), .tokens = 10});
   scheduler.cut_back(id(1), 10);
   EXPECT_TRUE(blocks.try_peek(key(33)));
   EXPECT_EQ(blocks.holders(of[3]), 0);
 }
 
-// Everything that the tokens of a chunk reach is there.
+// Checks that all blocks that a chunk's tokens reach are there.
 void check_reachable(const BlockAllocator& blocks, const ScheduledChunk& chunk) {
   for (int group = 0; group < blocks.groups(); ++group) {
     const std::vector<BlockId>& table = chunk.table->blocks(group);
@@ -328,7 +328,7 @@ void check_reachable(const BlockAllocator& blocks, const ScheduledChunk& chunk) 
   }
 }
 
-// However often it is cut back, and wherever it is: what is gone is computed again.
+// However often it is cut back, and wherever, blocks that were released are computed again.
 TEST(SchedulerTest, IsCutBackAgainAndAgain) {
   int preempted = 0, rounds = 0;
   for (const StateRule rule : {StateRule{StateKind::kWindow, 1}, StateRule{StateKind::kWindow, 7},
@@ -382,7 +382,7 @@ TEST(SchedulerTest, IsCutBackAgainAndAgain) {
   EXPECT_LT(preempted, rounds / 2);
 }
 
-// Layers with a full group and a recurrent one, which has so many states.
+// A model with a full group and a recurrent one, whose device pool has this many states.
 std::vector<GroupPools> with_states(int32_t states) {
   return {{StateRule{}, {100, 100}}, {StateRule{StateKind::kRecurrent}, {states, 8}}};
 }
@@ -401,7 +401,8 @@ TEST(SchedulerTest, DraftsOfARecurrentGroupHaveACheckpoint) {
   EXPECT_EQ(plan.copies[0].from, state);
   EXPECT_EQ(plan.copies[0].to, checkpoint);
   scheduler.release_copies(plan);
-  // Two of five are right: they and the one before are computed again, beside the new one.
+  // Two of five drafts are accepted: they and the token before are computed again, beside
+  // the new one.
   EXPECT_TRUE(scheduler.cut_back(id(1), 3));
   EXPECT_EQ(scheduler.computed_of(id(1)), 20);
   EXPECT_EQ(scheduler.blocks_of(id(1), 1), std::vector{checkpoint});
@@ -415,7 +416,7 @@ TEST(SchedulerTest, DraftsOfARecurrentGroupHaveACheckpoint) {
   EXPECT_TRUE(plan.chunks[0].generates);
   EXPECT_EQ(scheduler.recomputed_tokens(), 3);
   scheduler.release_copies(plan);
-  // All were right: nothing is to be computed again, and the checkpoint goes.
+  // All drafts are accepted: nothing is computed again, and the checkpoint is released.
   EXPECT_TRUE(scheduler.cut_back(id(1), 0));
   scheduler.append(id(1));
   plan = scheduler.next_step();
@@ -423,7 +424,7 @@ TEST(SchedulerTest, DraftsOfARecurrentGroupHaveACheckpoint) {
   EXPECT_EQ(plan.chunks[0].tokens, 1);
   EXPECT_TRUE(plan.copies.empty());
   EXPECT_EQ(blocks.free(Tier::kDevice, 1), 1);
-  // Without drafts there is none to go back to.
+  // After a step without drafts there is no checkpoint to return to.
   EXPECT_FALSE(scheduler.cut_back(id(1), 1));
   EXPECT_EQ(scheduler.running(), 0);
   scheduler.append(id(1));
@@ -456,7 +457,7 @@ TEST(SchedulerTest, DraftsWaitWhereNoStateIsFreeOnTheDevice) {
     EXPECT_TRUE(plan.preempted.empty());
     EXPECT_EQ(plan.copies.size(), c.drafted > 0 ? 1U : 0U);
     scheduler.release_copies(plan);
-    // What is cancelled or preempted gives back its checkpoint, too.
+    // A cancelled or preempted sequence releases its checkpoint as well.
     if (c.others > 0) scheduler.preempt_all();
     scheduler.remove(id(1));
     scheduler.remove(id(2));
@@ -464,14 +465,14 @@ TEST(SchedulerTest, DraftsWaitWhereNoStateIsFreeOnTheDevice) {
   }
 }
 
-// Not who happens to hold the last blocks, but as where room is short: the youngest, and no more of
-// them than there must be.
+// Preemption does not choose the holder of the last blocks, but the youngest as always, and no more
+// of them than necessary.
 TEST(SchedulerTest, APoolThatShrinksMakesTheLeastValuableGiveWay) {
   BlockAllocator allocator(8);
   Scheduler scheduler(allocator, {.max_step_tokens = 256});
   for (uint64_t n = 1; n <= 4; ++n) scheduler.add(id(n), 2 * kKvBlockTokens - 1);
   EXPECT_EQ(scheduler.next_step().chunks.size(), 4u);
-  scheduler.remove(id(2));  // so that low ids are free, and the third is not the last
+  scheduler.remove(id(2));  // so that low ids are free, and the third sequence's are not the last
   EXPECT_TRUE(scheduler.choose_to_give_way(Tier::kDevice, 6).empty());
   const std::vector<RequestId> losing = scheduler.choose_to_give_way(Tier::kDevice, 5);
   EXPECT_EQ(losing, std::vector{id(4)});
@@ -488,7 +489,7 @@ TEST(SchedulerTest, APoolThatShrinksMakesTheLeastValuableGiveWay) {
   EXPECT_EQ(allocator.free(Tier::kDevice), 2);
 }
 
-// Whatever waits: an id is found at once, and ends where it is.
+// However many requests wait, one is found by its id immediately, and ends where it is.
 TEST(SchedulerTest, EndsAnyOfThousandsWhereverItIs) {
   constexpr uint64_t kRequests = 10'000;
   BlockAllocator blocks(100);
@@ -516,7 +517,7 @@ TEST(SchedulerTest, WhatWasCancelledBeforeItBeganPutsNobodyBack) {
   scheduler.add({.id = id(1), .tokens = 4, .client = 9});
   ASSERT_EQ(scheduler.next_step().chunks.size(), 1U);
   scheduler.add({.id = id(2), .tokens = 1000, .client = 1});
-  scheduler.add({.id = id(3), .tokens = 10, .client = 1});  // behind it
+  scheduler.add({.id = id(3), .tokens = 10, .client = 1});  // after the large request
   scheduler.add({.id = id(4), .tokens = 50, .client = 2});
   scheduler.remove(id(2));
   scheduler.add({.id = id(5), .tokens = 10, .client = 1});
@@ -529,7 +530,7 @@ TEST(SchedulerTest, WhatWasCancelledBeforeItBeganPutsNobodyBack) {
   }
 }
 
-// A request that begins like another goes on where that one's whole blocks end.
+// Lets the second request begin with the first one's first block.
 struct OneBlockPrefix : PrefixSource {
   explicit OneBlockPrefix(BlockAllocator& of) : blocks(of) {}
   FoundPrefix find(RequestId of, std::span<const RequestId>) const override {
@@ -564,7 +565,7 @@ TEST(SchedulerTest, BeginsBehindWhatIsThere) {
   EXPECT_EQ(blocks.free(), 4);
 }
 
-// What is there is of no use in a pool where the rest finds no room.
+// A prefix is of no use in a pool that has no room for the rest.
 TEST(SchedulerTest, BeginsAnewWhereThereIsRoomForAllOfIt) {
   BlockAllocator blocks(std::vector<int32_t>{3, 16});
   OneBlockPrefix prefix(blocks);
@@ -598,7 +599,7 @@ TEST(SchedulerTest, EndsASequenceThatOutgrowsTheWholeCache) {
   EXPECT_EQ(blocks.free(), 1);
 }
 
-// Runs steps until nothing is left; those that begin in each step, by step.
+// Runs steps until nothing is left, and returns which requests begin in each step.
 std::vector<std::vector<uint64_t>> beginnings(Scheduler& scheduler,
                                               std::map<RequestId, int> answers) {
   std::vector<std::vector<uint64_t>> begun;
@@ -661,7 +662,7 @@ TEST(SchedulerTest, ABlockIsOverWhenItsPreemptedSequencesHaveEndedToo) {
   EXPECT_EQ(blocks.free(), blocks.total());
 }
 
-// Two blocks of two; the second prompt of each takes two steps.
+// There are two batch blocks of two; the second prompt of each takes two steps.
 TEST(SchedulerTest, ComputesPromptsFirstAndApartFromNewTokens) {
   BlockAllocator blocks(100);
   Scheduler scheduler(
@@ -669,7 +670,7 @@ TEST(SchedulerTest, ComputesPromptsFirstAndApartFromNewTokens) {
                .admission = {.max_sequences = 2, .admit_in_blocks = true, .prompts_first = true}});
   std::map<RequestId, int> answers = {{id(1), 2}, {id(2), 3}, {id(3), 1}, {id(4), 2}};
   for (const auto& [request, answer] : answers) scheduler.add(request, request == id(4) ? 8 : 7);
-  std::vector<std::vector<int32_t>> steps;  // the tokens of each sequence in it
+  std::vector<std::vector<int32_t>> steps;  // in each step, the tokens of each sequence
   while (!answers.empty() && steps.size() < 100) {
     steps.emplace_back();
     for (const ScheduledChunk& chunk : scheduler.next_step().chunks) {
@@ -714,7 +715,7 @@ TEST(SchedulerTest, StaggersByTheAnswersThatAreExpected) {
   EXPECT_EQ(begun.size(), 13U);
 }
 
-// Most requests allow for more than they get.
+// Most requests ask for longer answers than they get.
 TEST(SchedulerTest, StaggersByTheAnswersThatThereWere) {
   BlockAllocator blocks(100);
   Scheduler scheduler(blocks, {.admission = {.max_sequences = 8, .stagger = true}});
@@ -730,8 +731,8 @@ TEST(SchedulerTest, StaggersByTheAnswersThatThereWere) {
   EXPECT_EQ(beginnings(scheduler, answers), (Beginnings{{0, 1, 2, 3}, {4, 5, 6, 7}, {}}));
 }
 
-// Whatever happens: every request ends, no token is computed twice without a preemption, blocks
-// never overlap.
+// Whatever happens, every request must end, no token be computed twice without a preemption, and no
+// block be in two tables.
 TEST(SchedulerTest, FinishesRandomLoadsWithoutLosingOrSharingBlocks) {
   std::mt19937 random(11);
   for (int round = 0; round < 50; ++round) {

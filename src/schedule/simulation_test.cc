@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheduler under random loads, with an engine that only pretends to compute.
+// Tests the scheduler under random loads, with an engine that only simulates computing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace spillway::testing_schedule {
 namespace {
 
-// Everything about a load, out of its seed.
+// Everything about a load, derived from its seed.
 class Load {
  public:
   explicit Load(uint32_t seed) : random_(seed) {
@@ -31,7 +31,7 @@ class Load {
     options.fair = one_in(2);
     options.reuses = !one_in(3);
     options.stores = options.reuses && one_in(2);
-    // Prompts begin with one of a few texts, as far as they do.
+    // Prompts begin with a part of one of a few texts.
     for (int i = 0; i < 3; ++i) texts_.push_back(random_tokens(200));
     most_prompt_ = 1 + below(200);
     most_answer_ = 1 + below(60);
@@ -57,7 +57,7 @@ class Load {
     return request;
   }
 
-  // Layers of one to four groups of any kind, one of them with whatever pools there were.
+  // Replaces the pools by one to four groups of any kind, one of them with the same pools.
   void add_groups() {
     const std::vector<int32_t> pools = options.pools;
     for (int n = 1 + below(kMostStateGroups); n > 0; --n) {
@@ -95,7 +95,8 @@ struct Happened {
   int64_t cuts = 0, preempting_cuts = 0, uses_of_checkpoints = 0;
 };
 
-// The simulated engine checks each step; here: whatever comes and goes, in the end all have ended.
+// The simulated engine checks each step; this checks that whatever comes and goes, all
+// requests end.
 void run_loads(uint32_t first_seed, bool has_groups, Happened& happened) {
   constexpr uint32_t kSeeds = 60;
   for (uint32_t seed = first_seed; seed < first_seed + kSeeds; ++seed) {
@@ -106,7 +107,7 @@ void run_loads(uint32_t first_seed, bool has_groups, Happened& happened) {
     const int requests = 20 + load.below(60);
     const int eagerness = 1 + load.below(6);
     const bool cancels = load.one_in(2);
-    // Not for ever: a prompt that goes a token a step would never come to its end.
+    // Limited, because a prompt that is computed a token a step would never end.
     int failures = load.one_in(4) ? 20 : 0;
     for (int come = 0; come < requests || engine.outstanding() > 0;) {
       if (come < requests && load.one_in(eagerness)) {
@@ -165,14 +166,14 @@ TEST_P(SimulationTest, EveryRequestEndsWithGroupsOfLayersToo) {
 }
 INSTANTIATE_TEST_SUITE_P(Seeds, SimulationTest, testing::Range(0U, 10U));
 
-// Somebody else always wants something, too.
+// Other requests always wait as well.
 TEST(SimulatedLoadTest, NobodyWaitsForEverWhereThereIsAlwaysMore) {
   for (uint32_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     Load load(seed);
     load.options.fair = seed % 2 == 0;
     SimulatedEngine engine(load.options);
-    constexpr size_t kOutstanding = 40;  // as a server's queue has an end
+    constexpr size_t kOutstanding = 40;  // bounded, like a server's queue
     std::vector<RequestId> first;
     for (size_t n = 0; n < kOutstanding; ++n) first.push_back(engine.submit(load.request()));
     const auto some_wait = [&] {
@@ -196,8 +197,8 @@ std::vector<int32_t> tokens_of(int count, int32_t seed) {
   return tokens;
 }
 
-// A long prompt that has begun needs many blocks at once; short requests would always fit into
-// what is left. (One that is scored leaves others tokens of its steps.)
+// A long prompt that has begun needs many blocks together; short requests would always fit into
+// what is left. (A scored prompt leaves other requests tokens of its steps.)
 TEST(SimulatedLoadTest, ALongPromptIsNotHeldUpByShortOnesForEver) {
   SimulatedEngine engine(
       {.pools = {60},
@@ -218,7 +219,8 @@ TEST(SimulatedLoadTest, ALongPromptIsNotHeldUpByShortOnesForEver) {
   EXPECT_LT(engine.steps(), 60);
 }
 
-// One that outgrows its pool goes on in a larger one; those of the others are left alone.
+// A sequence that is too long for its pool continues in a larger one; sequences there are
+// not preempted.
 TEST(SimulatedLoadTest, OneThatOutgrowsItsPoolGoesOnInALargerOne) {
   SimulatedEngine engine(
       {.pools = {4, 16}, .limits = {.max_step_tokens = 300, .admission = {.max_sequences = 8}}});
@@ -255,7 +257,7 @@ TEST(SimulatedWindowTest, ALongSequenceHoldsNoMoreThanItsWindow) {
   EXPECT_GT(engine.most_held(1), 4096 / kKvBlockTokens);
 }
 
-// Two have room in the full group, and not in the window's.
+// The full group has room for both sequences, the window's group has not.
 TEST(SimulatedWindowTest, OneIsPreemptedWhereAWindowsPoolIsFull) {
   SimulatedEngine engine(
       with_window({3 * kLongBlocks}, {static_cast<int32_t>(kMostOfWindow + 100)}));
@@ -267,7 +269,7 @@ TEST(SimulatedWindowTest, OneIsPreemptedWhereAWindowsPoolIsFull) {
   EXPECT_LE(engine.most_held(1), kMostOfWindow);
 }
 
-// The second finds all of the first one's prompt, of which the window's group has the end.
+// The second request finds the whole prompt of the first, of which the window's group has the end.
 TEST(SimulatedWindowTest, APromptIsFoundWhereTheWindowsEndIsThere) {
   SimulatedEngine engine(with_window({3 * kLongBlocks}, {static_cast<int32_t>(kMostOfWindow * 2)}));
   std::vector<int32_t> prompt = tokens_of(kLong / 2, 1);
@@ -292,7 +294,7 @@ TEST(SimulatedWindowTest, ALongSequenceSpansPoolsOfBothGroups) {
   EXPECT_LE(engine.most_held(1), window);
 }
 
-// Clients' requests begin within a bound that does not depend on how much another one sends.
+// A client's requests begin within a bound that does not depend on how much another one sends.
 TEST(SimulatedLoadTest, AFairOrdersWaitsAreBounded) {
   for (const int greedy : {50, 500, 2000}) {
     SimulatedEngine engine({.pools = {64},

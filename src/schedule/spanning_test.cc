@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences that span pools, through the scheduler to their end.
+// Tests sequences that span pools, through the scheduler until they end.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -16,8 +16,8 @@ struct Wanted {
   int32_t prompt, answer;
 };
 
-// Steps until all have ended; how many were preempted. Every table has what its step needs, in
-// pools that follow each other behind whole runs.
+// Runs until all sequences have ended and returns the number of preemptions. Checks that every
+// table has what its step needs, and changes pools only after whole runs.
 int64_t run(BlockAllocator& allocator, const std::vector<Wanted>& wanted, int step_tokens) {
   Scheduler scheduler(allocator, {.max_step_tokens = step_tokens});
   std::map<RequestId, int32_t> left;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the next step computes, and which blocks of KV change hands for it.
+// The plan of the next step: what it computes, and which KV blocks it takes and releases.
 #pragma once
 
 #include <cstdint>
@@ -17,67 +17,70 @@ struct ScheduledChunk {
   RequestId id;
   int32_t start = 0;   // position of the first token
   int32_t tokens = 0;  // how many
-  // Of these, the last ones that are drafts: they count as tokens of the sequence from apply() on,
-  // until it is cut back to what turns out to be right.
+  // The last of these tokens are drafts: they count as tokens of the sequence from apply() on,
+  // until it is cut back to the accepted ones.
   int32_t drafted = 0;
-  int32_t reused = 0;  // before these, of a sequence that begins: found in blocks of others
-  bool last = false;   // reaches the newest known token: the next one can be sampled
-  // The tokens belong to an answer and were never computed before, drafts included. Else they are
-  // of a prompt, or of a sequence that catches up after it was preempted.
+  // Tokens before these that a beginning sequence found in other sequences' blocks.
+  int32_t reused = 0;
+  bool last = false;  // reaches the newest known token, so that the next one can be sampled
+  // The tokens, including drafts, belong to an answer and were never computed before. Otherwise
+  // they belong to a prompt, or to a sequence that is computed again after it was preempted.
   bool generates = false;
-  Reservation reservation = {};  // the blocks that it takes for that
-  // Valid from apply() until the next change of the scheduler: of the first group, and of all.
+  Reservation reservation = {};  // the blocks that it takes for these tokens
+  // The blocks of the first group, and of all groups. Valid from apply() until the
+  // scheduler changes.
   const std::vector<BlockId>* block_table = nullptr;
   const BlockTable* table = nullptr;
 };
 
-// What a request begins with, and others have computed: of each group of layers.
+// The beginning of a request that other sequences have computed, in each group of layers.
 struct FoundPrefix {
-  GroupBlocks blocks = {};  // whole ones, to be shared, behind placeholders for what is not needed
-  // Behind them: what comes from elsewhere (kv/kv_store.h) into blocks of its own, on the device.
-  // All whole, but for the last where `tokens` ends in it.
+  GroupBlocks blocks = {};  // whole shared blocks, after placeholders for those not needed
+  // After them, blocks that are loaded from the store (kv/kv_store.h) into the sequence's own
+  // device blocks. All are whole, except the last if `tokens` ends in it.
   PerGroup<std::vector<BlockKey>> loads = {};
-  // Behind all: its first tokens are the same, to be copied. A recurrent state is always copied.
+  // After both, a block that begins with the same tokens, which are copied. A recurrent state is
+  // always copied.
   PerGroup<std::optional<BlockId>> partly = {};
-  int32_t tokens = 0;      // all of these
-  bool is_coming = false;  // much of the rest is being computed or read: it pays to wait for it
-  // It will be coming, once these are asked for.
+  int32_t tokens = 0;      // number of tokens in all of these
+  bool is_coming = false;  // much of the rest is being computed or read, and is worth waiting for
+  // Blocks that must be fetched before they can be loaded; `is_coming` is then set.
   PerGroup<std::vector<BlockKey>> fetch = {};
 };
 
 struct StepPlan {
   std::vector<ScheduledChunk> chunks;
-  // Alone in the cache and out of blocks all the same: these end here.
+  // Sequences that end because they are out of blocks although they have the cache to themselves.
   std::vector<RequestId> exhausted;
-  // These lose their blocks first, in this order.
+  // Sequences that lose their blocks before anything else, in this order.
   std::vector<RequestId> preempted;
-  // Of the chunks, the sequences that begin, in order.
+  // The sequences of the chunks that begin in this step, in order.
   struct Beginning {
     size_t chunk = 0;
     Tier pool = Tier::kDevice;
     FoundPrefix found = {};
   };
   std::vector<Beginning> beginning;
-  bool is_full = false;  // the next one would have begun, had there been room
-  // The forecast had no room for these, and others behind them begin.
+  bool is_full = false;  // whether the next sequence was not admitted for lack of room
+  // Sequences for which the forecast had no room, and which were overtaken by later ones.
   std::vector<RequestId> passed_over;
-  // What is to be brought to host memory for those that wait for it.
+  // Blocks to bring to host memory for requests that wait for them.
   struct Fetch {
     RequestId id;
     PerGroup<std::vector<BlockKey>> keys;
   };
   std::vector<Fetch> fetches;
-  // Blocks whose contents are copied before the step, also a recurrent state to its checkpoint: set
-  // by apply().
+  // Blocks whose contents are copied before the step, including recurrent states to their
+  // checkpoints. Set by apply().
   struct Copy {
-    BlockId from, to;  // of one pool
+    BlockId from, to;  // both in one pool
   };
   std::vector<Copy> copies;
-  // Blocks that are filled from elsewhere before the step: set by apply().
+  // Blocks that are loaded from the store before the step. Set by apply().
   struct Load {
     BlockKey key = {};
     DeviceBlock to;
-    size_t beginning = 0;  // whose, of those above
+    size_t beginning = 0;  // index in `beginning`
   };
   std::vector<Load> loads;
 };

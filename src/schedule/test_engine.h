@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: an engine without a model. It does what a plan says, with blocks that remember which
-// tokens they are of, and holds every plan to what a scheduler promises.
+// For tests: an engine without a model. It carries out plans with blocks that remember which tokens
+// they hold, and checks every plan against what a scheduler promises.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,9 +27,9 @@ namespace spillway::testing_schedule {
 
 struct SimulatedRequest {
   std::vector<int32_t> prompt;
-  int answer = 1;           // tokens it has in the end, if there is room
-  bool is_expected = true;  // whether anybody knows
-  int predicted = 0;        // tokens of the answer, as somebody thinks; 0: nobody does
+  int answer = 1;           // tokens that it has in the end, if there is room
+  bool is_expected = true;  // whether the length of the answer is known
+  int predicted = 0;        // predicted tokens of the answer; 0: no prediction
   int priority = 0;
   uint64_t client = 0;
   uint64_t user = 0;
@@ -38,18 +38,18 @@ struct SimulatedRequest {
 
 struct SimulatedOptions {
   std::vector<int32_t> pools = {64};
-  std::vector<GroupPools> groups = {};  // instead of these, for layers of several groups
+  std::vector<GroupPools> groups = {};  // instead of `pools`, for layers of several groups
   int64_t span_blocks = 0;
   SchedulerLimits limits;
   bool fair = false;
-  bool reuses = false;  // blocks of others
-  // With these: what the device's pool gives out again is kept elsewhere, and comes back from there
-  // some steps after it is asked for.
+  bool reuses = false;  // whether requests share blocks
+  // With `reuses`: blocks that the device's pool evicts are kept in a store, and can be loaded some
+  // steps after they are requested.
   bool stores = false;
-  // Drafts of a sequence in a step at most, and how many tokens are sometimes taken back from one
-  // and replaced by others: up to these numbers.
+  // The most drafts of a sequence in a step, and the most tokens that are sometimes cut off a
+  // sequence and replaced by others.
   int drafts = 0, cut_back = 0;
-  // Instead of the usual ones.
+  // Makes the policies, if these are not the default ones.
   std::function<SchedulingPolicies()> policies = nullptr;
 };
 
@@ -98,14 +98,14 @@ class SimulatedEngine : private PrefixSource {
     sequences_.erase(id);
   }
 
-  // As where a step fails: what blocks had is lost.
+  // Simulates a failed step: the contents of all blocks are lost.
   void lose_all() {
     allocator_.forget_all();
     scheduler_.preempt_all();
     for (auto& [id, sequence] : sequences_) sequence.lose();
   }
 
-  // Whether there was anything to do.
+  // Runs a step; returns whether there was anything to do.
   bool step() {
     ++steps_;
     scheduler_.release_behind();
@@ -118,7 +118,7 @@ class SimulatedEngine : private PrefixSource {
     if (options_.reuses) {
       for (const RequestId id : plan.preempted) keep_last(id);
     }
-    scheduler_.apply(plan);  // throws where what was planned cannot be had
+    scheduler_.apply(plan);  // throws if a planned block cannot be taken
     for (const RequestId id : plan.preempted) sequences_.at(id).lose();
     for (const ScheduledChunk& chunk : plan.chunks) {
       Sequence& sequence = sequences_.at(chunk.id);
@@ -169,9 +169,9 @@ class SimulatedEngine : private PrefixSource {
   int64_t tokens_cut() const { return tokens_cut_; }
   int64_t copies_after_cuts() const { return copies_after_cuts_; }
   int64_t cuts() const { return cuts_; }
-  // Of these, cuts that came to what was gone, so that the sequence was preempted.
+  // Those of `cuts()` that reached released blocks, so that the sequence was preempted.
   int64_t preempting_cuts() const { return preempting_cuts_; }
-  // Of cuts of drafts, those of sequences that went on from a checkpoint.
+  // Cuts of drafts after which the sequence continued from a checkpoint.
   int64_t uses_of_checkpoints() const { return uses_of_checkpoints_; }
   // Reused tokens of groups that no longer needed their first blocks, summed over groups.
   int64_t reused_windows() const { return reused_windows_; }
@@ -183,12 +183,12 @@ class SimulatedEngine : private PrefixSource {
     std::vector<int32_t> tokens;  // prompt and answer
     int32_t prompt = 0;
     int32_t computed = 0;
-    int32_t fresh = 0;            // appended since the last one was drawn
+    int32_t fresh = 0;            // appended since the last one was sampled
     std::vector<int32_t> drafts;  // for the next step
-    bool begun = false;           // once
+    bool begun = false;           // at any time
     bool runs = false;
-    int steps_to_fetch = 0;  // what is stored comes to where it can be loaded from
-    int costly_cuts = 0;     // so far: it was preempted for them, or had to catch up
+    int steps_to_fetch = 0;  // steps until the stored blocks can be loaded
+    int costly_cuts = 0;     // cuts so far for which it was preempted or had to catch up
     PerGroup<std::optional<BlockId>> cut_into = {};
     void lose() {
       computed = 0;
@@ -214,7 +214,7 @@ class SimulatedEngine : private PrefixSource {
            known(sequence) - sequence.computed <= sequence.fresh;
   }
 
-  // Of each block something.
+  // A value for each block.
   template <class T>
   class ByBlock {
    public:
@@ -269,7 +269,7 @@ class SimulatedEngine : private PrefixSource {
     return all;
   }
 
-  // Before it is applied.
+  // Checks a plan before it is applied.
   void check_budgets(const StepPlan& plan) {
     const SchedulerLimits& limits = options_.limits;
     int64_t all = 0, of_prompts = 0, rows = 0;
@@ -318,7 +318,7 @@ class SimulatedEngine : private PrefixSource {
     for (const RequestId id : plan.preempted) EXPECT_FALSE(seen.contains(id));
   }
 
-  // Of a schedule that has them: nobody joins a block that is full, or was.
+  // In a schedule with batch blocks, no sequence may join a block that is, or was, full.
   void check_blocks_of_sequences(int newcomers) {
     if (!options_.limits.admission.admit_in_blocks) return;
     const bool any = std::ranges::any_of(sequences_, [](const auto& s) { return s.second.begun; });
@@ -326,7 +326,7 @@ class SimulatedEngine : private PrefixSource {
     EXPECT_LE(in_block_, options_.limits.admission.max_sequences);
   }
 
-  // Before it is applied: who does not run has a reason.
+  // Checks, before the plan is applied, that a running sequence that is not scheduled has a reason.
   void check_work_conservation(const StepPlan& plan) {
     if (plan.chunks.empty() && plan.exhausted.empty()) {
       const bool fetches = std::ranges::any_of(
@@ -348,7 +348,7 @@ class SimulatedEngine : private PrefixSource {
                           plan.exhausted.empty() && limits.max_prompt_tokens == 0 &&
                           (limits.max_logit_rows == 0 || rows < limits.max_logit_rows);
     if (!has_room || limits.admission.prompts_first) return;
-    // Whoever runs, and has blocks for its next token or finds one.
+    // A running sequence that has blocks for its next token must be scheduled.
     for (const auto& [id, sequence] : sequences_) {
       if (!sequence.runs || seen.contains(id)) continue;
       bool has_all = true;
@@ -359,13 +359,14 @@ class SimulatedEngine : private PrefixSource {
     }
   }
 
-  // A block has as many holders as there are tables with it, and copies to be made of it.
+  // Checks that each block has as many holders as tables contain it, plus the copies to be
+  // made of it.
   void check_holders(const StepPlan& plan) {
     ByBlock<int32_t> holders(allocator_);
     int running = 0;
     for (const auto& [id, sequence] : sequences_) {
       bool has_blocks = false;
-      const std::vector<BlockId>* first = nullptr;  // of a paged group
+      const std::vector<BlockId>* first = nullptr;  // the blocks of the first paged group
       for (int group = 0; group < allocator_.groups(); ++group) {
         const std::vector<BlockId>& blocks = scheduler_.blocks_of(id, group);
         has_blocks |= !blocks.empty();
@@ -424,7 +425,8 @@ class SimulatedEngine : private PrefixSource {
     }
   }
 
-  // What is read is what this sequence would have computed itself, and what is written is its own.
+  // Checks that a sequence reads only what it would have computed itself, and writes only to
+  // blocks of its own.
   void compute(const ScheduledChunk& chunk, int group) {
     const Sequence& sequence = sequences_.at(chunk.id);
     const StateRule& rule = allocator_.rule(group);
@@ -438,7 +440,7 @@ class SimulatedEngine : private PrefixSource {
     for (int32_t i = 0; i < end; ++i) {
       history = (history ^ static_cast<uint64_t>(tokens[static_cast<size_t>(i)] + 1)) *
                 0x9E3779B97F4A7C15ULL;
-      // A recurrent state is of the last of its tokens.
+      // A recurrent state stands for the last of its tokens.
       const BlockId block = blocks[rule.is_paged() ? static_cast<size_t>(i / kKvBlockTokens) : 0];
       const size_t place = rule.is_paged() ? static_cast<size_t>(i % kKvBlockTokens) : 0;
       if (i < chunk.start) {
@@ -455,7 +457,7 @@ class SimulatedEngine : private PrefixSource {
     }
   }
 
-  // Windows hold no more than what a step and the window take.
+  // Checks that windows hold no more blocks than the window and a step take.
   void check_windows(const ScheduledChunk& chunk) {
     for (int group = 0; group < allocator_.groups(); ++group) {
       const auto held = static_cast<int64_t>(chunk.table->held(group).size());
@@ -473,7 +475,7 @@ class SimulatedEngine : private PrefixSource {
     int32_t accepted = 0;
     while (true) {
       if (known(sequence) - sequence.prompt + 1 >= sequence.given.answer) return end(id);
-      // Answers to the same are the same for a while.
+      // Sequences with the same last token generate the same next ones for a while.
       const int32_t next = sequence.tokens.back() % 5;
       sequence.tokens.push_back(next);
       if (accepted == chunk.drafted || sequence.drafts[static_cast<size_t>(accepted)] != next)
@@ -486,7 +488,7 @@ class SimulatedEngine : private PrefixSource {
       EXPECT_TRUE(scheduler_.cut_back(id, chunk.drafted - accepted)) << "drafts can be cut off";
     }
     if (allocator_.has_states() && accepted < chunk.drafted) {
-      sequence.computed = chunk.start;  // the checkpoint's
+      sequence.computed = chunk.start;  // returns to the checkpoint
       ++uses_of_checkpoints_;
       EXPECT_LE(known(sequence) - sequence.computed, kMostCutBack + 1);
     }
@@ -509,10 +511,10 @@ class SimulatedEngine : private PrefixSource {
                                [](const auto& block) { return block.has_value(); });
   }
 
-  // The newest tokens are others, all of a sudden.
+  // Replaces the newest tokens by others.
   void cut_back(RequestId id) {
     Sequence& sequence = sequences_.at(id);
-    // Not for ever: one that is computed again each time would never come to its end.
+    // Limited, because a sequence that is computed again each time would never end.
     if (below(6) > 0 || sequence.costly_cuts >= 20) return;
     do {
       cut_back_once(id);
@@ -603,7 +605,7 @@ class SimulatedEngine : private PrefixSource {
         allocator_.keep(scheduler_.blocks_of(id, group)[keys.size()], group_key(key, group));
   }
 
-  // As far as it is computed, of one that is about to lose its blocks.
+  // Keeps what is computed of a sequence that is about to lose its blocks.
   void keep_last(RequestId id) {
     const Sequence& sequence = sequences_.at(id);
     const auto tokens =
@@ -613,7 +615,7 @@ class SimulatedEngine : private PrefixSource {
     const std::vector<BlockKey> keys = keys_of(tokens);
     const auto rest = tokens.subspan(keys.size() * kKvBlockTokens);
     const BlockKey key = rest.empty() ? keys.back() : next_key(key_before(keys), rest);
-    // A state that has drafts in it is of no use.
+    // A state that includes drafts is of no use.
     if (scheduler_.computed_of(id) != sequence.computed) return;
     for (int group = 0; group < allocator_.groups(); ++group)
       if (!allocator_.rule(group).is_paged())
@@ -658,7 +660,7 @@ class SimulatedEngine : private PrefixSource {
   BlockKey first_key_ = first_key("simulated");
   std::map<RequestId, Sequence> sequences_;
   std::vector<BlockId> all_blocks_;
-  ByBlock<Contents> contents_;  // of its positions: all tokens up to there, as a number
+  ByBlock<Contents> contents_;  // for each of its positions, a hash of all tokens up to there
   std::unordered_map<BlockKey, Contents> stored_;
   uint64_t next_id_ = 1;
   int64_t loads_ = 0;

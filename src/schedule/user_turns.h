@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whose turn it is among the users of one client, who share what the client gets.
+// Shares a client's turns among its users.
 #pragma once
 
 #include <cstddef>
@@ -9,33 +9,34 @@
 
 namespace spillway {
 
-// Self-clocked fair queueing inside a queue's place: clients share by QueueOrder, and however many
+// Does self-clocked fair queueing within a client: clients share by QueueOrder, and however many
 // users a client names, they only share what it gets. Not thread-safe.
 class UserTurns {
  public:
   struct Turn {
-    double value = 0;     // lower ones go first, equal ones as they came
-    bool passes = false;  // maybe somebody of the same client who came before
+    double value = 0;     // lower ones go first, equal ones in order of arrival
+    bool passes = false;  // may overtake earlier requests of the same client
   };
-  using Client = std::pair<uint64_t, int>;  // and the priority
+  using Client = std::pair<uint64_t, int>;  // with the priority
 
-  // One comes that costs so much.
+  // Called when a request of this cost arrives.
   Turn arrive(Client client, uint64_t user, double cost);
-  // The one with this turn begins, or left before it did: then it cost nothing.
+  // Called when the request with this turn begins, or leaves before it began and so costs nothing.
   void began(Client client, double turn);
   void left(Client client, uint64_t user, double cost);
 
  private:
   struct Queue {
     size_t waiting = 0;
-    double clock = 0;                       // the turn of the last that began
-    double last = 0;                        // of all
-    std::map<uint64_t, double> users = {};  // the last of each; those behind the clock go
+    double clock = 0;  // the turn of the last request that began
+    double last = 0;   // the largest turn of any request
+    // Each user's last turn; those below the clock are removed.
+    std::map<uint64_t, double> users = {};
     size_t clean_at = 64;
   };
   void forget_one(Client client, Queue& queue);
 
-  std::map<Client, Queue> queues_;  // where somebody waits
+  std::map<Client, Queue> queues_;  // clients with waiting requests
 };
 
 }  // namespace spillway

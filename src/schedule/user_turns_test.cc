@@ -41,7 +41,8 @@ TEST(UserTurnsTest, WhatLeftIsNotCharged) {
   EXPECT_EQ(turns.arrive(kClient, 1, 10).value, 10);
 }
 
-// The order in which a scheduler with room for one begins what is given as "client user".
+// Records the order in which a scheduler with room for one sequence begins requests, named
+// "client.user".
 class SharesTest : public testing::Test {
  protected:
   void add(uint64_t client, uint64_t user, int32_t tokens = 10) {
@@ -87,8 +88,8 @@ TEST_F(SharesTest, ManyUsersHaveNoMoreThanTheirClientsShare) {
     EXPECT_NE(order[i].front(), order[i + 1].front()) << "at " << i;
 }
 
-// Also for who comes in the middle of what the client has waiting; of equals the earlier goes
-// first.
+// This also holds for users whose requests come while others of the client wait; among equals the
+// earlier goes first.
 TEST_F(SharesTest, NewUsersPutOnlyTheirOwnClientBack) {
   for (int i = 0; i < 3; ++i) add(1, 1);
   for (int i = 0; i < 3; ++i) add(2, 1);
