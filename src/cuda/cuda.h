@@ -18,15 +18,14 @@ struct CudaTechniques {
   bool persistent_step = true;  // a step of one token is one kernel launch
   bool gemv = true;             // kernels for one token (FlashDecoding++, section 5)
   bool flat_gemm = true;        // kernels for few tokens (section 4)
-  bool unified_maximum = true;  // attention without a running maximum per partition (section 3)
+  bool unified_maximum = true;  // attention without a maximum per partition (section 3)
   bool overlapping_launches = true;
   bool operator==(const CudaTechniques&) const = default;
 };
 
 struct CudaDeviceOptions {
   int index = 0;              // which GPU
-  uint64_t memory_bytes = 0;  // --gpu-memory: the limit of all allocations; 0 = the memory that is
-                              // free
+  uint64_t memory_bytes = 0;  // --gpu-memory: the limit of allocations; 0 = all that is free
   CudaTechniques techniques = {};
 };
 

@@ -137,16 +137,14 @@ class CudaOps final : public Ops, public AttentionParts {
   PersistentStep step_;
   uint64_t persistent_launches_ = 0;
   bool persistent_ = false;  // a step of one token, whose ops are phases of persistent kernels
-  bool collecting_ = false;  // phases are collected; they are launched when the step ends or before
-                             // an op that is no phase
+  bool collecting_ = false;  // phases wait until the step ends or an op is no phase
   std::unique_ptr<CublasLt> library_;  // null where cuBLASLt is missing
   uint64_t generation_ = 0;            // changes when recorded steps become invalid
   Buffer linear_scratch_, attention_scratch_, prefill_scratch_, topk_scratch_, library_workspace_,
       persistent_scratch_, sums_scratch_;
   Buffer converted_;        // x converted to the type that a matrix needs
   Buffer expanded_;         // a quantized matrix expanded to F16, for many tokens
-  PinnedMemory exchanged_;  // what kernels of score() and sample() read from the host and return to
-                            // it
+  PinnedMemory exchanged_;  // inputs and results of score() and sample()
   size_t exchanged_bytes_ = 0;
   PinnedMemory kv_faults_;  // KvFaults::word
   struct Constant {

@@ -54,9 +54,9 @@ struct BatchView {
   const int32_t* home_table = nullptr;
 };
 
-// Where kernels find a layer's K and V: at the addresses given at launch, or at those in the step's
-// table, so that a recorded launch finds KV that has moved since. Each accessor may be a load, so a
-// thread calls it once. Kernels can call this (relaxed constexpr).
+// The addresses of a layer's K and V: those given at launch, or those in the step's table, so that
+// a recorded launch finds KV that has moved since. Each accessor may be a load, so a thread calls
+// it once. Kernels can call this (relaxed constexpr).
 struct KvSource {
   KvPlanes given;
   const KvPlanes* table = nullptr;  // null: `given` is used

@@ -27,8 +27,8 @@ struct AttentionCall {
   // merges into the states that are there, attention_prefill() and attention_rows() overwrite them.
   float* sums = nullptr;
   int64_t sums_stride = 0;
-  // Where the addresses kv.k and kv.v are found (StepTables::planes_of); null: in `kv`.
-  // attention_prefill() ignores it, as it is never recorded.
+  // The table entry with the addresses kv.k and kv.v (StepTables::planes_of); null: those of `kv`
+  // are used. attention_prefill() ignores it, as it is never recorded.
   const KvPlanes* planes = nullptr;
 };
 

@@ -342,7 +342,7 @@ DecodeArgs decode_args(const AttentionCall& call, int max_rows, int max_parts) {
   return a;
 }
 
-// Where results are merged into softmax states, rows with one partition have a slot, too.
+// If results are merged into softmax states, rows with one partition have a slot, too.
 constexpr int kFewestSlots = 2;
 
 }  // namespace

@@ -95,11 +95,9 @@ requires(is_quantized(kType)) struct DecodeShared<kType, kDim, kBuffers> {
     uint4 operands[Shape::kNibbles ? Shape::kSets * Shape::kSetProducts : 1][kWarpSize];
     alignas(16) __half queries[kTileQueries][Shape::kNibbles ? 8 : Shape::kQueryPitch];
   };
-  // int4:
-  uint32_t query_sums[4 * kTileQueries];  // each query's sums over 4 groups, as two halves each:
-                                          // multiplied with minima
-  float query_offsets[Shape::kGroups][kTileQueries];  // the negated amounts that the biases of
-                                                      // keys' codes add
+  // The rest is for int4 only.
+  uint32_t query_sums[4 * kTileQueries];  // of 4 groups, as two halves each; factors of minima
+  float query_offsets[Shape::kGroups][kTileQueries];  // -(what codes' biases add)
   float sums[Shape::kWarps][kTileQueries];
   float references[Shape::kWarps][kTileQueries];
 

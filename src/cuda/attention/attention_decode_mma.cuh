@@ -23,8 +23,7 @@ namespace spillway::cuda {
 
 constexpr int kWarpTokens = 32;
 constexpr int kTiles = 4;              // of 8 tokens
-constexpr float kTopExponent = 15.0F;  // F16 exponentials are at most 2^15, and in range even if
-                                       // rounded up
+constexpr float kTopExponent = 15.0F;  // F16 exponentials are at most 2^15, also rounded up
 
 // Returns how many of a warp's pages are in shared memory at a time. `much`: thread blocks may have
 // much of it (Hopper, data center Ampere).
@@ -65,8 +64,7 @@ template <KvType kType, int kDim, int kBuffers>
 requires(is_half(kType)) struct DecodeShared<kType, kDim, kBuffers> {
   using Shape = DecodeShape<kType, kDim, kBuffers>;
   alignas(16) std::byte pages[kDecodeWarps][Shape::kWarpBytes];
-  alignas(16) __half queries[kTileQueries][Shape::kQueryPitch];  // elements of MmaElements' type,
-                                                                 // as bits
+  alignas(16) __half queries[kTileQueries][Shape::kQueryPitch];  // bits of MmaElements' type
   float sums[kDecodeWarps][kTileQueries];
   float references[kDecodeWarps][kTileQueries];
 
@@ -153,8 +151,7 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, false>
   __device__ __forceinline__ void copy_page(int i) const {
     const int n = i % 2, first = base + n * kKvBlockTokens;
     const bool sees_any = kWhole || (first < p.end && first + kKvBlockTokens > p.begin);
-    const int block = n == 0 ? p.blocks[0] : p.blocks[1];  // a constant index keeps them in
-                                                           // registers
+    const int block = n == 0 ? p.blocks[0] : p.blocks[1];  // no index: in registers
     const std::byte* from = (i < 2 ? k_plane : v_plane) + (sees_any ? block : 0) * a.block_bytes +
                             static_cast<int64_t>(p.kv_head) * a.page_bytes;
     std::byte* to = page(i);

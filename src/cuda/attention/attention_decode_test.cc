@@ -116,8 +116,8 @@ TEST_P(AttentionDecodeTest, TakesAFewRowsPerSequence) {
   check({.heads = 8, .kv_heads = 2, .head_dim = 128, .sequences = {{250, 5}, {0, 3}, {511, 2}}});
 }
 
-// Where query heads share KV, F16 has partitions of several rounds: these contexts lie around the
-// ends of rounds and partitions, and around the lengths from which partitions are longer.
+// If query heads share KV, F16 has partitions of several rounds: these contexts lie around the ends
+// of rounds and partitions, and around the lengths from which partitions are longer.
 TEST_P(AttentionDecodeTest, GoesOverLongPartsInTurns) {
   const std::vector<SequenceCase> ends = {{510, 4},  {767, 1},  {768, 1},  {799, 1},  {1022, 4},
                                           {1279, 1}, {1535, 1}, {4094, 4}, {4351, 1}, {4999, 1}};

@@ -24,8 +24,7 @@ constexpr int kTwoFrom = 512, kFourFrom = 4096;
 constexpr int kTileQueries = 8;  // query heads of a kv head that share a thread block
 constexpr int kDecodeWarps = 8;
 constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
-constexpr int kWarpBlocks = kPartTokens / kDecodeWarps / kKvBlockTokens;  // blocks of a warp's
-                                                                          // tokens
+constexpr int kWarpBlocks = kPartTokens / kDecodeWarps / kKvBlockTokens;  // of a warp's tokens
 constexpr int kMostWarpBlocks = 4;
 
 struct DecodeArgs : AttentionArgs {
@@ -109,8 +108,8 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
   return true;
 }
 
-// Where the partitions of one query head of one row have left their results: the pointers are into
-// the first partition's slot, from which the others are slot_floats apart.
+// The results of the partitions of one query head of one row: the pointers are into the first
+// partition's slot, from which the others are slot_floats apart.
 struct RowParts {
   int parts = 0;  // see nothing_to_merge()
   int64_t row;

@@ -7,7 +7,7 @@
 // (attention_rows()). A row's result depends, by rounding, on where its chunk starts and ends; on
 // Hopper with a unified maximum also on the rows that share its tile, and with heads of 64 on the
 // number of rows in the step. It does not depend on the rest of the batch. Callers that need
-// results independent of the chunk use attention_decode().
+// results without these dependences use attention_decode().
 #pragma once
 
 #include "cuda/attention/attention_call.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What prefill kernels share: their arguments, the rows of a thread block, and how queries are
+// Code that prefill kernels share: their arguments, the rows of a thread block, and how queries are
 // loaded.
 #pragma once
 

@@ -44,8 +44,7 @@ __global__ __launch_bounds__(
     constexpr int kWarps = Shape::kConsumers / kWarpSize;
     for (int s = 0; s < prefill::kQueryStages; ++s) {
       init_barrier(shared_address(&shared.queries_full[s]), 1);
-      init_barrier(shared_address(&shared.queries_empty[s]), kWarps + 1);  // one arrival is the
-                                                                           // value producer's
+      init_barrier(shared_address(&shared.queries_empty[s]), kWarps + 1);  // + value producer
     }
     for (int s = 0; s < Shape::kStages; ++s) {
       init_barrier(shared_address(&shared.keys_full[s]), 1);

@@ -141,7 +141,7 @@ class AttentionBatch {
     const float size = std::sqrt(c.score_size);
     for (int64_t i = 0; i < rows_ * q_stride_; ++i)
       put_element(q.data(), c.dtype, i, size * normal(generator_));
-    // Where scores are shifted, queries have a 1 in element 0, and keys the shift.
+    // If scores are shifted, queries have a 1 in element 0, and keys the shift.
     if (c.shift != nullptr) {
       for (int64_t r = 0; r < rows_; ++r)
         for (int h = 0; h < c.heads; ++h)

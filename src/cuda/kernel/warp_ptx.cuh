@@ -70,7 +70,7 @@ __device__ __forceinline__ void mma_f16_onto(float (&d)[4], const float (&c)[4],
   mma_f16(d, a0, a1, a2, a3, b0, b1);
 #endif
 }
-// Does the same as mma_f16() with BF16. It exists from sm_80 on and is never called on older GPUs.
+// Does the same as mma_f16() with BF16. It needs sm_80 and is never called on older GPUs.
 __device__ __forceinline__ void mma_bf16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                          uint32_t a3, uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800

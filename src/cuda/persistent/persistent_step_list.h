@@ -27,8 +27,7 @@ inline constexpr int kColumnWarps = 4;
 inline constexpr int kRowWarps = kStepWarps / kColumnWarps;
 inline constexpr int kPieceColumns = 1024;
 inline constexpr int kPieceRowBytes = 2 * kPieceColumns;
-inline constexpr int kMostPageBytes = kKvBlockTokens * 128 * 2;  // a page must fit into a stage of
-                                                                 // every ring
+inline constexpr int kMostPageBytes = kKvBlockTokens * 128 * 2;  // fits a stage of every ring
 
 // Takes its arguments by value. std::min() takes references, and in a kernel a namespace-scope
 // constant has no address: the compiler gives no warning and turns that path into a trap.
@@ -188,8 +187,7 @@ class PairPieces {
   constexpr void set_rows(const StepPhases& step, const StepPhase& phase, const GridSeat& seat) {
     const RowPair pair = pair_of<D>(phase, step.appends.interleaved, index_);
     const bool gated = phase.kind == PhaseKind::kGated;
-    const int last = phase.n[pair.part] - 1;  // with an odd number of rows the last one is read
-                                              // twice
+    const int last = phase.n[pair.part] - 1;  // if n is odd, the last row is read twice
     const int64_t bytes = 2 * static_cast<int64_t>(phase.k);
     const int64_t first = 2 * WarpColumns(phase.k, seat.warp).first;
     row_[0] = phase.w[pair.part] + pair.row[0] * bytes + first;
@@ -220,8 +218,7 @@ constexpr RowGroup group_of(const StepPhase& phase, bool interleaved, int set, i
   const int groups = set_groups(phase.kind);
   int part = 0;
   for (int i = 0; i < 2; ++i) {
-    const int here = phase.n[i] / kGroupRowCount >> (groups - 1);  // a shift, as division is slow
-                                                                   // in kernels
+    const int here = phase.n[i] / kGroupRowCount >> (groups - 1);  // no slow division
     // A matrix of another type than the phase's has no rows here.
     if (part == i && set >= here && phase.n[1] + phase.n[2] > 0 && (i == 0 || phase.n[2] > 0)) {
       set -= here;
@@ -404,8 +401,7 @@ class StepCursor {
   GridSeat seat_;
   Pieces pieces_;
   int phase_ = -1;
-  int item_ = 0, head_ = 0, left_ = 0, page_ = 0;  // attention's position; `left_`: pages left in
-                                                   // this item
+  int item_ = 0, head_ = 0, left_ = 0, page_ = 0;  // attention; `left_` pages of this item
   bool is_attention_ = false, is_v_ = false;
 };
 

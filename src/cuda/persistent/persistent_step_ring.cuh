@@ -75,8 +75,7 @@ class StepRing {
 };
 
 // Run by the warp that issues copies; lane w issues those of warp w. A lane never blocks on a full
-// ring: warps meet at barriers, so a warp whose ring is full may wait for another that gets
-// nothing.
+// ring: its warp may be waiting at a barrier for a warp whose ring would then not be filled.
 template <class Pieces, int D>
 __device__ __forceinline__ void feed_rings(const StepPhases& step, const StepToken& token,
                                            const GridSeat& seat, const StepRings<Pieces>& rings) {

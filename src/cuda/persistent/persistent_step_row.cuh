@@ -55,8 +55,7 @@ struct RowEnd {
     // Rounds in between as linears() and rope_and_append() would.
     const KvFaults faults{step.appends.faults, phase.layer};
     mine = QkvAppend::stored_sum(phase.out_type, part, mine, faults);
-    other = QkvAppend::stored_sum(phase.out_type, 0, other, faults);  // that row's own thread
-                                                                      // reports faults
+    other = QkvAppend::stored_sum(phase.out_type, 0, other, faults);  // its own thread reports
     if (part < 2 && step.appends.angles != nullptr) {
       const int index = step.appends.interleaved ? row % D / 2 : row % (D / 2);
       const float2 angle = __ldg(reinterpret_cast<const float2*>(step.appends.angles) + index);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels do with a row of logits, one thread block per row: find its best token, reduce it to
-// its likeliest tokens, and iterate over those in the order of their ids.
+// Functions on a row of logits, one thread block per row: find its best token, reduce it to its
+// likeliest tokens, and iterate over those in the order of their ids.
 #pragma once
 
 #include <cuda_runtime.h>

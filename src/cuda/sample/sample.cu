@@ -10,8 +10,7 @@ namespace spillway::cuda {
 namespace {
 
 constexpr float kLeast = -80;                 // a probability of e^-80 is never sampled
-constexpr float kMassOne = 1099511627776.0F;  // 2^40: the masses of a million of the likeliest
-                                              // tokens fit 63 bits
+constexpr float kMassOne = 1099511627776.0F;  // 2^40: a million likely tokens' masses fit 63 bits
 
 struct Shared : RowShared {
   SampleRowArgs args;

@@ -320,9 +320,7 @@ TEST_F(SampleTest, LogprobsOfEqualLogitsAreInTheOrderOfTheirIds) {
       rows[1][i] = static_cast<float>(i % 3);
       rows[2][i] = i % 50 == 3 ? 2.0F : 1.0F;
       rows[3][i] = i % 2 == 0 ? 0.0F : -0.0F;  // equal
-      if (i != vocab / 2)
-        rows[4][i] = -kInf;  // these have no probability, and follow the one that
-                             // has
+      if (i != vocab / 2) rows[4][i] = -kInf;  // no probability: they follow the one that has
       rows[5][i] = -static_cast<float>(i % 1000);
     }
     const auto middle = static_cast<int32_t>(vocab / 2);
