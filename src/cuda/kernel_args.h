@@ -75,8 +75,8 @@ struct AttentionScratch {
 
 // The unified maximum of FlashDecoding++, section 3: partitions of a row are computed with
 // exp(score - phi), scaled to fill the range of F16, as long as the largest score of every 32
-// tokens lies in (phi + low, phi + high). Other partitions use their own largest score instead, and
-// the merge of that row takes maxima into account.
+// tokens lies in (phi + low, phi + high). Tokens outside this range use their own largest score
+// instead, and the merge of that row takes maxima into account.
 struct UnifiedMax {
   bool enabled = false;
   float phi = 0;

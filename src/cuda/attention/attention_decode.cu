@@ -134,8 +134,8 @@ __global__ __launch_bounds__(
     return;
   }
   Part part(a, p, shared);
-  // KV that earlier steps have written need not wait for the previous kernel. Calls over KV
-  // partitions do wait: this step may have written KV in front of their rows.
+  // Loads of KV that earlier steps have written need not wait for the previous kernel. Calls over
+  // KV partitions do wait: this step may have written KV in front of their rows.
   const bool early = a.covered == nullptr && part.base + Shape::kWarpTokens <= p.start;
   if (!early) wait_for_previous();
   part.start();

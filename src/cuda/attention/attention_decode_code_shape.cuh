@@ -95,7 +95,7 @@ requires(is_quantized(kType)) struct DecodeShared<kType, kDim, kBuffers> {
     uint4 operands[Shape::kNibbles ? Shape::kSets * Shape::kSetProducts : 1][kWarpSize];
     alignas(16) __half queries[kTileQueries][Shape::kNibbles ? 8 : Shape::kQueryPitch];
   };
-  // The rest is for int4 only.
+  // The next two fields are for int4 only.
   uint32_t query_sums[4 * kTileQueries];  // of 4 groups, as two halves each; factors of minima
   float query_offsets[Shape::kGroups][kTileQueries];  // -(what codes' biases add)
   float sums[Shape::kWarps][kTileQueries];

@@ -10,8 +10,7 @@ struct PrefillArgs;
 
 // Switches for the ways in which the kernel works, for tests.
 struct PrefillVariant {
-  bool persistent = true;   // thread blocks take further tiles of rows; else there is one for each
-                            // tile
+  bool persistent = true;   // thread blocks take further tiles of rows; else one for each
   bool chained = true;      // the end of one tile of rows overlaps the start of the next
   bool sections = true;     // a section has only as many heads as fit into L2; else all
   bool other_rows = false;  // heads of 64: thread blocks of 128 rows instead of 192, or the reverse

@@ -20,8 +20,7 @@ struct QuantLinearTuning {
   int cluster = 0;        // kSlices: thread blocks that share K: 1, 2, 4, 8 (from Hopper on)
   int stages = 0;         // most buffers of 256 columns that a warp has in flight: 1 to 4
   int blocks_per_sm = 0;  // 1, 2; kFew: up to 4
-  int resident = 0;       // kFew with one token: thread blocks per SM that registers are limited
-                          // for, 3 or 4
+  int resident = 0;       // kFew with one token: thread blocks per SM, by registers: 3 or 4
   int next_start = 0;     // kFew: the next kernel may start 1: before x is there, 2: after, 3: last
   int l2_sets = -1;       // kFew: groups that a thread block prefetches to L2 while it waits
   bool generic = false;   // the slow kernel that reads any layout, for comparison

@@ -63,7 +63,7 @@ struct StepToken {
     t.first_page = t.first_token / kKvBlockTokens;
     t.pages = t.position / kKvBlockTokens - t.first_page + 1;
     t.query_chunks = (attends.heads / attends.kv_heads + chunk - 1) / chunk;
-    // KV is split only as far as each thread block gets two pages per warp.
+    // KV is split into one partition per two pages of each warp, as far as there are thread blocks.
     const int rows = attends.kv_heads * t.query_chunks;
     const int wanted = (t.pages + 2 * kStepWarps - 1) / (2 * kStepWarps);
     const int most = greater(1, lesser(wanted, blocks / rows));

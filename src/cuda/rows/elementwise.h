@@ -20,7 +20,7 @@ void gated_activate(ActivationKind kind, const Activations& gate, const Activati
 // order.
 void gather_rows(const Activations& x, const int32_t* rows, const Activations& out,
                  cudaStream_t stream);
-// out = x in out's type. Both may be pinned host memory.
+// out = x in out's type. x or out may be pinned host memory.
 void copy_rows(const Activations& x, const Activations& out, cudaStream_t stream);
 // out[i][2 j], out[i][2 j + 1] = cosine and sine of positions[i] * frequencies[j], times scale.
 // F32.
