@@ -11,8 +11,8 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kUnroll = 4;
 constexpr size_t kBlockBytes = size_t{kThreads} * kUnroll * sizeof(uint4);
-// Few, so that kernels beside it keep most of the GPU: 16 of these blocks have 512 KiB in flight.
-// Not tuned.
+// The grid is small so that kernels running beside it keep most of the GPU: 16 of these thread
+// blocks have 512 KiB in flight. The number has not been tuned.
 constexpr unsigned kMostBlocks = 16;
 
 __global__ void __launch_bounds__(kThreads)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many small copies in one launch, between device memory and pinned host memory.
+// Performs many small copies between device memory and pinned host memory in one kernel launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,9 +8,10 @@
 
 namespace spillway::cuda {
 
-// `pieces` lies where the device reads it (pinned or device memory) until the kernel has ended.
-// Addresses and sizes are multiples of 16. The copy engine reaches 5 GB/s with pieces of 64 KiB;
-// threads that copy do not pay for each piece. What they reach has not been measured by itself.
+// `pieces` must lie in memory that the device can read (pinned or device memory) and stay there
+// until the kernel has ended. Addresses and sizes are multiples of 16. The copy engine reaches only
+// 5 GB/s with pieces of 64 KiB; copying threads have no fixed cost per piece. The speed of this
+// kernel by itself has not been measured.
 void copy_pieces(const CopyPiece* pieces, int count, size_t largest, cudaStream_t stream);
 
 }  // namespace spillway::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVIDIA GPUs as devices. Built without CUDA, there are none (stub.cc).
+// NVIDIA GPUs as devices. A build without CUDA has none (stub.cc).
 #pragma once
 
 #include <cstdint>
@@ -11,32 +11,33 @@
 
 namespace spillway {
 
-// What makes steps fast beyond plain kernels. Benchmarks leave one out to measure what it brings
-// (bench/gpu_ablation.cc); everybody else takes all.
+// The optimizations beyond plain kernels. Benchmarks switch one off to measure what it gains
+// (bench/gpu_ablation.cc); all other callers keep them all.
 struct CudaTechniques {
   bool graphs = true;           // steps are recorded as CUDA graphs and replayed
-  bool persistent_step = true;  // a step of one token is one launch
+  bool persistent_step = true;  // a step of one token is one kernel launch
   bool gemv = true;             // kernels for one token (FlashDecoding++, section 5)
   bool flat_gemm = true;        // kernels for few tokens (section 4)
-  bool unified_maximum = true;  // attention without a maximum per part (section 3)
+  bool unified_maximum = true;  // attention without a maximum per partition (section 3)
   bool overlapping_launches = true;
   bool operator==(const CudaTechniques&) const = default;
 };
 
 struct CudaDeviceOptions {
   int index = 0;              // which GPU
-  uint64_t memory_bytes = 0;  // --gpu-memory: nothing is allocated beyond it; 0 = what is free
+  uint64_t memory_bytes = 0;  // --gpu-memory: the limit of allocations; 0 = all that is free
   CudaTechniques techniques = {};
 };
 
-// The GPUs that the driver shows; none where there is no driver, with the reason.
+// The GPUs that the driver reports. The list is empty where there is no driver; `none_reason` says
+// why.
 struct CudaDevices {
   std::vector<DeviceInfo> devices;
   std::string none_reason;  // "built without CUDA", "no NVIDIA driver", ...
 };
 CudaDevices list_cuda_devices();
 
-// Throws kInvalidArgument for a GPU that does not exist, kDevice when it cannot be used.
+// Throws kInvalidArgument for a GPU that does not exist and kDevice if it cannot be used.
 std::unique_ptr<Device> make_cuda_device(const CudaDeviceOptions& options);
 
 }  // namespace spillway

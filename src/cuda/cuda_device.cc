@@ -15,11 +15,11 @@ namespace spillway {
 namespace cuda {
 namespace {
 
-// One thread fills staging memory at a fifth of the bus's speed.
+// A single thread fills staging memory at only a fifth of the bus's speed.
 constexpr int kCopyThreads = 8;
 constexpr int64_t kCopyBytes = 256 << 10;
 
-// What cudaMalloc rounds to.
+// cudaMalloc rounds sizes up to a multiple of this.
 constexpr uint64_t kAllocationUnit = 512;
 
 uint64_t charged_bytes(uint64_t bytes) {
@@ -36,8 +36,9 @@ DeviceInfo describe(int index) {
   info.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   info.threads = properties.multiProcessorCount;
   info.allocation_unit = kAllocationUnit;
-  // No memory of its own. Grace Hopper and its like read the host's through the host's page tables,
-  // but have their own, too: there are two tiers and a link between them.
+  // Integrated GPUs have no memory of their own. Grace Hopper and similar GPUs read host memory
+  // through the host's page tables but also have their own memory, so they count as two tiers with
+  // a link.
   info.unified_memory = properties.integrated != 0;
   return info;
 }
@@ -93,7 +94,7 @@ Buffer CudaDevice::allocate(size_t bytes, MemoryTag tag) {
 }
 
 void CudaDevice::release(std::byte* data, size_t bytes, MemoryTag tag) noexcept {
-  (void)cudaFree(data);  // waits for kernels that may still use it
+  (void)cudaFree(data);  // waits for kernels that may still use the memory
   allocated_ -= charged_bytes(bytes);
   usage_.remove(tag, charged_bytes(bytes));
 }
@@ -107,7 +108,7 @@ DType CudaDevice::activation_type(DType weights) const {
 }
 
 void CudaDevice::copy_to_device(std::byte* to, const std::byte* host, size_t bytes) {
-  SPW_CUDA_CHECK(cudaSetDevice(index_));  // loaders come from threads of their own
+  SPW_CUDA_CHECK(cudaSetDevice(index_));  // loaders call this from threads of their own
   for (size_t i = 0; i < staging_.size(); ++i) {
     if (staging_[i]) continue;
     staging_[i] = make_pinned(kStagingBytes);

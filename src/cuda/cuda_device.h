@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One NVIDIA GPU: its memory under a budget, its compute queue, copies.
+// Represents one NVIDIA GPU: its memory under a budget, its compute stream, and copies to and from
+// it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,9 +18,9 @@
 
 namespace spillway::cuda {
 
-// Owns a stream, the staging memory of copies, and counts what it hands out: never more than the
-// budget. Used from one thread at a time. Throws kOutOfMemory with what the budget went to, kDevice
-// for what CUDA reports.
+// Owns the compute stream and the staging memory of copies. It counts the memory that it allocates
+// and never exceeds the budget. It is used from one thread at a time. It throws kOutOfMemory with a
+// list of what uses the budget, and kDevice for errors that CUDA reports.
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(const CudaDeviceOptions& options);
@@ -29,7 +30,8 @@ class CudaDevice final : public Device {
   Buffer allocate(size_t bytes, MemoryTag tag) override;
   Usage usage() const override { return usage_; }
   void reset_peaks() override { usage_.reset_peaks(); }
-  // Quantized types that the tensor cores' kernels read are packed as on the host.
+  // Quantized types that the tensor core kernels can read are packed in the same layout as on the
+  // host.
   WeightLayout preferred_layout(DType type, int64_t rows, int64_t cols) const override;
   DType activation_type(DType weights) const override;
 
@@ -51,7 +53,7 @@ class CudaDevice final : public Device {
   bool reads_pinned_memory() const override { return reads_pinned_memory_; }
 
   cudaStream_t stream() const { return stream_.get(); }
-  // Between steps; recorded steps are recorded anew.
+  // Must be called between steps; recorded steps are recorded again afterwards.
   void set_techniques(const CudaTechniques& techniques) { ops_->set_techniques(techniques); }
 
  private:
@@ -64,14 +66,14 @@ class CudaDevice final : public Device {
   uint64_t allocated_ = 0;
   bool reads_pinned_memory_ = false;
   Stream stream_;
-  std::unique_ptr<CudaStream> compute_;  // the same
-  // Pageable memory crosses the bus at a tenth of its speed; through pinned memory, while the other
-  // half is being filled, at nearly all of it.
+  std::unique_ptr<CudaStream> compute_;  // a view of `stream_`
+  // Pageable memory crosses the bus at a tenth of its speed. With two pinned buffers, one of which
+  // is filled while the other is copied, it crosses at nearly full speed.
   static constexpr size_t kStagingBytes = size_t{16} << 20;
   ThreadPool copiers_;
   std::array<PinnedMemory, 2> staging_;
   std::array<Event, 2> staged_;
-  std::unique_ptr<CudaOps> ops_;  // last: its memory is given back through release()
+  std::unique_ptr<CudaOps> ops_;  // last member: its memory is freed through release()
 };
 
 }  // namespace spillway::cuda

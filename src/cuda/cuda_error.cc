@@ -4,7 +4,7 @@
 namespace spillway::cuda {
 
 void fail_cuda(cudaError_t error, const char* call) {
-  (void)cudaGetLastError();  // the next call starts clean, unless the context itself is lost
+  (void)cudaGetLastError();  // clears the error, unless the context itself is lost
   if (error == cudaErrorMemoryAllocation) {
     fail(ErrorCode::kOutOfMemory, "the GPU is out of memory: {} ({})", cudaGetErrorString(error),
          call);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA's error codes as Spillway's exceptions.
+// Turns CUDA's error codes into Spillway's exceptions.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,7 +8,7 @@
 
 namespace spillway::cuda {
 
-// Throws kOutOfMemory or kDevice with the call, CUDA's words and, where it is known, what to do.
+// Throws kOutOfMemory or kDevice. The message has CUDA's text and the call that failed.
 [[noreturn]] void fail_cuda(cudaError_t error, const char* call);
 
 }  // namespace spillway::cuda

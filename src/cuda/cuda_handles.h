@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams, events, graphs and pinned memory that give themselves back.
+// Owners of CUDA streams, events, graphs and pinned memory that free them when destroyed.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +11,7 @@
 
 namespace spillway::cuda {
 
-// Move-only owner of a CUDA handle; destruction ignores errors, as the context may be gone.
+// Move-only owner of a CUDA handle. The destructor ignores errors, as the context may be gone.
 template <class T, cudaError_t (*kDestroy)(T)>
 class Handle {
  public:
@@ -44,22 +44,22 @@ inline Stream make_stream() {
   return Stream(stream);
 }
 
-// For ordering, not for timing.
+// Makes an event without timing, to order work between streams.
 inline Event make_event() {
   cudaEvent_t event = nullptr;
   SPW_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   return Event(event);
 }
 
-// As that, and a thread that waits for it sleeps.
+// Makes an event without timing; a host thread that waits for it sleeps instead of spinning.
 inline Event make_blocking_event() {
   cudaEvent_t event = nullptr;
   SPW_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
   return Event(event);
 }
 
-// Kernels reach it, too, at the same address: with unified addressing (all of 64-bit Linux)
-// whatever cudaHostAlloc gives is mapped for every device, without a flag.
+// Kernels can read and write this memory at the same address: with unified addressing (on all
+// 64-bit Linux) whatever cudaHostAlloc returns is mapped for every device without a flag.
 inline PinnedMemory make_pinned(size_t bytes) {
   void* data = nullptr;
   SPW_CUDA_CHECK(cudaHostAlloc(&data, bytes, cudaHostAllocDefault));

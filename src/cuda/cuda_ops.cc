@@ -37,7 +37,8 @@ BatchView without_first(BatchView batch, int sequences) {
   return batch;
 }
 
-// Arrays one behind the other; those that want more alignment are taken first.
+// Hands out arrays that lie one behind the other. Arrays that need the largest alignment are taken
+// first.
 struct Arrays {
   std::byte* next;
   template <class T>
@@ -61,7 +62,7 @@ CudaOps::CudaOps(Device& device, cudaStream_t stream)
 
 CudaOps::~CudaOps() = default;
 
-// Recorded steps are of the mode in which they were.
+// Recorded steps use the kernels of the mode they were recorded in, so a change invalidates them.
 void CudaOps::set_deterministic(bool on) {
   if (on != deterministic_) ++generation_;
   deterministic_ = on;
@@ -76,8 +77,7 @@ void CudaOps::set_techniques(const CudaTechniques& techniques) {
 std::byte* CudaOps::grown(Buffer& buffer, size_t bytes, bool zeroed) {
   if (buffer.bytes() >= bytes) return buffer.data();
   SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
-  ++generation_;  // first: where there is no memory for the new, what was recorded is void all the
-                  // same
+  ++generation_;  // before the allocation: if that fails, recorded steps are invalid all the same
   buffer = Buffer();
   buffer = device_.allocate(bytes, MemoryTag::kWorkspace);
   if (zeroed) SPW_CUDA_CHECK(cudaMemsetAsync(buffer.data(), 0, bytes, stream_));
@@ -98,10 +98,10 @@ void CudaOps::set_score_bounds(const ScoreBounds* bounds) {
   choose_unified_maximum();
 }
 
-// The middle of where maxima lie; off where they are so far apart that parts of a row would vanish
-// or overflow (OPT's are).
+// Sets phi to the middle of the range in which row maxima lie. The unified maximum stays off where
+// this range is so wide that parts of a row would vanish or overflow (as with OPT).
 void CudaOps::choose_unified_maximum() {
-  ++generation_;  // it is an argument of recorded launches
+  ++generation_;  // the maximum is an argument of recorded launches
   unified_ = UnifiedMax();
   if (!score_bounds_ || !techniques_.unified_maximum) return;
   const float width = score_bounds_->highest - score_bounds_->lowest_top;
@@ -119,12 +119,14 @@ void CudaOps::prepare(const StepLimits& limits) {
   grown(converted_, static_cast<size_t>(limits.tokens * limits.widest) * sizeof(float));
 }
 
-// Several tokens: only where every matrix has a kernel of our own for it (plan_overlapping,
-// quant_linear). What is saved are some microseconds of each launch. Measured on an H200:
-// F16: layers of 90 MB gain 10-32% with 2 to 16 tokens; those of 400 MB lose up to 5% with 2 to 8,
-// where the kernels that overlap are slower than others are alone, and gain 4% with 32.
-// Quantized: +15% with 8 tokens, +8% with 64; with 12 to 32, where two blocks fill a multiprocessor
-// and the next kernel's find no room, +2% to -8% (Q4_0, Q4_K_M); Q6_K alone would gain 10% with 32.
+// With several tokens, launches overlap only where every matrix has a kernel of our own made for it
+// (plan_overlapping, quant_linear). It saves some microseconds per launch. Measured on an H200:
+// F16: layers of 90 MB gain 10-32% with 2 to 16 tokens. Layers of 400 MB lose up to 5% with 2 to 8
+// tokens, where the overlapping kernels are slower than the others are without overlap, and gain 4%
+// with 32.
+// Quantized: +15% with 8 tokens and +8% with 64. With 12 to 32 tokens two thread blocks fill a
+// multiprocessor and those of the next kernel find no room: +2% to -8% (Q4_0, Q4_K_M); Q6_K alone
+// would gain 10% with 32.
 bool CudaOps::overlapping_pays(int64_t tokens, const MatrixFacts& matrices) const {
   constexpr int64_t kLongLayerBytes = int64_t{256} << 20;
   if (tokens <= 1) return tokens == 1;
@@ -136,13 +138,13 @@ bool CudaOps::overlapping_pays(int64_t tokens, const MatrixFacts& matrices) cons
 
 void CudaOps::run_step(const StepBatch& batch, std::span<const StepPart> parts) {
   const StepShape shape = tables_.upload(batch);
-  // Those that generate, wherever their KV is; rows of prompts have kernels of their own.
+  // Counts the rows that generate, wherever their KV is; rows of prompts have kernels of their own.
   step_rows_ = std::max(1, shape.logit_rows);
   const OverlappingLaunches overlap(techniques_.overlapping_launches && techniques_.flat_gemm &&
                                     overlapping_pays(shape.tokens, batch.matrices));
-  // Whether ops are phases of a persistent step depends on the model and the step's tokens alone,
-  // so that a step has the same bits wherever its weights and KV are. Only a step with a program
-  // has nothing but ops between two of them.
+  // Whether ops are phases of a persistent step depends only on the model and the number of tokens,
+  // so that a step gives the same bits wherever its weights and KV are. Phases are collected across
+  // ops only in a step with a graph key: only there is nothing but ops between two ops.
   persistent_ = shape.tokens == 1 && !batch.layer_types.empty() && !deterministic_ &&
                 techniques_.persistent_step && techniques_.gemv &&
                 PersistentStep::serves(gpu_, batch.layer_types);
@@ -152,7 +154,7 @@ void CudaOps::run_step(const StepBatch& batch, std::span<const StepPart> parts) 
     launch_persistent(/*step_ends=*/part + 1 == parts.size());
   };
   try {
-    // Prompts differ too much to be worth recording.
+    // Steps with prompt tokens differ too much to be worth recording.
     const auto others = tables_.try_other_shapes();
     if (techniques_.graphs && shape.max_rows == 1 && batch.program != 0 && others) {
       graphs_.run({batch.program, generation_, tables_.generation(), shape, *others}, parts,
@@ -305,7 +307,8 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
     shape.decoding -= shape.generating;
     call.batch = batch;
   }
-  // Batch-independent results: the kernel that splits every row at the same places.
+  // In deterministic mode decode attention takes all rows: that kernel splits every row at the same
+  // places, so that results do not depend on the batch.
   const int decoding = deterministic_ ? batch.sequences : shape.decoding;
   if (decoding > 0) {
     call.batch.sequences = decoding;
@@ -350,7 +353,8 @@ void CudaOps::attend_part(const Activations& q, const KvLayerView& kv,
                      stream);
   }
   if (decoding == placed.view.sequences) return;
-  // Of many rows, a part by itself, which then is added.
+  // Prefill attention over many rows computes the softmax state of this KV partition by itself,
+  // which is then merged into `sums`.
   const int64_t columns = sums.memory.cols;
   AttentionSums seen{{DType::kF32, q.rows, columns, columns}, sums.heads, sums.head_dim};
   seen.memory.data = grown(sums_scratch_, static_cast<size_t>(q.rows * columns) * sizeof(float));
@@ -443,7 +447,8 @@ void CudaOps::sample(const Activations& logits, std::span<const SampleRow> rows,
   std::ranges::copy(asking, logprobs_rows);
 
   const cudaStream_t stream = queue();
-  // Logprobs are of the logits as they were: adjusted ones are kept and put back.
+  // Logprobs are of the unadjusted logits, so sample() keeps the old values of those that it
+  // adjusts and restores them.
   cuda::sample(logits, args, adjustments == 0 ? nullptr : all_adjustments,
                asking.empty() || adjustments == 0 ? nullptr : replaced, ids, stream);
   cuda::logprobs(logits, static_cast<int64_t>(asking.size()), logprobs_rows, ids, chosen, top,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops of a decoder step on a GPU: which kernel, with what memory.
+// The ops of a decoder step on a GPU: chooses the kernel for each op and owns the memory that they
+// need.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,9 +23,9 @@
 
 namespace spillway::cuda {
 
-// Queues kernels on one stream and returns. Single-threaded. Throws kInternal for shapes that do
-// not fit, kOutOfMemory for scratch memory, kDevice for what CUDA reports (also of earlier
-// kernels).
+// Queues kernels on one stream and returns without waiting for them. It is used from one thread. It
+// throws kInternal for shapes that do not fit, kOutOfMemory for scratch memory, and kDevice for
+// what CUDA reports (also errors of earlier kernels).
 class CudaOps final : public Ops, public AttentionParts {
  public:
   CudaOps(Device& device, cudaStream_t stream);
@@ -32,15 +33,15 @@ class CudaOps final : public Ops, public AttentionParts {
 
   void set_deterministic(bool on) override;
   void set_tuning(const TuningTable* table) override {
-    ++generation_;  // recorded steps have the kernels of the table before
+    ++generation_;  // recorded steps use kernels of the previous table
     tuning_ = table;
   }
   LinearKernel linear_kernel(const WeightView& w, int64_t tokens) const override;
   void set_score_bounds(const ScoreBounds* bounds) override;
   void set_techniques(const CudaTechniques& techniques);
-  // Launched or recorded so far (persistent_step.h).
+  // The number of persistent kernels launched or recorded so far (persistent_step.h).
   uint64_t persistent_launches() const { return persistent_launches_; }
-  // Of steps (graph_cache.h), so far.
+  // The number of steps recorded and replayed so far (graph_cache.h).
   int64_t recordings() const { return graphs_.recordings(); }
   int64_t replays() const { return graphs_.replays(); }
 
@@ -92,20 +93,22 @@ class CudaOps final : public Ops, public AttentionParts {
               std::span<SampledToken> tokens) override;
 
  private:
-  // Where kernels go: behind what the persistent step has collected.
+  // Returns the stream for kernels that follow, after launching the phases that the persistent step
+  // has collected.
   cudaStream_t queue();
-  // Whether the op that `add` gives to the persistent step is done with that.
+  // Calls `add`, which offers an op to the persistent step, and returns whether the persistent step
+  // took the op.
   bool try_persistent(const std::function<bool()>& add);
   void launch_persistent(bool step_ends);
 
-  // Memory that grows to the largest size asked for; growing waits for the queue, and voids what
-  // was recorded.
+  // Returns memory of at least `bytes`, growing `buffer` if needed. Growing waits for the stream
+  // and invalidates recorded steps.
   std::byte* grown(Buffer& buffer, size_t bytes, bool zeroed = false);
-  // Pinned memory for score() and sample(), which read and write it from the host and from kernels:
-  // copies beside those would take longer than they do. Both wait for their kernels, so nobody uses
-  // it when the next one begins.
+  // Returns pinned memory for score() and sample(), which read and write it both from the host and
+  // from kernels: explicit copies would take longer than the kernels do. Both functions wait for
+  // their kernels, so the memory is unused when the next call begins.
   std::byte* exchange(size_t bytes);
-  // The call as one launch, or as several where its parts do not go together.
+  // Runs the call as one launch, or as several where its matrices cannot share one.
   void multiply(LinearCall call);
   bool overlapping_pays(int64_t tokens, const MatrixFacts& matrices) const;
   void multiply_quantized(const LinearCall& call);
@@ -130,18 +133,18 @@ class CudaOps final : public Ops, public AttentionParts {
   StepTables tables_;
   GraphCache graphs_;
   CudaTechniques techniques_;
-  int step_rows_ = 0;  // 0: no step
+  int step_rows_ = 0;  // 0 outside a step
   PersistentStep step_;
   uint64_t persistent_launches_ = 0;
-  bool persistent_ = false;  // a step of one token: ops are phases of persistent kernels
-  bool collecting_ = false;  // of one launch, launched when the step ends or an op is not for it
+  bool persistent_ = false;  // a step of one token, whose ops are phases of persistent kernels
+  bool collecting_ = false;  // phases wait until the step ends or an op is no phase
   std::unique_ptr<CublasLt> library_;  // null where cuBLASLt is missing
-  uint64_t generation_ = 0;            // of the memory below
+  uint64_t generation_ = 0;            // changes when recorded steps become invalid
   Buffer linear_scratch_, attention_scratch_, prefill_scratch_, topk_scratch_, library_workspace_,
       persistent_scratch_, sums_scratch_;
-  Buffer converted_;        // x in the type that a matrix wants
-  Buffer expanded_;         // a quantized matrix as F16, for many tokens
-  PinnedMemory exchanged_;  // what kernels take from the host, and what they give
+  Buffer converted_;        // x converted to the type that a matrix needs
+  Buffer expanded_;         // a quantized matrix expanded to F16, for many tokens
+  PinnedMemory exchanged_;  // inputs and results of score() and sample()
   size_t exchanged_bytes_ = 0;
   PinnedMemory kv_faults_;  // KvFaults::word
   struct Constant {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers on a GPU: which kernel multiplies (FlashDecoding++, section 5).
+// Linear layers on a GPU: chooses the kernel that multiplies (FlashDecoding++, section 5).
 #include <algorithm>
 
 #include "base/error.h"
@@ -16,17 +16,18 @@ bool is_plain(DType type) {
   return type == DType::kF32 || type == DType::kF16 || type == DType::kBF16;
 }
 
-// What a kernel wants x to be.
+// Returns the type that a kernel expects x to have.
 DType input_type(DType weights) { return is_plain(weights) ? weights : DType::kF16; }
 
-// Parts go into one launch where their kernel is the same.
+// Returns whether two matrices can share a launch: the same kernel serves both.
 bool go_together(const LinearPart& a, const LinearPart& b) {
   return a.w.dtype == b.w.dtype && a.w.layout == b.w.layout && a.w.cols == b.w.cols &&
          a.out.dtype == b.out.dtype && a.out.stride == b.out.stride;
 }
 
-// Where the library takes over from the kernels that decode quantized weights in registers: the
-// weights are then expanded once per step, which pays when many tokens share it.
+// From m2 tokens on the library takes over from the kernels that decode quantized weights in
+// registers: the weights are then expanded to F16 once per step, which pays when many tokens share
+// it.
 constexpr InflectionPoints kQuantizedPoints = {.m1 = 2, .m2 = kQuantLinearTokens + 1};
 
 }  // namespace
@@ -42,11 +43,11 @@ InflectionPoints CudaOps::points_for(const LinearCall& call) const {
   const InflectionPoints own =
       is_plain(w.dtype) ? default_points(problem_of(call), library_ != nullptr) : kQuantizedPoints;
   if (tuning_ == nullptr) return own;
-  // Parts that are multiplied together are one matrix.
+  // Matrices that are multiplied in one launch count as one matrix.
   LinearShape shape = shape_of(w);
   for (int i = 1; i < call.count; ++i) shape.n += call.parts[i].w.whole_rows();
   InflectionPoints points = tuning_->try_points(shape).value_or(own);
-  // Measured from two tokens on: what one gets is known by default only.
+  // The table is measured from two tokens on, so for one token only the default is known.
   if (points.m1 == kMinInflection) points.m1 = std::min(points.m1, own.m1);
   return points;
 }
@@ -101,7 +102,7 @@ void CudaOps::project_and_append(const Projection& q, const Projection& k, const
   if (one_token && !deterministic_ && techniques_.gemv) {
     const AppendCall append = append_call(q.out, k.out, v.out, angles, style, kv, spans);
     if (try_persistent([&] { return step_.add_append(call, append); })) return;
-    // GEMV, also where a flat kernel is faster: it saves a launch.
+    // GEMV is used even where a flat kernel is faster: it saves the launch of the append.
     if (together && is_plain(q.w.dtype) && can_append(call, append)) {
       return linear_gemv_append(call, append, queue());
     }
@@ -129,7 +130,7 @@ void CudaOps::gated_linear(ActivationKind kind, const Projection& gate, const Pr
     gated_activate(kind, gate.out, up.out, up.out);
     return;
   }
-  // The result belongs where up's is; the kernels put it where the first part's is.
+  // The result belongs to up.out, but the kernels write it to the first part's `out`.
   std::swap(call.parts[0].out, call.parts[1].out);
   call.count = 2;
   call.x = x;
@@ -173,7 +174,8 @@ void CudaOps::multiply_plain(const LinearCall& call) {
                               linear_scratch_.bytes()};
   LinearProblem problem = problem_of(call);
   if (deterministic_) {
-    // One variant whatever the tokens, and as many at a time as it cuts columns the same way for.
+    // Uses one variant whatever the number of tokens, in chunks of as many tokens as it splits the
+    // columns the same way for.
     problem.tokens = kFlatTokens;
     const LinearVariant variant = plan_flat(problem, gpu_);
     for (int64_t first = 0; first < call.x.rows; first += kFlatTokens) {
@@ -209,7 +211,7 @@ void CudaOps::multiply_quantized(const LinearCall& call) {
     quant_linear(call, stream_, {.same_bits = deterministic_});
     return;
   }
-  // Matrix by matrix through one F16 buffer.
+  // The matrices are expanded one at a time into one F16 buffer.
   int64_t elements = 0;
   for (int i = 0; i < call.count; ++i)
     elements = std::max(elements, call.parts[i].w.rows * call.parts[i].w.cols);
@@ -234,15 +236,15 @@ void CudaOps::multiply_quantized(const LinearCall& call) {
     return;
   }
   for (int i = 0; i < call.count; ++i) {
-    if (call.parts[i].w.rows == 0) continue;  // others of it are elsewhere
+    if (call.parts[i].w.rows == 0) continue;  // this device has no rows of this matrix
     one.parts[0] = expand(call.parts[i]);
     multiply_by_library(one);
   }
 }
 
-// Never where launches overlap: the library's kernels were seen to read what the kernel before them
-// had not written yet (one product in eight was wrong with six processes on the GPU; none in 528
-// without overlap). Steps that overlap have kernels of our own.
+// Must not be called while launches overlap: the library's kernels were seen to read what the
+// kernel before them had not written yet (with six processes on the GPU one product in eight was
+// wrong; without overlap none in 528). Steps whose launches overlap use kernels of our own.
 void CudaOps::multiply_by_library(const LinearCall& call) {
   SPW_ASSERT(!overlapping_launches() || library_ == nullptr);
   if (library_ != nullptr && library_takes(call)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which steps are persistent (persistent_step.h). That they compute what other kernels do is seen
-// in tests of whole networks; those would not notice that none was.
+// Tests which steps run as persistent kernels (persistent_step.h). Tests of whole networks check
+// that they compute what other kernels compute, but would not notice if no step ran as one.
 #include "cuda/cuda_ops.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,8 @@ class PersistentStepsTest : public testing::TestWithParam<DType> {
     for (Buffer& row : rows_) row = device_->allocate(kDim * 2, MemoryTag::kWorkspace);
   }
 
-  // Launches of a step of two layers, one behind the other.
+  // Returns the persistent launches of a step of two linear layers, the second reading the first's
+  // output.
   uint64_t persistent_launches_of(int32_t tokens, uint64_t program, WeightTypes layer_types) {
     auto& ops = dynamic_cast<CudaOps&>(device_->ops());
     const std::vector<int32_t> ids(static_cast<size_t>(tokens));
@@ -61,7 +62,7 @@ TEST_P(PersistentStepsTest, OneTokenOfOneTypeIsOneLaunch) {
   EXPECT_EQ(persistent_launches_of(1, 7, GetParam()), 1U);
 }
 
-// Where something may have to happen between two ops each has a launch of its own.
+// Without a graph key something may have to happen between two ops, so each is a launch of its own.
 TEST_P(PersistentStepsTest, WithoutAProgramEveryOpIs) {
   EXPECT_EQ(persistent_launches_of(1, 0, GetParam()), 2U);
 }

@@ -12,10 +12,11 @@
 namespace spillway::cuda {
 namespace {
 
-// From this size on the copy engine is at its full speed.
+// Copies of this size and more run at the copy engine's full speed.
 constexpr size_t kEngineBytes = size_t{1} << 20;
-// From this size on pieces that it is given together reach 31 GB/s and more on an H200, and kernels
-// beside them hardly notice; of 8 KiB they reach 4 GB/s (bench/gpu_copy_bench).
+// Pieces of this size and more, given to the copy engine in one batch, reach 31 GB/s and more on an
+// H200 and hardly slow down concurrent kernels; pieces of 8 KiB reach 4 GB/s
+// (bench/gpu_copy_bench).
 constexpr size_t kBatchBytes = size_t{32} << 10;
 
 bool is_aligned(const CopyPiece& piece) {
@@ -25,7 +26,8 @@ bool is_aligned(const CopyPiece& piece) {
          0;
 }
 
-// Not so with host memory that was not pinned, or that the GPU has at another address.
+// Returns whether kernels can use this address: not if it is host memory that was not pinned, or
+// that the GPU sees at another address.
 bool kernels_reach(const void* address) {
   cudaPointerAttributes attributes = {};
   if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess) {
@@ -62,7 +64,7 @@ CudaStream::CudaStream(Stream stream) : owned_(std::move(stream)), stream_(owned
 CudaStream::CudaStream(cudaStream_t stream) : stream_(stream) {}
 
 CudaStream::~CudaStream() {
-  // Pending work may read the lists, and host work what its closures refer to.
+  // Pending copies may still read the lists, and pending host work what its closures refer to.
   (void)cudaStreamSynchronize(stream_);
 }
 
@@ -74,7 +76,7 @@ void CudaStream::copy(std::span<const CopyPiece> pieces) {
     aligned = aligned && is_aligned(piece);
   }
   if (total == 0) return;
-  // The pieces of a call lie in the same two buffers.
+  // All pieces of a call lie in the same two buffers, so checking the first is enough.
   const size_t mean = total / pieces.size();
   if (pieces.size() > 1 && mean < kEngineBytes && kernels_reach(pieces.front().from) &&
       kernels_reach(pieces.front().to)) {
@@ -109,7 +111,7 @@ bool CudaStream::try_copy_batch([[maybe_unused]] std::span<const CopyPiece> piec
   if (error != cudaErrorNotSupported && error != cudaErrorCallRequiresNewerDriver)
     fail_cuda(error, "cudaMemcpyBatchAsync");
   (void)cudaGetLastError();
-  takes_batches_ = false;  // the driver's, nor does it later
+  takes_batches_ = false;  // the driver does not support it, and that will not change
 #endif
   return false;
 }
@@ -117,7 +119,8 @@ bool CudaStream::try_copy_batch([[maybe_unused]] std::span<const CopyPiece> piec
 void CudaStream::copy_small(std::span<const CopyPiece> pieces) {
   List& list = lists_[next_list_];
   next_list_ = (next_list_ + 1) % kLists;
-  // Whoever waits for it sleeps: it may be for a layer's attention, which needs all cores.
+  // A thread that waits for this event sleeps: its core may be needed for a layer's attention on
+  // the CPU.
   if (!list.read) list.read = make_blocking_event();
   SPW_CUDA_CHECK(cudaEventSynchronize(list.read.get()));
   if (list.capacity < pieces.size()) {
@@ -139,7 +142,7 @@ void CudaStream::run_on_host(std::function<void()> work) {
       [](void* pointer) {
         const std::unique_ptr<HostWork> mine(static_cast<HostWork*>(pointer));
         {
-          // After a failure the rest of the queue has nothing right to work on.
+          // After a failure the remaining host work is skipped, as its input is not valid.
           const std::lock_guard lock(mine->failure->mutex);
           if (mine->failure->first) return;
         }
@@ -173,7 +176,8 @@ void CudaStream::wait(const DeviceEvent& event) {
   SPW_CUDA_CHECK(cudaStreamWaitEvent(stream_, static_cast<const CudaEvent&>(event).get(), 0));
 }
 
-// Asleep: a thread that spins takes a core from the host's share of the work.
+// The thread sleeps while it waits: a spinning thread takes a core from the CPU's share of the
+// work.
 void CudaStream::synchronize() {
   if (!idle_) idle_ = make_blocking_event();
   SPW_CUDA_CHECK(cudaEventRecord(idle_.get(), stream_));

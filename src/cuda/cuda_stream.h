@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA stream behind the seam's queue.
+// A CUDA stream as a DeviceStream, with its events and signals.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ class CudaEvent final : public DeviceEvent {
   Event event_;
 };
 
-// In pinned memory, which the GPU writes and looks at by itself.
+// A number in pinned memory that the GPU reads and writes without the host.
 class CudaSignal final : public HostSignal {
  public:
   CudaSignal();
@@ -41,8 +41,8 @@ class CudaSignal final : public HostSignal {
   PinnedMemory memory_;
 };
 
-// Owns the stream, or stands for one that another owns. Lists of small pieces go through pinned
-// memory of its own.
+// Owns its CUDA stream or refers to one that another object owns. Lists of small copies go to the
+// GPU through pinned memory that this object owns.
 class CudaStream final : public DeviceStream {
  public:
   explicit CudaStream(Stream stream);
@@ -60,28 +60,29 @@ class CudaStream final : public DeviceStream {
 
  private:
   struct HostWork;
-  // What host work threw first; outlives the stream's pending work.
+  // Keeps the first exception of host work; shared, as it must outlive the stream's pending work.
   struct Failure {
     std::mutex mutex;
     std::exception_ptr first;
   };
   void copy(std::span<const CopyPiece> pieces);
-  // All of them to the copy engine at once. False where the driver does not know how.
+  // Hands all pieces to the copy engine in one call. Returns false where the driver does not
+  // support this.
   [[nodiscard]] bool try_copy_batch(std::span<const CopyPiece> pieces);
   void copy_small(std::span<const CopyPiece> pieces);
 
   Stream owned_;
   cudaStream_t stream_;
-  Event idle_;  // the last that synchronize() waited for
+  Event idle_;  // the event of the last synchronize()
   std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
-  // Lists on their way, in turn: pinned, and read by the kernel where they are.
+  // A ring of pinned copy lists, which copy_pieces() reads in place.
   static constexpr size_t kLists = 8;
   struct List {
     PinnedMemory memory;
     size_t capacity = 0;
     Event read;
   };
-  bool takes_batches_ = true;  // as far as anybody knows
+  bool takes_batches_ = true;  // false once the driver has refused a batch
   std::array<List, kLists> lists_;
   size_t next_list_ = 0;
 };

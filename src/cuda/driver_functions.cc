@@ -24,7 +24,7 @@ void* find_driver_function(const char* name) {
 
 namespace {
 
-// Both functions have these arguments.
+// Both driver functions have these parameters.
 using MemoryOp = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
 
 MemoryOp find_memory_op(const char* name) {

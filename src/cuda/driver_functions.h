@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions of the driver that the runtime library does not wrap, found at run time: a binary with
-// CUDA starts where there is no driver.
+// Driver functions that the runtime library does not wrap. They are looked up at run time, so that
+// a binary with CUDA also starts where there is no driver.
 #pragma once
 
 #include <cuda.h>
@@ -10,12 +10,12 @@
 
 namespace spillway::cuda {
 
-// As of CUDA 12; null where the driver does not have it.
+// Returns the CUDA 12 version of the function, or null where the driver does not have it.
 void* find_driver_function(const char* name);
 
-// The stream stores `value` in pinned host memory, after all that came before it.
+// Queues a store of `value` to pinned host memory, after all earlier work of the stream.
 void stream_write(cudaStream_t stream, uint32_t* host, uint32_t value);
-// What the stream has from now on waits until `value` or more is there (modulo 2^32).
+// Later work of the stream waits until `*host` is at least `value` (modulo 2^32).
 void stream_wait(cudaStream_t stream, const uint32_t* host, uint32_t value);
 
 }  // namespace spillway::cuda

@@ -10,7 +10,7 @@
 namespace spillway::cuda {
 namespace {
 
-// Asked for what it was compiled for.
+// Never runs; its attributes tell which architecture this code was compiled for.
 __global__ void probe_kernel() {}
 
 GpuShape ask(int device) {

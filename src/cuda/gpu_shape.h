@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What launchers need to know of the GPU at hand.
+// The properties of the current GPU that kernel launchers use.
 #pragma once
 
 namespace spillway::cuda {
 
 struct GpuShape {
   int sms = 132;
-  // 10 * major + minor of the GPU or, where that is less, of what our code was compiled for:
-  // kernels know nothing newer (an H100 can run what was built for sm_80, which has no bulk
-  // copies).
+  // 10 * major + minor of the GPU or, if that is less, of the architecture our code was compiled
+  // for, as kernels cannot use newer features (an H100 can run code built for sm_80, which has no
+  // bulk copies).
   int compute_capability = 90;
-  int shared_bytes = 227 << 10;  // that a block may have
+  int shared_bytes = 227 << 10;  // most shared memory of a thread block
 };
-// Of the current device; asked once per device. Throws kDevice.
+// Returns the properties of the current device, which are read once per device. Throws kDevice.
 GpuShape current_gpu();
 
 }  // namespace spillway::cuda

@@ -9,7 +9,7 @@ GraphExec GraphCache::record(const std::function<void()>& body) {
   try {
     body();
   } catch (...) {
-    (void)cudaStreamEndCapture(stream_, &raw);  // the stream computes again
+    (void)cudaStreamEndCapture(stream_, &raw);  // the stream runs work again
     if (raw != nullptr) (void)cudaGraphDestroy(raw);
     (void)cudaGetLastError();
     throw;

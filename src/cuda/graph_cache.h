@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded decode steps: a step of hundreds of launches becomes one, or one for each of its parts.
+// Caches recorded decode steps: hundreds of launches become one graph launch, or one for each part
+// of the step.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,7 +19,7 @@ namespace spillway::cuda {
 // Steps with equal keys launch the same kernels with the same arguments.
 struct GraphKey {
   uint64_t program = 0;
-  uint64_t scratch = 0, tables = 0;  // generations of the device's own memory
+  uint64_t scratch = 0, tables = 0;  // change when the device's own memory moves
   StepShape shape;
   OtherShapes others;
   auto operator<=>(const GraphKey&) const = default;
@@ -29,11 +30,11 @@ class GraphCache {
  public:
   explicit GraphCache(cudaStream_t stream) : stream_(stream) {}
 
-  // Replays the step if it is known; otherwise `compute` is called with each part's number
-  // (RecordedSteps). What parts have before their ops is in no graph.
+  // Replays the step if it is known. Otherwise calls `compute` with each part's number
+  // (RecordedSteps). `StepPart::before` is never part of a graph.
   void run(const GraphKey& key, std::span<const StepPart> parts,
            const std::function<void(size_t)>& compute);
-  // Of steps, so far.
+  // The number of steps recorded and replayed so far.
   int64_t recordings() const { return steps_.recordings(); }
   int64_t replays() const { return steps_.replays(); }
 

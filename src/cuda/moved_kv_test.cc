@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded steps whose KV has moved since: it is read and written where the step's batch says, and
-// nothing is recorded again.
+// Tests replayed steps whose KV has moved since they were recorded: they read and write KV where
+// the step's batch says, and nothing is recorded again.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -23,14 +23,14 @@ struct MovedKvCase {
   int heads = 4, kv_heads = 2, head_dim = 64;
   int sequences = 3;
   float top_k = 0;
-  bool persistent = false;  // where the GPU can
+  bool persistent = false;  // where the GPU supports it
   bool deterministic = false;
 };
 void PrintTo(const MovedKvCase& c, std::ostream* out) { *out << c.name; }
 
 constexpr int kLayers = 4, kLayer = 2, kColumns = 256, kBlocksEach = 24;
-constexpr int kStart = 300;  // rows of two parts; what is in front of them are zeros
-constexpr int kSteps = 40;   // over the ends of blocks
+constexpr int kStart = 300;  // rows have two KV partitions; the KV before this position is zero
+constexpr int kSteps = 40;   // crosses block boundaries
 
 class MovedKvTest : public testing::TestWithParam<MovedKvCase> {
  protected:
@@ -62,7 +62,7 @@ class MovedKvTest : public testing::TestWithParam<MovedKvCase> {
     out_ = device_->allocate(element_bytes(c_.sequences * q_dim()), MemoryTag::kActivations);
     angles_ = device_->allocate(static_cast<size_t>(c_.sequences * c_.head_dim) * sizeof(float),
                                 MemoryTag::kActivations);
-    // Sequences have their blocks in turn.
+    // The blocks of the sequences alternate.
     tables_.resize(static_cast<size_t>(c_.sequences));
     for (int i = 0; i < kBlocksEach; ++i)
       for (int s = 0; s < c_.sequences; ++s)
@@ -91,14 +91,15 @@ class MovedKvTest : public testing::TestWithParam<MovedKvCase> {
     const std::vector<std::byte> bytes(buffer.bytes(), value);
     device_->copy_to_device(buffer.data(), bytes.data(), bytes.size());
   }
-  // All that a plane has goes to another; NaN is left behind.
+  // Moves all bytes of a plane to another one and leaves NaN behind.
   void move(Buffer& from, Buffer& to) {
     const std::vector<std::byte> bytes = read(from);
     device_->copy_to_device(to.data(), bytes.data(), bytes.size());
     fill(from, std::byte{0xff});
   }
 
-  // Projects x_, appends at `position` of every sequence, and attends; returns the results.
+  // Projects x_, appends at `position` of every sequence, and attends. Returns the attention
+  // output.
   std::vector<std::byte> step(int where, int position, uint64_t program, bool cut) {
     const auto count = static_cast<size_t>(c_.sequences);
     const std::vector<int32_t> ids(count), positions(count, position);
@@ -158,7 +159,7 @@ class MovedKvTest : public testing::TestWithParam<MovedKvCase> {
   std::unique_ptr<Device> device_;
   KvLayerView layout_;
   size_t plane_bytes_ = 0;
-  Buffer planes_[3][2];  // two places for the KV that moves, and one for that which does not
+  Buffer planes_[3][2];  // two places for the KV that moves, and a third for KV that does not move
   Buffer weights_[3], x_, qkv_, out_, angles_;
   std::vector<std::vector<int32_t>> tables_;
   std::vector<float> frequencies_;
@@ -183,7 +184,8 @@ TEST_P(MovedKvTest, IsFoundByRecordedSteps) {
         ASSERT_EQ(read(planes_[where][plane]), read(planes_[2][plane])) << "step " << i;
     }
     EXPECT_EQ(ops.recordings() - recordings, 1);
-    // One is computed, one recorded; before them, memory may have grown.
+    // One step is only computed and one recorded. Growing memory may invalidate up to two before
+    // them.
     EXPECT_GE(ops.replays() - replays, kSteps - 4);
   }
   EXPECT_EQ(between_, kSteps) << "also in steps that are replayed";

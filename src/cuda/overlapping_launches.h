@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a kernel may start before the one in front of it has ended.
+// Says and controls whether a kernel may start before the kernel in front of it has ended.
 #pragma once
 
 namespace spillway::cuda {
 
-// Whether kernels may start before the one in front of them has ended (launch.cuh): from Hopper on.
+// Returns whether launches of this thread overlap (launch.cuh); only from Hopper on.
 bool overlapping_launches();
-// Allows it for this thread's launches while it lives; otherwise they do not overlap. On an H200
-// steps of one token gain 2%; of several, those gain whose kernels are made for it (linear.h), and
-// others lose 4-19%, since blocks that wait take the place of blocks that work.
+// Allows overlapping for this thread's launches while it lives; otherwise they do not overlap. On
+// an H200 steps of one token gain 2%. With several tokens the steps gain whose kernels are made for
+// it (linear.h); others lose 4-19%, since waiting thread blocks occupy the place of working ones.
 class OverlappingLaunches {
  public:
   explicit OverlappingLaunches(bool allowed);

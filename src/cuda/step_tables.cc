@@ -10,7 +10,7 @@
 namespace spillway::cuda {
 namespace {
 
-// Parts start at multiples of this many elements: kernels may load four at a time.
+// Arrays start at multiples of this many elements, so that kernels can load four at a time.
 constexpr size_t kAlignment = 4;
 size_t aligned(size_t elements) { return (elements + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -23,10 +23,10 @@ int32_t covered_by(const SequenceSpan& span) {
 void StepTables::reserve(size_t elements) {
   if (elements <= capacity_) return;
   const size_t capacity = std::max<size_t>(2 * elements, 4096);
-  // The old memory may still be read by kernels in the queue.
+  // Kernels in the stream may still read the old memory.
   SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
-  // First: where there is no memory for the new, what was recorded with the old is void all the
-  // same.
+  // Changed before the allocation: if that fails, everything recorded with the old memory is
+  // invalid all the same.
   ++generation_;
   capacity_ = 0;
   memory_ = Buffer();
@@ -179,7 +179,7 @@ const KvPlanes* StepTables::planes_of(const KvLayerView& kv) const {
 
 const int32_t* StepTables::device_of(std::span<const int32_t> values) {
   if (const auto offset = try_find(values.data(), values.size())) return at(*offset);
-  end_step();  // ops outside a step, as tests call them
+  end_step();  // tests call ops outside a step
   reserve(aligned(values.size()) + 1);
   SPW_CUDA_CHECK(cudaStreamSynchronize(stream_));
   send(0, append(values, 0));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The indices that the kernels of a step read, in device memory: one upload per step.
+// Keeps the indices that the kernels of a step read in device memory, with one upload per step.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,58 +18,60 @@
 
 namespace spillway::cuda {
 
-// What of a step decides which kernels run and where their arguments lie: steps that are equal in
-// this and in their program can be replayed for each other.
+// The properties of a step that decide which kernels run and where their arguments lie: steps with
+// equal shape and graph key can be replayed for each other.
 struct StepShape {
   int32_t tokens = 0;
   int32_t sequences = 0;
-  int32_t decoding = 0;    // of the sequences: with one row; they come first in the BatchView
-  int32_t generating = 0;  // of these: with a row that generates; they come first of all
+  int32_t decoding = 0;    // sequences with one row; they come first in the BatchView
+  int32_t generating = 0;  // of these, sequences whose row generates; they come first of all
   int32_t logit_rows = 0;
-  int32_t max_rows = 0;   // of a sequence in this step
-  int32_t max_parts = 0;  // of 256 tokens, of the longest sequence, rounded up to a power of two
-  bool values_at_home = false;  // of some sequence (SequenceSpan::home)
+  int32_t max_rows = 0;         // most rows of a sequence in this step
+  int32_t max_parts = 0;        // 256-token partitions of the longest sequence, rounded up to 2^n
+  bool values_at_home = false;  // a sequence has V at home (SequenceSpan::home)
   bool operator==(const StepShape&) const = default;
   auto operator<=>(const StepShape&) const = default;
 };
 
-// The shapes of a step's further spans, such as those of further groups of layers.
+// The shapes of a step's other span lists, such as those of other groups of layers.
 using OtherShapes = std::array<StepShape, kMostStateGroups - 1>;
 
-inline constexpr int kPartTokens = 256;  // attention splits KV at its multiples
+inline constexpr int kPartTokens = 256;  // attention splits KV at multiples of this
 
-// Sequences of a step, and of each the positions that its table covers.
+// The sequences of a step, and for each the number of positions that its block table covers.
 struct PlacedBatch {
   BatchView view;
   const int32_t* covered = nullptr;
 };
 
-// Owns pinned memory and its copy on the device, both growing to the largest step. Used from one
+// Owns pinned memory and its copy on the device; both grow to the largest step. Used from one
 // thread.
 class StepTables {
  public:
   StepTables(Device& device, cudaStream_t stream) : device_(device), stream_(stream) {}
 
-  // Copies the batch's arrays, in stream order.
+  // Copies the batch's arrays to the device, in stream order.
   StepShape upload(const StepBatch& batch);
-  // Those of the step at hand; nullopt where it has more of them than groups of layers bring.
+  // Returns the shapes of this step's other spans; nullopt if it has more of them than there are
+  // groups of layers.
   std::optional<OtherShapes> try_other_shapes() const;
-  // Forgets them: the spans may be gone.
+  // Forgets the step's arrays: the memory of the spans may be freed after this.
   void end_step() {
     count_ = 0;
     planes_ = {};
   }
 
-  // Where `values` lies on the device: of the step at hand, or uploaded now, until the next such.
+  // Returns where `values` lies on the device: as part of the current step's upload, or uploaded
+  // now and valid until the next such upload.
   const int32_t* device_of(std::span<const int32_t> values);
-  // Where a launch that may be recorded finds what kv.k and kv.v are; null where the step at hand
-  // does not say where KV is.
+  // Returns where a launch that may be recorded finds kv.k and kv.v; null if the current step does
+  // not list where its KV is (StepBatch::kv).
   const KvPlanes* planes_of(const KvLayerView& kv) const;
-  // Of the step at hand, or uploaded now; sequences with one row first, and of these the
-  // generating.
+  // Returns the spans as kernels see them, as part of the current step's upload or uploaded now.
+  // Sequences with one row come first, and of these the ones that generate.
   PlacedBatch device_of(std::span<const SequenceSpan> spans, StepShape& shape);
 
-  // Changes when the memory moves: what was recorded with the old addresses is void.
+  // Changes when the memory moves, which invalidates everything recorded with the old addresses.
   uint64_t generation() const { return generation_; }
 
  private:
@@ -92,19 +94,19 @@ class StepTables {
   Device& device_;
   cudaStream_t stream_;
   PinnedMemory pinned_;
-  Event sent_;  // the last upload has left the pinned memory
+  Event sent_;  // signals that the last upload has left the pinned memory
   Buffer memory_;
   size_t capacity_ = 0;
   uint64_t generation_ = 0;
   Known known_[4] = {};
   int count_ = 0;
-  std::span<const KvPlanes> planes_;  // at the beginning of the memory
+  std::span<const KvPlanes> planes_;  // lie at the beginning of the memory
   struct KnownBatch {
     std::span<const SequenceSpan> spans;
     PlacedBatch placed;
     StepShape shape;
   };
-  std::vector<KnownBatch> batches_;  // the step's spans, then the others
+  std::vector<KnownBatch> batches_;  // the step's spans, then the other spans
 };
 
 }  // namespace spillway::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for this folder where it is built without CUDA.
+// Replaces this folder in a build without CUDA.
 #include "base/error.h"
 #include "cuda/cuda.h"
 

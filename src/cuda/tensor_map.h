@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Descriptions of matrices for Hopper's tensor copies (async_copy.cuh).
+// Describes matrices for Hopper's tensor copies (async_copy.cuh).
 #pragma once
 
 #include <cuda.h>
@@ -10,12 +10,12 @@
 
 namespace spillway::cuda {
 
-// Whether the GPU and its driver know them.
+// Returns whether the GPU and its driver support tensor maps.
 bool has_tensor_maps();
 
-// A matrix of 16-bit elements, of which boxes of `box_rows` rows (up to 256) and 64 columns are
-// copied: rows of 128 bytes in shared memory, the 16-byte piece c of row r at place c ^ (r % 8).
-// What lies outside the matrix is zero. data and rows are aligned to 16 bytes.
+// A matrix of 16-bit elements, copied in boxes of `box_rows` rows (up to 256) by 64 columns. In
+// shared memory a row of a box has 128 bytes, with 16-byte chunk c of row r at place c ^ (r % 8).
+// Elements outside the matrix are zero. `data` and the rows must be aligned to 16 bytes.
 struct TensorMapShape {
   DType dtype = DType::kF16;
   const std::byte* data = nullptr;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every attention kernel is told, and how those on CUDA cores read queries and score keys.
+// The arguments of every attention kernel, and how kernels on CUDA cores load queries and score
+// keys.
 #pragma once
 
 #include "cuda/attention/attention_call.h"
@@ -21,40 +22,41 @@ struct AttentionArgs {
   int page_bytes;
   PageShape shape;
   int kv_heads;
-  int group;  // query heads of a kv head
+  int group;  // query heads per kv head
   int window;
   BatchView batch;
-  float scale_log2;  // scores are exponents of 2
-  // As in AttentionCall.
+  float scale_log2;  // scores become exponents of 2
+  // These are the same as in AttentionCall.
   const int32_t* covered;
   float* sums;
   int64_t sums_stride;
 
-  // Where the row of a sequence at `position` stops seeing.
+  // Returns the end of the positions that the row of a sequence at `position` attends to.
   __device__ __forceinline__ int end_of(int sequence, int position) const {
     return covered == nullptr ? position + 1 : min(position + 1, covered[sequence]);
   }
   __device__ __forceinline__ int begin_of(int position) const {
     return window > 0 ? max(0, position + 1 - window) : 0;
   }
-  // AttentionSums: outputs of all heads, then their maxima, then their sums.
+  // Returns a row's softmax states: outputs of all heads, then their maxima, then their sums
+  // (AttentionSums).
   __device__ __forceinline__ float* sums_row(int64_t row) const { return sums + row * sums_stride; }
   __device__ __forceinline__ int heads() const { return kv_heads * group; }
-  // Of head `head` of a row: relative to 2^reference.
+  // Stores the maximum and the sum of head `head` of a row; `sum` is relative to 2^reference.
   __device__ __forceinline__ void store_sum(int64_t row, int head, float reference,
                                             float sum) const {
     float* const maximum = sums_row(row) + heads() * shape.head_dim + head;
     *maximum = reference * kLn2;
     maximum[heads()] = sum;
   }
-  // Of one head of one row.
+  // The query and the output of one head of one row.
   __device__ __forceinline__ const std::byte* query(int64_t row, int64_t head) const {
     return q + (row * q_stride + head * shape.head_dim) * element_bytes(dtype);
   }
   __device__ __forceinline__ std::byte* output(int64_t row, int64_t head) const {
     return out + (row * out_stride + head * shape.head_dim) * element_bytes(dtype);
   }
-  // A sequence's row of a table in which blocks have places.
+  // Returns a sequence's row of a table that has an entry for each of its KV blocks.
   __device__ __forceinline__ const int32_t* row_of(const int32_t* table, int sequence) const {
     return table + static_cast<int64_t>(sequence) * batch.table_stride;
   }
@@ -89,7 +91,7 @@ inline AttentionArgs attention_args(const AttentionCall& call) {
   };
 }
 
-// A warp brings a query [head_dim] to shared memory; rotated where the keys are.
+// A warp loads a query [head_dim] to shared memory and rotates it if the keys are rotated.
 template <KvType kType>
 __device__ __forceinline__ void load_query(const AttentionArgs& a, int64_t row, int64_t head,
                                            float* to, int lane) {
@@ -98,7 +100,7 @@ __device__ __forceinline__ void load_query(const AttentionArgs& a, int64_t row, 
   if constexpr (is_rotated(kType)) rotate_in_warp(to, a.shape.head_dim, lane);
 }
 
-// score[q] = queries [count][head_dim] times the key of `token`, not scaled.
+// Sets score[q] to queries [count][head_dim] times the key of `token`, not scaled.
 template <KvType kType, int kQueries>
 __device__ __forceinline__ void score_key(const AttentionArgs& a, const float* queries, int count,
                                           const std::byte* page, int token,

@@ -13,11 +13,11 @@
 namespace spillway::cuda {
 namespace {
 
-// As many as shared memory holds: bytes on their way are what keeps HBM busy. No more than leaves
-// registers for the outputs.
+// Returns as many thread blocks as shared memory holds, because bytes in flight keep HBM busy, but
+// no more than leave enough registers for the outputs.
 template <KvType kType, int kDim, int kBuffers>
 constexpr int decode_blocks_per_sm() {
-  constexpr int kReserved = 1024;  // per block, by the driver
+  constexpr int kReserved = 1024;  // bytes per thread block, taken by the driver
   constexpr int kFits =
       228 * 1024 / (static_cast<int>(sizeof(DecodeShared<kType, kDim, kBuffers>)) + kReserved);
   constexpr int kWarps = DecodeShape<kType, kDim, kBuffers>::kWarps;
@@ -32,7 +32,7 @@ constexpr int decode_threads() {
   return DecodeShape<kType, kDim, kBuffers>::kWarps * kWarpSize;
 }
 
-// Queries of the tile go to shared memory, one by each warp.
+// Stores the tile's queries in shared memory, one by each warp.
 template <KvType kType, int kDim, int kBuffers>
 __device__ __forceinline__ void stage_queries(const DecodeArgs& a, const PartPlace& p,
                                               DecodeShared<kType, kDim, kBuffers>& shared) {
@@ -55,7 +55,7 @@ __device__ __forceinline__ void stage_queries(const DecodeArgs& a, const PartPla
   }
 }
 
-// Adds up what the warps left, in their order, and writes it to the part's slot or to out.
+// Adds up the warps' results in their order, and writes the sum to the partition's slot or to out.
 // `unified`: all are relative to the unified maximum.
 template <KvType kType, int kDim, int kBuffers>
 __device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace& p,
@@ -95,7 +95,7 @@ __device__ __forceinline__ void store_part(const DecodeArgs& a, const PartPlace&
       }
     }
     if constexpr (kType == KvType::kInt4) {
-      // 16 threads with neighbouring i have a group, and the loop ends behind a whole one.
+      // 16 threads with neighbouring i hold a group, and the loop ends after a whole group.
       static_assert(kDim % 64 == 0);
       out = rotate_fours(out, 0xffffU << (threadIdx.x & 16U));
     }
@@ -134,8 +134,8 @@ __global__ __launch_bounds__(
     return;
   }
   Part part(a, p, shared);
-  // What earlier steps have written need not wait for the kernel before. Parts of sequences do: in
-  // front of their rows may be what this step has written.
+  // Loads of KV that earlier steps have written need not wait for the previous kernel. Calls over
+  // KV partitions do wait: this step may have written KV in front of their rows.
   const bool early = a.covered == nullptr && part.base + Shape::kWarpTokens <= p.start;
   if (!early) wait_for_previous();
   part.start();
@@ -155,7 +155,7 @@ __global__ __launch_bounds__(
 #endif
 }
 
-// For any KV type, head dim and query type.
+// The kernel for any KV type, head dim and query type.
 template <KvType kType, int kQueries>
 __global__ __launch_bounds__(kDecodeThreads) void attention_rows_kernel(
     const __grid_constant__ DecodeArgs a) {
@@ -230,8 +230,8 @@ void launch_mma_of(const DecodeArgs& a, bool unified, cudaStream_t stream) {
     int device = 0, limit = 0;
     SPW_CUDA_CHECK(cudaGetDevice(&device));
     SPW_CUDA_CHECK(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    // More blocks with fewer buffers each are faster at the usual size (H200: 90% of HBM, not 86%),
-    // unless there are not enough of them.
+    // At head dim 128, more thread blocks with fewer buffers each are faster (H200: 90% of HBM's
+    // speed, not 86%), unless there are too few of them.
     int sms = 0;
     SPW_CUDA_CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
     const int64_t blocks = int64_t{a.tiles} * a.max_parts * a.batch.sequences * a.max_rows;
@@ -270,7 +270,8 @@ void launch_mma(KvType type, const DecodeArgs& a, bool unified, cudaStream_t str
   go.template operator()<KvType::kInt4>();
 }
 
-// The most parts that a row has whose tokens would be in so many parts of kPartTokens.
+// Returns the most partitions that a row has whose tokens would fill `parts` partitions of
+// kPartTokens.
 int most_long_parts(int parts, const DecodeArgs& a) {
   const int two = a.two_from / kPartTokens, four = a.four_from / kPartTokens;
   int most = std::min(parts, two + 1);
@@ -279,8 +280,8 @@ int most_long_parts(int parts, const DecodeArgs& a) {
   return most;
 }
 
-// Rows of F16 and BF16 have long parts where enough blocks are left for the GPU with all rows of
-// the step.
+// Makes partitions of F16 and BF16 KV long where enough thread blocks for the GPU are left, given
+// all rows of the step.
 void set_long_parts(DecodeArgs& a, int together) {
   if (together == 0) return;
   const int64_t row_tiles = int64_t{together} * a.tiles, sms = current_gpu().sms;
@@ -341,7 +342,7 @@ DecodeArgs decode_args(const AttentionCall& call, int max_rows, int max_parts) {
   return a;
 }
 
-// Where results are added to sums, rows of one part have a slot, too.
+// If results are merged into softmax states, rows with one partition have a slot, too.
 constexpr int kFewestSlots = 2;
 
 }  // namespace
@@ -367,7 +368,7 @@ void check_attention_call(const AttentionCall& call) {
 
 int attention_parts(int64_t context, int window) {
   const int64_t parts = (context + kPartTokens - 1) / kPartTokens;
-  // A window that ends anywhere touches one part more than it fills.
+  // A window that ends anywhere touches one partition more than it fills.
   const int64_t seen = window > 0 ? (int64_t{window} + kPartTokens - 2) / kPartTokens + 1 : parts;
   return static_cast<int>(std::max<int64_t>(1, std::min(parts, seen)));
 }
@@ -392,7 +393,8 @@ void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int 
   }
   const bool by_rows = call.q.dtype == DType::kF32 || !has_tensor_cores() ||
                        !has_mma_kernel(call.kv.type, a.shape.head_dim);
-  // By the model's shape and the step, not by who else is in the call: see attention_decode.h.
+  // Depends on the model's shape and the step, not on the other rows of the call: see
+  // attention_decode.h.
   a.long_parts = !by_rows && (is_quantized(call.kv.type) || a.group > 1);
   if (a.long_parts) {
     if (!is_quantized(call.kv.type)) set_long_parts(a, call.together);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decode attention over int8 and int4 KV (attention_decode_codes.cuh): queries in the order in
-// which products want them.
+// Decode attention over int8 and int4 KV (attention_decode_codes.cuh): stores queries in the order
+// in which products read them.
 #pragma once
 
 #include "cuda/attention/attention_decode_code_shape.cuh"
 
 namespace spillway::cuda {
 
-// rotate_kv() of 64 elements that 16 neighbouring lanes hold in fours, `lanes` of a warp together,
-// bit for bit.
+// Does what rotate_kv() does, bit for bit, to 64 elements of which 16 neighbouring lanes hold four
+// each; `lanes` of a warp take part.
 __device__ __forceinline__ float4 rotate_fours(float4 v, unsigned lanes) {
   const unsigned lane = threadIdx.x % kWarpSize;
   const float a = v.x + v.y, b = v.x - v.y, c = v.z + v.w, d = v.z - v.w;
@@ -23,7 +23,7 @@ __device__ __forceinline__ float4 rotate_fours(float4 v, unsigned lanes) {
   return make_float4(x[0] * 0.125F, x[1] * 0.125F, x[2] * 0.125F, x[3] * 0.125F);
 }
 
-// One query's fours, rotated, to where products want them.
+// Stores one query, rotated, where products read it.
 template <int kDim, int kBuffers>
 __device__ __forceinline__ void stage_rotated(const std::byte* from, DType dtype, int query,
                                               DecodeShared<KvType::kInt4, kDim, kBuffers>& shared) {
@@ -31,7 +31,7 @@ __device__ __forceinline__ void stage_rotated(const std::byte* from, DType dtype
   const int lane = static_cast<int>(threadIdx.x % kWarpSize);
 #pragma unroll
   for (int first = 0; first < kDim / 4; first += kWarpSize) {
-    // Of 64 dims, both halves of the warp do the same.
+    // With 64 dims, both halves of the warp do the same work.
     const int four = kDim < 128 ? lane & 15 : first + lane;
     float x[4];
     if (dtype == DType::kF16) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void stage_rotated(const std::byte* from, DType dtype
     const uint32_t odd = pack_half2(clamp_to_half(y.y), clamp_to_half(y.w));
     const int group = four >> 4, in_group = four & 15;
     const int high = in_group >> 3;
-    const int word = in_group & 7;  // of the group's 32 bytes
+    const int word = in_group & 7;  // index in the group's 32 bytes
     const int second = group & (Shape::kSetGroups - 1);
     const int t = second * 2 + (Shape::kPieceWords == 4 ? word >> 2 : word >> 1);
     const int product =
@@ -59,7 +59,7 @@ __device__ __forceinline__ void stage_rotated(const std::byte* from, DType dtype
       words[place ^ 1] = 0;
     }
     const float2 e = unpack_half2(even), o = unpack_half2(odd);
-    float half_sum = (e.x + e.y) + (o.x + o.y);  // of the group's lower half, or the upper one
+    float half_sum = (e.x + e.y) + (o.x + o.y);  // of the group's lower half, or of the upper one
 #pragma unroll
     for (int step = 1; step < 8; step *= 2) half_sum += __shfl_xor_sync(kAllLanes, half_sum, step);
     const float other = __shfl_xor_sync(kAllLanes, half_sum, 8);
@@ -73,8 +73,8 @@ __device__ __forceinline__ void stage_rotated(const std::byte* from, DType dtype
   if (lane >= Shape::kGroups && lane < 4) shared.query_sums[4 * query + lane] = 0;
 }
 
-// Queries of the tile go to shared memory: as halves, rotated for int4. Where there are fewer than
-// 8, rows of the others are whatever was there: results of such rows go nowhere.
+// Stores the tile's queries in shared memory: as halves, rotated for int4. If there are fewer than
+// 8, the rows of the others keep what was there; results of those rows are not used.
 template <KvType kType, int kDim, int kBuffers>
 __device__ __forceinline__ void stage_code_queries(const DecodeArgs& a, const PartPlace& p,
                                                    DecodeShared<kType, kDim, kBuffers>& shared) {

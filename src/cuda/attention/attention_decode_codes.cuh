@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// One warp's tokens of decode attention over int8 and int4 KV on tensor cores.
+// Computes one warp's tokens of decode attention over int8 and int4 KV on tensor cores.
 //
-// HBM brings four times as many int4 values per clock as halves, so what counts here is
-// instructions per value: codes go into the products as the halves that they become with one logic
-// instruction per pair, an exponent set in front of the code's bits. That adds a constant to every
-// code, which leaves as a product of the constant with the sum of what codes are multiplied with;
-// accumulators are F32, so this costs 4 to 7 of their 24 bits and no half is rounded. Scales and
-// minima never touch a code either: those of keys multiply finished sums of a token and a group,
-// those of values the exponents that a token's codes are multiplied with. int8 keys alone are
-// turned into halves without the constant: there is time for it, and one large element in a key
-// makes its scale, which multiplies what the constant costs, large.
+// HBM brings four times as many int4 values per clock as halves, so what counts here is the number
+// of instructions per value: codes become halves with one logic instruction per pair, which puts an
+// exponent in front of the code's bits. That adds a constant to every code. It is removed again as
+// the product of the constant and the sum of what the codes are multiplied with; accumulators are
+// F32, so this costs 4 to 7 of their 24 bits, and no half is rounded. Scales and minima never touch
+// a code either: those of keys multiply finished sums of a token and a group, those of values
+// multiply the exponentials that a token's codes are multiplied with. Only int8 keys are turned
+// into halves without the constant: there is time for it, and one large element in a key makes its
+// scale large, which multiplies the bits that the constant costs.
 //
 // Nibbles of a word come out as tokens (or dims) 0 and 2, then 1 and 3. So column 2 * t + e of
-// score tile i is token 8 * t + pair_token(i, e), which is also what lane (4 * g + t) loads of
-// values: 8 tokens side by side. Keys that lanes load together are then two rows apart: rows lie in
-// shared memory with the two lowest bits of their numbers swapped, so that banks differ.
+// score tile i is token 8 * t + pair_token(i, e), which is also what lane (4 * g + t) loads of the
+// values: 8 neighbouring tokens. Keys that lanes load together are then two rows apart, so rows lie
+// in shared memory with the two lowest bits of their numbers swapped, to use different banks.
 //
 // Scores: queries are the rows of A, tokens the columns of B. A lane takes 16 bytes of a key; of
-// two int4 groups, lanes 0 and 1 of four have the first, 2 and 3 the second. Queries are there
-// twice, rows 0 to 7 with zeros for the second group, rows 8 to 15 for the first: one product
-// gives both groups' sums.
+// two int4 groups, lanes 0 and 1 of four have the first, lanes 2 and 3 the second. Queries are
+// stored twice, in rows 0 to 7 with zeros for the second group, in rows 8 to 15 with zeros for the
+// first: one product gives both groups' sums.
 #pragma once
 
 #include "cuda/attention/attention_decode_code_queries.cuh"
@@ -44,17 +44,18 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
   const Place& p;
   Shared& shared;
   int warp, lane, g, t;
-  // The block goes over its part in turns of kTurnTokens. Of this turn:
+  // The thread block goes over its partition in rounds of kTurnTokens. The state of the current
+  // round:
   int base;  // position of the warp's first token
   bool whole;
   int32_t blocks[Shape::kPages];
-  bool empty;  // no turn sees anything
+  bool empty;  // the warp sees no token in any round
   const std::byte* k_plane;
   const std::byte* v_plane;
 
   __device__ __forceinline__ WarpPart(const DecodeArgs& args, const Place& place, Shared& s)
       : a(args), p(place), shared(s), k_plane(args.kv.k()), v_plane(args.kv.v()) {
-    // By bits: for signed numbers, division is more than that.
+    // Computed from bits: division of signed numbers takes more instructions.
     lane = static_cast<int>(threadIdx.x % kWarpSize);
     warp = static_cast<int>(threadIdx.x / kWarpSize);
     g = lane >> 2;
@@ -76,7 +77,7 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
     const int first = from + n * kKvBlockTokens;
     return first < p.last && first + kKvBlockTokens > p.begin;
   }
-  // Of a turn's pages, some block where nothing is seen.
+  // Looks up the KV blocks of a round's pages; a page without visible tokens gets block 0.
   __device__ __forceinline__ void find_blocks(int from, int32_t (&to)[Shape::kPages]) const {
     const int32_t* table = a.row_of(a.batch.block_table, p.sequence) + (from >> 4);
     static_assert(kKvBlockTokens == 1 << 4);
@@ -96,13 +97,13 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
     return key_page(Shape::kAtOnce ? Shape::kPages + i : i);
   }
 
-  int32_t blocks_ahead[Shape::kPages];  // of the next turn
+  int32_t blocks_ahead[Shape::kPages];  // of the next round
   __device__ __forceinline__ void take_blocks_ahead() {
 #pragma unroll
     for (int n = 0; n < Shape::kPages; ++n) blocks[n] = blocks_ahead[n];
   }
 
-  // Sends for all pages of keys, or of values.
+  // Issues the copies of all pages of keys, or of values.
   template <bool kKeys>
   __device__ __forceinline__ void copy_pages() const {
     constexpr int kPieces = static_cast<int>(Shape::kLayout.bytes) / 16;
@@ -110,7 +111,8 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
         (kKeys ? k_plane : v_plane) + static_cast<int64_t>(p.kv_head) * a.page_bytes + lane * 16;
     const auto to =
         static_cast<uint32_t>(__cvta_generic_to_shared(kKeys ? key_page(0) : value_page(0)));
-    // 32 pieces are so many rows that places move on by as many.
+    // 32 chunks make whole rows, so places 32 chunks further are the same distance further
+    // (DecodeShape).
     const uint32_t first_to = to + (kKeys ? Shape::key_place(lane) : lane) * 16;
     const uint32_t other_to =
         to + (kKeys ? Shape::key_place(kWarpSize + lane) : kWarpSize + lane) * 16;
@@ -128,7 +130,7 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
       }
     }
   }
-  // Sends for everything that there is room for.
+  // Issues all copies that there is room for.
   __device__ __forceinline__ void start() const {
     if (empty) return;
     copy_pages<true>();
@@ -144,7 +146,7 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
     return {{x.x, x.y, x.z, x.w}};
   }
 
-  // Of query g with columns 2 t and 2 t + 1.
+  // The scores of query g with columns 2 t and 2 t + 1.
   float score[kTiles][2];
 
   __device__ __forceinline__ void score_bytes(int step) {
@@ -155,7 +157,7 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
     for (int c = 0; c < kGroups; ++c) {
       const Bytes16 scales = shared16(scales_at + c * 2 * kKvBlockTokens);
       uint4 q[2];
-      // Behind the row's end queries are zero, and any key will do.
+      // Behind the row's end queries are zero, so any key will do.
       constexpr int kChunks = Shape::kRowBytes / 16;
       const int chunk = kChunks % 4 == 0 ? t + 4 * c : min(t + 4 * c, kChunks - 1);
       const int place = Shape::kSwapsHalves ? chunk ^ (g & 1) * 4 : chunk;
@@ -166,8 +168,8 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
       for (int i = 0; i < 4; ++i) {
         const int row = (g >> 1 & 1) * 8 + 2 * i + (g & 1);
         const Bytes16 k = shared16(rows + row * Shape::kRowBytes + place * 16);
-        // Four words of a query are A as they lie: rows 0 to 7 have words 0 and 2, rows 8 to 15
-        // words 1 and 3. Each half of the rows is right in one product and of no use in the other.
+        // Four words of a query form A as they lie: rows 0 to 7 have words 0 and 2, rows 8 to 15
+        // words 1 and 3. Each half of the rows is right in one product and unused in the other.
         float x[4] = {0, 0, 0, 0}, y[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int w = 0; w < 2; ++w) {
@@ -189,8 +191,8 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
 
   __device__ __forceinline__ void score_nibbles(int step) {
     const std::byte* scales_at = key_page(2 * step + (t >> 1)) + (t & 1) * 16;
-    // Minima times sums of queries are a product as well: lane t has group t, twice, for the sum's
-    // two halves.
+    // Minima times sums of queries are a matrix product as well: lane t has group t, twice, for the
+    // sum's two halves.
     const auto* minima = reinterpret_cast<const uint16_t*>(
         key_page(2 * step + (g >> 2)) + Shape::kMinsAt +
         2 * (min(t, kGroups - 1) * kKvBlockTokens + (g >> 1 & 1) * 8 + (g & 1) * 2));
@@ -260,23 +262,23 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
   }
 
   float out[Shape::kDimTiles][4];
-  // Of queries 2 t and 2 t + 1: int4, for g the group, exponents times scales, for kGroups + g
-  // times minima; then exponents.
+  // For queries 2 t and 2 t + 1. [0] and [1] (int4): in lanes of g = group, exponentials times
+  // scales; in lanes of g = kGroups + group, exponentials times minima. [2] and [3]: exponentials.
   float sums[4];
   uint32_t exponents[kTiles];  // of query g, columns 2 t and 2 t + 1
-  // Sums of what codes are multiplied with, of two groups each.
+  // Sums of the factors that codes are multiplied with, for two groups each.
   static constexpr int kPairs = (kGroups + 1) / 2;
   float biases[kPairs][4];
-  float scale;      // what these and accumulators are to be multiplied with
-  float reference;  // exponents of query g are relative to it
+  float scale;      // the factor for these sums and the accumulators
+  float reference;  // exponentials of query g are relative to it
 
-  // Eight halves of tokens side by side, in the order of score tiles.
+  // Puts eight halves of neighbouring tokens into the order of score tiles.
   __device__ __forceinline__ Bytes16 in_tile_order(const Bytes16& x) const {
     if constexpr (!kNibbles) return x;
     return {{__byte_perm(x.r[0], x.r[1], 0x5410U), __byte_perm(x.r[0], x.r[1], 0x7632U),
              __byte_perm(x.r[2], x.r[3], 0x5410U), __byte_perm(x.r[2], x.r[3], 0x7632U)}};
   }
-  // Zeros for tokens that are not seen: what lies in a page there may be anything, NaN too.
+  // Zeroes the tokens that are not seen: their place in a page may hold anything, NaN too.
   __device__ __forceinline__ void clear_unseen(int step, Bytes16& x) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -285,7 +287,7 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
     }
   }
 
-  // What queries 2 t and 2 t + 1 have so far, but for sums of exponents.
+  // Multiplies what queries 2 t and 2 t + 1 have so far, except for sums of exponentials.
   __device__ __forceinline__ void multiply(float first, float second) {
 #pragma unroll
     for (int m = 0; m < Shape::kDimTiles; ++m) {
@@ -305,9 +307,9 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
 
   __device__ __forceinline__ void add_values() {
     constexpr uint32_t kOnes = 0x3c003c00U;
-    // Exponents times scales are halves. Where the largest scale is not from 2^-9 to 1, a power of
-    // two makes it 1/2 to 1: 2^15 times that is still a half, and 2^-1 times 2^-9 well above the
-    // smallest.
+    // Exponentials times scales are rounded to halves. If the largest scale is not in 2^-9 to 1, a
+    // power of two brings it to 1/2 to 1: 2^15 times that is still a half, and 2^-1 times 2^-9 is
+    // well above the smallest one.
     Bytes16 scales[kSteps][kGroups];
     __half2 largest = as_half2(0);
 #pragma unroll
@@ -320,7 +322,7 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
 #pragma unroll
         for (int i = 0; i < 4; ++i) largest = __hmax2(largest, as_half2(scales[step][c].r[i]));
       }
-      // Rows of A: scales and minima of all groups; below, ones.
+      // The rows of A are scales and minima of all groups; the lower eight rows are ones.
       Bytes16 rows = {};
       if constexpr (kNibbles) {
         static_assert(Shape::kMinsAt == kGroups * 2 * kKvBlockTokens && 2 * kGroups <= 8);
@@ -378,7 +380,7 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
                   weights.r[2 * j + 1]);
       }
     }
-    constexpr int kLoads = Shape::kRowBytes / 16;  // of 16 rows of bytes
+    constexpr int kLoads = Shape::kRowBytes / 16;  // 16 rows of bytes each
 #pragma unroll
     for (int n = 0; n < kLoads; ++n) {
       const int c = kNibbles ? n / 2 : n / 4;
@@ -407,8 +409,8 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
     }
   }
 
-  // Leaves exponents; what there is of earlier turns becomes relative to what they are relative to.
-  // Returns whether that is not the unified maximum.
+  // Turns scores into exponentials, and makes the sums of earlier rounds relative to the same
+  // reference. Returns whether this round's reference is not the unified maximum.
   __device__ __forceinline__ bool exponentiate(bool first_turn) {
     if (!whole) {
 #pragma unroll
@@ -447,8 +449,9 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
     return own;
   }
 
-  // With copies on their way and queries in shared memory: sums of exponents and weighted values go
-  // to shared memory. Returns whether they are relative to a maximum of the warp's own.
+  // Called with copies in flight and queries in shared memory. Stores sums of exponentials and
+  // weighted values in shared memory. Returns whether they are relative to a maximum of the warp's
+  // own.
   __device__ __forceinline__ bool finish() {
     if (empty) {
       if (t == 0) shared.references[warp][g] = -INFINITY;
@@ -476,7 +479,8 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
     while (true) {
       const bool more = base + Shape::kTurnTokens < p.last;
       if (more) find_blocks(base + Shape::kTurnTokens, blocks_ahead);
-      // Keys of this turn are there, values and then keys of the next on their way.
+      // The keys of this round have arrived; its values and then the next round's keys are in
+      // flight.
       wait_copies<Shape::kAtOnce ? 1 : 0>();
       __syncwarp();
 #pragma unroll
@@ -512,7 +516,7 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
       whole = is_whole();
       first_turn = false;
     }
-    __syncwarp();  // outputs take the place of pages
+    __syncwarp();  // outputs reuse the memory of the pages
     if (t == 0) shared.references[warp][g] = reference;
     if (g == 0) {
       shared.sums[warp][2 * t] = sums[2];

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// One warp's 32 tokens of decode attention over F16 or BF16 KV on tensor cores; long parts are in
-// attention_decode_turns.cuh, int8 and int4 in attention_decode_codes.cuh.
+// Computes one warp's 32 tokens of decode attention over F16 or BF16 KV on tensor cores. Long
+// partitions are in attention_decode_turns.cuh, int8 and int4 KV in attention_decode_codes.cuh.
 //
-// The warp's two pages of keys and two of values go to shared memory in the background, all at once
-// where there is room, so that a block has its whole part on the way before it computes anything;
-// with fewer buffers, the last come where the first were. Nobody else uses them: no barriers but
-// the warp's own.
+// The warp's two pages of keys and two of values are copied to shared memory asynchronously, all
+// together where there is room, so that a thread block has its whole partition in flight before it
+// computes anything; with fewer buffers, the last pages replace the first. No other warp uses them,
+// so the only barriers are the warp's own.
 //
 // Scores: queries are the rows of A (8 of its 16), tokens the columns of B. Outputs: dims are the
-// rows of A, tokens its columns, queries the columns of B; that is how scores come out of the first
-// product. A tile of ones in place of dims gives the sums of exponents.
+// rows of A, tokens its columns, queries the columns of B, which is the order in which the first
+// product leaves scores. A tile of ones in place of dims gives the sums of exponentials.
 //
-// Exponents are of the type of KV, those of F16 relative to a reference that puts the largest of
-// them near the upper end: what it then rounds to zero is 2^-39 of it (with a unified maximum,
-// 2^-23 at least).
+// Exponentials have the type of the KV. Those of F16 are relative to a reference that puts the
+// largest of them near the upper end of the range: a value that is rounded to zero is then 2^-39 of
+// the largest (with a unified maximum, 2^-23 at worst).
 #pragma once
 
 #include "cuda/attention/attention_elements.cuh"
@@ -23,10 +23,10 @@ namespace spillway::cuda {
 
 constexpr int kWarpTokens = 32;
 constexpr int kTiles = 4;              // of 8 tokens
-constexpr float kTopExponent = 15.0F;  // 2^15 is the largest exponent of F16 that may be rounded up
+constexpr float kTopExponent = 15.0F;  // F16 exponentials are at most 2^15, also rounded up
 
-// Pages of a warp that are in shared memory at a time, where blocks may have much of it (Hopper,
-// data center Ampere) and where not.
+// Returns how many of a warp's pages are in shared memory at a time. `much`: thread blocks may have
+// much of it (Hopper, data center Ampere).
 constexpr int decode_buffers(KvType type, int dim, bool much) {
   if (is_half(type) && dim > 64) return much || dim < 128 ? 3 : dim > 128 ? 1 : 2;
   return type == KvType::kInt8 && dim > 128 && !much ? 2 : 4;
@@ -41,22 +41,22 @@ requires(is_half(kType)) struct DecodeShape<kType, kDim, kBufferCount> {
   static constexpr int kWarpTokens = 32;
   static constexpr int kRowBytes = 2 * kDim;
   static constexpr int kQueryDims = (kDim + 31) / 32 * 32;
-  // Rows of queries in shared memory, apart so that lanes hit different banks.
+  // Rows of queries in shared memory are padded so that lanes hit different banks.
   static constexpr int kQueryPitch = kQueryDims + 8;
   static constexpr int kDimTiles = kDim / 16;
 
-  // Rows are an odd number of 16-byte pieces apart: no bank twice when matrices are loaded.
+  // Rows are an odd number of 16-byte chunks apart, so loading matrices hits no bank twice.
   static constexpr int kPitch = kRowBytes + 16;
   static constexpr int kPageBytes = kKvBlockTokens * kPitch;
   static constexpr int kBuffers = kBufferCount;
-  // Outputs of the warp take the place of its pages: [queries][kOutPitch] floats.
+  // Outputs of the warp reuse the memory of its pages: [queries][kOutPitch] floats.
   static constexpr int kOutPitch = kDim + 4;
   static constexpr int kWarpBytes = kBuffers * kPageBytes > 4 * kTileQueries* kOutPitch
                                         ? kBuffers* kPageBytes
                                         : 4 * kTileQueries* kOutPitch;
 };
 
-// What a block shares.
+// The shared memory of a thread block.
 template <KvType kType, int kDim, int kBuffers>
 struct DecodeShared;
 
@@ -64,7 +64,7 @@ template <KvType kType, int kDim, int kBuffers>
 requires(is_half(kType)) struct DecodeShared<kType, kDim, kBuffers> {
   using Shape = DecodeShape<kType, kDim, kBuffers>;
   alignas(16) std::byte pages[kDecodeWarps][Shape::kWarpBytes];
-  alignas(16) __half queries[kTileQueries][Shape::kQueryPitch];  // bits of the type's elements
+  alignas(16) __half queries[kTileQueries][Shape::kQueryPitch];  // bits of MmaElements' type
   float sums[kDecodeWarps][kTileQueries];
   float references[kDecodeWarps][kTileQueries];
 
@@ -78,8 +78,8 @@ __device__ __forceinline__ float half_of(const Bytes16& x, int i) {
   return i % 2 == 0 ? pair.x : pair.y;
 }
 
-// Whether, for all queries, the largest of a warp's scores is in the range of the unified maximum;
-// `largest`: of the scores that this lane has, of query lane / 4.
+// Returns whether, for all queries, the largest of a warp's scores is in the range of the unified
+// maximum. `largest` is the largest of the scores that this lane has, which are of query lane / 4.
 __device__ __forceinline__ bool in_unified_range(const DecodeArgs& a, const PartPlace& p,
                                                  float largest) {
   const unsigned rows = p.queries == kTileQueries ? kAllLanes : (1U << (4 * p.queries)) - 1;
@@ -90,8 +90,8 @@ __device__ __forceinline__ bool in_unified_range(const DecodeArgs& a, const Part
   return ((above | (~reach & 0x11111111U)) & rows) == 0;
 }
 
-// What exponents of query lane / 4 are relative to: the unified maximum, or where scores leave its
-// range the warp's own largest. Returns whether it is the latter.
+// Sets what exponentials of query lane / 4 are relative to: the unified maximum or, where scores
+// leave its range, the warp's own largest score. Returns whether it is the latter.
 template <bool kUnified>
 __device__ __forceinline__ bool choose_reference(const DecodeArgs& a, const PartPlace& p,
                                                  float largest, float& reference) {
@@ -103,7 +103,7 @@ __device__ __forceinline__ bool choose_reference(const DecodeArgs& a, const Part
   return true;
 }
 
-// kLong: for parts that may be long; those of F16 and BF16 are in attention_decode_turns.cuh.
+// kLong: for partitions that may be long; those of F16 and BF16 are in attention_decode_turns.cuh.
 template <KvType kType, int kDim, int kBuffers, bool kUnified, bool kLong>
 struct WarpPart;
 
@@ -142,7 +142,7 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, false>
     return position >= p.begin && position < p.end;
   }
 
-  // Keys 0, keys 1, values 0, values 1.
+  // Returns the place of page i: keys 0, keys 1, values 0, values 1.
   __device__ __forceinline__ std::byte* page(int i) const {
     return shared.pages[warp] + i % kBuffers * Shape::kPageBytes;
   }
@@ -151,7 +151,7 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, false>
   __device__ __forceinline__ void copy_page(int i) const {
     const int n = i % 2, first = base + n * kKvBlockTokens;
     const bool sees_any = kWhole || (first < p.end && first + kKvBlockTokens > p.begin);
-    const int block = n == 0 ? p.blocks[0] : p.blocks[1];  // in registers: no index
+    const int block = n == 0 ? p.blocks[0] : p.blocks[1];  // no index: in registers
     const std::byte* from = (i < 2 ? k_plane : v_plane) + (sees_any ? block : 0) * a.block_bytes +
                             static_cast<int64_t>(p.kv_head) * a.page_bytes;
     std::byte* to = page(i);
@@ -160,7 +160,7 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, false>
     for (int c = 0; c < kKvBlockTokens * kChunks / kWarpSize; ++c) {
       const int index = c * kWarpSize + lane;
       const int row = index / kChunks, chunk = index % kChunks;
-      // What nobody has written may be anything, NaN too: zeros instead.
+      // Memory that no token has written may hold anything, NaN too: it is replaced by zeros.
       const bool seen = kWhole || (first + row >= p.begin && first + row < p.end);
       copy_async16<true>(to + row * Shape::kPitch + chunk * 16, from + index * 16, seen);
     }
@@ -174,7 +174,7 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, false>
       commit_copies();
     }
   }
-  // Sends for everything that there is room for.
+  // Issues all copies that there is room for.
   __device__ __forceinline__ void start() const {
     if (empty) return;
     if (whole) {
@@ -183,14 +183,14 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, false>
       start_copies<false>();
     }
   }
-  // Until page kPage is there.
+  // Waits until page kPage has arrived.
   template <int kPage>
   __device__ __forceinline__ void wait_page() const {
     constexpr int kSent = kBuffers + kPage < 4 ? kBuffers + kPage : 4;
     wait_copies<kSent - kPage - 1>();
     __syncwarp();
   }
-  // Page kPage has been read: what takes its place, if anything does.
+  // Called when page kPage has been read: issues the copy that takes its place, if any does.
   template <int kPage>
   __device__ __forceinline__ void replace_page() const {
     if constexpr (kPage + kBuffers < 4) {
@@ -204,7 +204,7 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, false>
     }
   }
 
-  // Scores of tile i: [0], [1] are query g with columns 2 t and 2 t + 1.
+  // The scores of tile i: [0], [1] are query g with columns 2 t and 2 t + 1.
   float score[kTiles][4];
 
   template <int kPage>
@@ -226,7 +226,7 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, false>
   }
 
   float out[Shape::kDimTiles][4];
-  float sums[4];               // of queries 2 t and 2 t + 1, twice
+  float sums[4];               // for queries 2 t and 2 t + 1, twice
   uint32_t exponents[kTiles];  // of query g, columns 2 t and 2 t + 1
 
   template <int kPage>
@@ -241,8 +241,8 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, false>
     }
   }
 
-  // Leaves exponents, and what they are relative to in shared memory. Returns whether that is not
-  // the unified maximum.
+  // Turns scores into exponentials, and stores what they are relative to in shared memory. Returns
+  // whether that is not the unified maximum.
   __device__ __forceinline__ bool exponentiate() {
     float largest = -INFINITY;
 #pragma unroll
@@ -266,8 +266,9 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, false>
     return own;
   }
 
-  // With copies on their way and queries in shared memory: sums of exponents and weighted values go
-  // to shared memory. Returns whether they are relative to a maximum of the warp's own.
+  // Called with copies in flight and queries in shared memory. Stores sums of exponentials and
+  // weighted values in shared memory. Returns whether they are relative to a maximum of the warp's
+  // own.
   __device__ __forceinline__ bool finish() {
     bool own = false;
 #pragma unroll
@@ -300,7 +301,7 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, false>
       replace_page<2>();
       wait_page<3>();
       add_half_values<1>(page(3));
-      __syncwarp();  // outputs take the place of pages
+      __syncwarp();  // outputs reuse the memory of the pages
     }
     store_sums();
     return own;

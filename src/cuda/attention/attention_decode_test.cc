@@ -8,8 +8,9 @@
 namespace spillway::cuda {
 namespace {
 
-// Contexts of 1, 15, 16, 17, 255, 256, 257, 1000 and one of more than 16 parts, in one batch; the
-// last two have longer parts where KV is quantized or shared by query heads.
+// One batch with contexts of 1, 15, 16, 17, 255, 256, 257, 1000 and 4501 tokens; the last one has
+// more than 16 partitions. The last two have longer partitions where KV is quantized or shared by
+// query heads.
 const std::vector<SequenceCase> kMixed = {{0, 1},   {14, 1},  {15, 1},  {16, 1},  {254, 1},
                                           {255, 1}, {256, 1}, {999, 1}, {4500, 1}};
 
@@ -18,7 +19,7 @@ class AttentionDecodeTest : public ::testing::TestWithParam<bool> {
   void SetUp() override {
     if (!has_gpu()) GTEST_SKIP() << "no NVIDIA GPU";
   }
-  // With and without the unified maximum; `surplus` parts more than need be.
+  // Checks with or without the unified maximum, with `surplus` partitions more than needed.
   static void check(const AttentionCase& c, int surplus = 3,
                     const std::function<void(AttentionBatch&)>& change = nullptr) {
     AttentionBatch batch(c);
@@ -34,7 +35,7 @@ class AttentionDecodeTest : public ::testing::TestWithParam<bool> {
     const size_t bytes = attention_decode_scratch_bytes(static_cast<int>(c.sequences.size()) * rows,
                                                         c.heads, c.kv_heads, c.head_dim, parts);
     const GuardedBuffer scratch(std::vector<std::byte>(bytes, std::byte{0xff}));  // NaN
-    for (int turn = 0; turn < 2; ++turn) {  // the second finds the first's slots
+    for (int turn = 0; turn < 2; ++turn) {  // the second round finds the first one's slots
       batch.expect_close(attention_tolerance(c), [&](const AttentionCall& call) {
         attention_decode(call, unified, rows, parts, {scratch.get(), bytes}, nullptr);
       });
@@ -115,22 +116,22 @@ TEST_P(AttentionDecodeTest, TakesAFewRowsPerSequence) {
   check({.heads = 8, .kv_heads = 2, .head_dim = 128, .sequences = {{250, 5}, {0, 3}, {511, 2}}});
 }
 
-// Where KV is shared by query heads, F16 has parts of several turns: contexts around the ends of
-// turns and parts, and around those from which parts are longer.
+// If query heads share KV, F16 has partitions of several rounds: these contexts lie around the ends
+// of rounds and partitions, and around the lengths from which partitions are longer.
 TEST_P(AttentionDecodeTest, GoesOverLongPartsInTurns) {
   const std::vector<SequenceCase> ends = {{510, 4},  {767, 1},  {768, 1},  {799, 1},  {1022, 4},
                                           {1279, 1}, {1535, 1}, {4094, 4}, {4351, 1}, {4999, 1}};
   for (const int dim : {64, 80, 96, 128, 256}) {
     SCOPED_TRACE(testing::Message() << "head dim " << dim);
     check({.heads = 6, .kv_heads = 2, .head_dim = dim, .sequences = ends});
-    // So few blocks that each takes more of the shared memory.
+    // There are so few thread blocks that each takes more of the shared memory.
     check({.heads = 12, .kv_heads = 1, .head_dim = dim, .sequences = {{4900, 1}}});
     if (HasFatalFailure()) return;
   }
   check({.dtype = DType::kBF16, .heads = 8, .kv_heads = 1, .head_dim = 128, .sequences = ends});
 }
 
-// Where parts become long depends on how many rows there are in the step.
+// The context from which partitions are long depends on the number of rows in the step.
 TEST_P(AttentionDecodeTest, IsRightHoweverManyGoTogether) {
   for (const int together : {1, 8, 64, 1024}) {
     SCOPED_TRACE(testing::Message() << together << " together");
@@ -156,7 +157,8 @@ TEST_P(AttentionDecodeTest, SeesOnlyTheWindowInLongParts) {
   }
 }
 
-// Scores that a later turn of a part cannot take as the turns before it did.
+// These scores make a later round of a partition leave the range or the reference of the rounds
+// before it.
 TEST_P(AttentionDecodeTest, IsRightForTurnsOutsideTheRange) {
   struct Shift {
     const char* name;
@@ -185,7 +187,8 @@ TEST_P(AttentionDecodeTest, IsRightForTurnsOutsideTheRange) {
   }
 }
 
-// Scores far outside the range of the unified maximum: the parts that have them are computed again.
+// Scores far outside the range of the unified maximum: the tokens that have them use a maximum of
+// their own.
 TEST_P(AttentionDecodeTest, IsRightForScoresOutsideTheRange) {
   struct Shift {
     const char* name;
@@ -204,7 +207,8 @@ TEST_P(AttentionDecodeTest, IsRightForScoresOutsideTheRange) {
        }) {
     for (const KvType type : kAllKvTypes) {
       SCOPED_TRACE(testing::Message() << shift.name << ", " << kv_type_name(type));
-      // Quantized keys with one large element are coarse, but the reference reads the same.
+      // Quantized keys with one large element are coarse, but the reference computes with the same
+      // keys.
       check({.kv_type = type,
              .dtype = type == KvType::kF32 ? DType::kF32 : DType::kF16,
              .heads = 4,
@@ -224,7 +228,7 @@ TEST_P(AttentionDecodeTest, DoesNotDependOnTheBatchOrOnWhereBlocksLie) {
     const AttentionCase alone{
         .kv_type = type, .heads = 8, .kv_heads = 2, .head_dim = 128, .sequences = {{999, 1}}};
     AttentionBatch first(alone, 5), second(alone, 5);
-    // The same tokens in other blocks.
+    // Puts the same tokens into other blocks.
     std::vector<std::byte> k = second.k, v = second.v;
     const size_t block_bytes = 2 * static_cast<size_t>(kv_page_bytes(type, 128));
     const size_t blocks = k.size() / block_bytes;
@@ -254,7 +258,7 @@ TEST_P(AttentionDecodeTest, DoesNotDependOnTheBatchOrOnWhereBlocksLie) {
     const std::vector<std::byte> expected = run(first, 4);
     EXPECT_EQ(run(second, 4), expected);
     EXPECT_EQ(run(first, 9), expected);
-    EXPECT_EQ(run(first, 40), expected);  // as if there were rows with longer parts
+    EXPECT_EQ(run(first, 40), expected);  // as if some rows had longer partitions
   }
 }
 

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// One warp's tokens of decode attention over F16 or BF16 KV where parts may be long: 32 in each of
-// a block's turns, of which a part has up to four.
+// Computes one warp's tokens of decode attention over F16 or BF16 KV where partitions may be long:
+// the thread block goes over its partition in up to four rounds, and a warp takes 32 tokens in
+// each.
 //
-// With several queries, a part's slot is a sizeable share of its KV, and so is the time in which a
-// block that begins or ends has nothing on the way. So the buffers of attention_decode_mma.cuh are
-// a ring that goes on over turns: the page that has been read makes room for the one kBuffers
-// later, be it the next turn's.
+// With several queries, a partition's slot is large compared with its KV, and so is the time in
+// which a thread block that starts or ends has no loads in flight. So the buffers of
+// attention_decode_mma.cuh become a ring across rounds: a page that has been read makes room for
+// the one kBuffers later, even if that belongs to the next round.
 //
-// With a unified maximum, sums of turns just add up (FlashDecoding++, section 3). A turn that is
-// not in its range, and every turn without one, may raise what the sums are relative to.
+// With a unified maximum, the sums of rounds are just added (FlashDecoding++, section 3). A round
+// that is not in its range, and every round without one, may raise the reference that the sums are
+// relative to.
 #pragma once
 
 #include "cuda/attention/attention_decode_mma.cuh"
@@ -31,7 +33,7 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
   static constexpr int kTurnTokens = kDecodeWarps * kWarpTokens;
   static constexpr int kMostTurns = 4;
 
-  // Lane 2 * i + n has block n of turn i: no turn waits for a look at the table.
+  // Lane 2 * i + n loads block n of round i, so that no round waits for a table lookup.
   __device__ __forceinline__ static int own_block() {
     const auto lane = static_cast<int>(threadIdx.x % (2 * kMostTurns));
     return static_cast<int>(threadIdx.x / kWarpSize) * kWarpBlocks +
@@ -41,13 +43,13 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
     return find_place<1>(a, p, own_block());
   }
 
-  int last;        // where the part ends, or the row in it
-  int32_t blocks;  // lanes 0 and 1 have this turn's, 2 and 3 the next one's
-  int first_slot;  // which buffer has this turn's first page
+  int last;        // the end of the partition, or of the row if that comes first
+  int32_t blocks;  // lanes 0 and 1 have this round's, 2 and 3 the next one's
+  int first_slot;  // the buffer of this round's first page
 
   __device__ __forceinline__ WarpPart(const DecodeArgs& args, const Place& place, Shared& s)
       : OneTurn(args, place, s) {
-    // By bits: for signed numbers, division is more than that.
+    // Computed from bits: division of signed numbers takes more instructions.
     lane = static_cast<int>(threadIdx.x % kWarpSize);
     warp = static_cast<int>(threadIdx.x / kWarpSize);
     g = lane >> 2;
@@ -68,7 +70,8 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
     return base >= p.begin && base + kWarpTokens <= last;
   }
 
-  // Of this turn: keys 0, keys 1, values 0, values 1; then as many of the next.
+  // Returns the place of page i: this round's keys 0, keys 1, values 0, values 1; then those of the
+  // next round.
   __device__ __forceinline__ std::byte* page(int i) const {
     int slot = i % kBuffers;
     if constexpr (4 % kBuffers != 0) {
@@ -87,8 +90,8 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
                             uint64_t{block} * static_cast<uint32_t>(a.block_bytes) + in_block;
     constexpr unsigned kChunks = Shape::kRowBytes / 16;
     constexpr int kCopies = kKvBlockTokens * kChunks / kWarpSize;
-    // Of dims that are powers of two, a lane has the same place in every so many rows: constants
-    // take it from one to the next, and not registers.
+    // If dims are a power of two, a lane has the same place in every kStep-th row: constants lead
+    // from one to the next, which saves registers.
     constexpr bool kSamePlace = kWarpSize % kChunks == 0;
     constexpr int kStep = kWarpSize / kChunks;
     const auto place = [&](int c) {
@@ -98,14 +101,14 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
     std::byte* to = page(i) + (kSamePlace ? place(0) : 0);
 #pragma unroll(kWhole ? kCopies : 1)
     for (int c = 0; c < kCopies; ++c) {
-      // What nobody has written may be anything, NaN too: zeros instead.
+      // Memory that no token has written may hold anything, NaN too: it is replaced by zeros.
       const int row =
           first + static_cast<int>(static_cast<unsigned>(c * kWarpSize + lane) / kChunks);
       copy_async16<true>(to + (kSamePlace ? c * kStep * Shape::kPitch : place(c)),
                          from + c * kWarpSize * 16, kWhole || (row >= p.begin && row < last));
     }
   }
-  // Sends for page i, as a group of its own.
+  // Issues the copy of page i, as a group of its own.
   __device__ __forceinline__ void send_page(int i, bool whole) const {
     if (whole) {
       copy_page<true>(i);
@@ -114,20 +117,21 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
     }
     commit_copies();
   }
-  // Sends for everything that there is room for; all of it is of the first turn.
+  // Issues all copies that there is room for; all of them belong to the first round.
   __device__ __forceinline__ void start() const {
     if (empty) return;
     const bool whole = is_whole();
 #pragma unroll
     for (int i = 0; i < kBuffers; ++i) send_page(i, whole);
   }
-  // Until the next page is there: behind it, all but one of the buffers are on the way, or groups
-  // of nothing at the end.
+  // Waits until the next page has arrived. After it, all but one of the buffers are in flight, or
+  // empty groups at the end.
   __device__ __forceinline__ void wait_page() const {
     wait_copies<kBuffers - 1>();
     __syncwarp();
   }
-  // Page kPage has been read: what takes its place. `more`: there is another turn.
+  // Called when page kPage has been read: issues the copy that takes its place. `more`: there is
+  // another round.
   template <int kPage>
   __device__ __forceinline__ void replace_page(bool more) const {
     constexpr int kNext = kPage + kBuffers;
@@ -135,14 +139,15 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
     if constexpr (kNext < 4) {
       send_page(kNext, is_whole());
     } else if (more) {
-      // Only the first turn may lack tokens in front.
+      // Only the first round may lack tokens at its beginning.
       send_page(kNext, base + kTurnTokens + kWarpTokens <= last);
     } else {
       commit_copies();
     }
   }
 
-  // Of page n: [0], [1] are queries 2 t and 2 t + 1 with its token g, [2], [3] with token g + 8.
+  // The scores of page n: [0], [1] are queries 2 t and 2 t + 1 with its token g, [2], [3] with
+  // token g + 8.
   float score[2][4];
 
   __device__ __forceinline__ void score_page(int n) {
@@ -163,11 +168,11 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
     }
   }
 
-  float reference[2];  // exponents of queries 2 t and 2 t + 1 are relative to it
+  float reference[2];  // exponentials of queries 2 t and 2 t + 1 are relative to it
 
   __device__ __forceinline__ bool exists(int e) const { return 2 * t + e < p.queries; }
 
-  // As in_unified_range(), for `largest` of the scores that this lane has.
+  // Does the same as in_unified_range(), with the `largest` of this lane's scores.
   __device__ __forceinline__ bool in_range(const float (&largest)[2]) const {
     bool above = false, reached = true;
 #pragma unroll
@@ -182,8 +187,8 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
     return !__any_sync(kAllLanes, above) && reached;
   }
 
-  // Leaves exponents; what there is of earlier turns becomes relative to what they are relative to.
-  // Returns whether that is not the unified maximum.
+  // Turns scores into exponentials, and makes the sums of earlier rounds relative to the same
+  // reference. Returns whether this round's reference is not the unified maximum.
   __device__ __forceinline__ bool exponentiate(bool first_turn) {
     if (!is_whole()) {
 #pragma unroll
@@ -243,8 +248,9 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
     }
   }
 
-  // With copies on their way and queries in shared memory: sums of exponents and weighted values go
-  // to shared memory. Returns whether they are relative to a maximum of the warp's own.
+  // Called with copies in flight and queries in shared memory. Stores sums of exponentials and
+  // weighted values in shared memory. Returns whether they are relative to a maximum of the warp's
+  // own.
   __device__ __forceinline__ bool finish() {
     bool own = false, first_turn = true;
 #pragma unroll
@@ -265,7 +271,7 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
       score_page(1);
       replace_page<1>(more);
       own |= exponentiate(first_turn);
-      // The lower rows would have the same again, which takes registers to keep.
+      // The lower rows would get the same sums again, and keeping them takes registers.
       constexpr uint32_t kOnes = Elements::kOnes;
       sums[2] = sums[3] = 0;
       Elements::mma(sums, kOnes, 0, kOnes, 0, exponents[0], exponents[1]);
@@ -280,7 +286,7 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
       if (++first_slot == kBuffers) first_slot = 0;
       first_turn = false;
     }
-    __syncwarp();  // outputs take the place of pages
+    __syncwarp();  // outputs reuse the memory of the pages
     if (g == 0) {
       shared.references[warp][2 * t] = reference[0];
       shared.references[warp][2 * t + 1] = reference[1];

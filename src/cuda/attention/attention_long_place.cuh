@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tokens a block of decode attention takes where rows that see many have longer parts.
+// Finds the tokens of a decode attention thread block where rows that see many tokens have longer
+// partitions.
 #pragma once
 
 #include "cuda/attention/attention_merge.cuh"
 
 namespace spillway::cuda {
 
-// What a block works at whose part may be long.
+// The work of a thread block whose partition may be long.
 struct LongPartPlace : PartPlace {
-  int first, last;  // positions of the part: [first, last), as far as the row goes
+  int first, last;  // positions of the partition: [first, last), cut at the row's end
 };
 
-// Looks up kBlocks of a lane, the first of them block `own` of the part. False: a surplus block.
+// Looks up kBlocks block table entries per lane, the first of them entry `own` of the partition.
+// Returns false for a surplus thread block.
 template <int kBlocks>
 __device__ __forceinline__ bool find_place(const DecodeArgs& a, LongPartPlace& p, int own) {
   static_assert(kBlocks <= kMostWarpBlocks);
@@ -20,7 +22,8 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, LongPartPlace& p
   const auto sequence_row = static_cast<int>(a.by_max_parts.divide(part_index, part));
   p.sequence = static_cast<int>(a.by_max_rows.divide(static_cast<unsigned>(sequence_row), r));
   p.part = static_cast<int>(part);
-  // On their way together with the lengths, as long as these are such that they are the right ones.
+  // These loads are in flight together with those of the lengths; they are right if the expected
+  // lengths are.
   const int32_t* table = a.row_of(a.batch.block_table, p.sequence);
   const int expected = part_shift(a, a.expected);
   const int early = (p.part << expected) / kKvBlockTokens + own;

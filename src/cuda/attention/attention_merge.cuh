@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the parts of a row become the row, in an order that does not depend on who computed them
-// when: by a launch of its own. (The blocks that come last could do it and save that launch, but
-// then every block waits for its fence and its count, which keeps the next block's loads off the
-// SM: slower.)
+// Merges the partitions of a row, in an order that does not depend on when they were computed or by
+// which thread block. The merge is a launch of its own. (The thread blocks that finish last could
+// do it and save that launch, but then every thread block waits for its fence and its counter,
+// which keeps the next one's loads off the SM: slower.)
 //
-// A part leaves, for each query of its tile, a sum of exponents relative to some maximum and the
-// outputs weighted by them: slot = output [queries][head_dim], sum [queries], maximum [queries].
+// A partition leaves, for each query of its tile, a sum of exponentials relative to some maximum
+// and the outputs weighted by them: slot = output [queries][head_dim], sum [queries], maximum
+// [queries].
 #pragma once
 
 #include "cuda/attention/attention_args.cuh"
@@ -14,58 +15,58 @@
 
 namespace spillway::cuda {
 
-constexpr int kPartTokens = 256;  // where rows are split: part of the numerics
-// Parts of quantized rows that see many tokens are 2 or 4 times as long: what is done once for each
-// part takes as long as a hundred tokens of int4. So are those of F16 where query heads share KV
-// and the step has rows enough: the slots of 8 take 3% of what 256 tokens do, to be written and
-// read.
+constexpr int kPartTokens = 256;  // rows are split at multiples of this: part of the numerics
+// Partitions of quantized rows that see many tokens are 2 or 4 times as long: the work done once
+// per partition takes as long as a hundred tokens of int4. So are those of F16 where query heads
+// share KV and the step has enough rows: writing and reading the slots of 8 queries takes 3% of the
+// time of 256 tokens.
 constexpr int kTwoFrom = 512, kFourFrom = 4096;
-constexpr int kTileQueries = 8;  // query heads of a kv head that share a block
+constexpr int kTileQueries = 8;  // query heads of a kv head that share a thread block
 constexpr int kDecodeWarps = 8;
 constexpr int kDecodeThreads = kDecodeWarps * kWarpSize;
 constexpr int kWarpBlocks = kPartTokens / kDecodeWarps / kKvBlockTokens;  // of a warp's tokens
 constexpr int kMostWarpBlocks = 4;
 
 struct DecodeArgs : AttentionArgs {
-  int tiles = 0;  // of queries, over all kv heads
+  int tiles = 0;  // tiles of queries, over all kv heads
   int max_rows = 0;
   int max_parts = 0;
   FastDivisor by_tiles = {}, by_max_rows = {}, by_max_parts = {}, by_tiles_per_head = {};
-  bool whole_rows = false;  // one block goes over all parts: nothing to merge
+  bool whole_rows = false;  // one thread block goes over all partitions: nothing to merge
   bool long_parts = false;  // see part_shift()
   int two_from = kTwoFrom, four_from = kFourFrom;
-  int expected = 0;  // tokens that the longest row sees, or more
-  // Of the unified maximum: where largest scores may lie, in scale_log2's unit.
+  int expected = 0;  // an upper bound of the tokens that the longest row sees
+  // The unified maximum's range for largest scores, in the unit of scale_log2.
   float low = 0, high = 0;
-  float reference = 0;     // then exponents are 2^(score - reference)
+  float reference = 0;     // with a unified maximum, exponentials are 2^(score - reference)
   float* slots = nullptr;  // [sequences * max_rows][tiles][max_parts][slot_floats]
   int slot_floats = 0;
 };
 
-// Parts of a row that sees so many tokens have 2^this tokens.
+// Returns s where partitions of a row that sees `seen` tokens have 2^s tokens.
 __device__ __forceinline__ int part_shift(const DecodeArgs& a, int seen) {
   constexpr int kShift = 8;
   static_assert(1 << kShift == kPartTokens);
   return kShift + (a.long_parts ? (seen > a.two_from) + (seen > a.four_from) : 0);
 }
 
-// What a block works at.
+// The work of a thread block.
 struct PartPlace {
   int sequence;
   int64_t row;  // of q and out
   int kv_head;
-  int first_query;  // head
+  int first_query;  // index of the first query head
   int queries;
-  int start;       // of the sequence's rows in this step: KV before is of earlier steps
+  int start;       // of the sequence's rows in this step: KV before it is from earlier steps
   int begin, end;  // positions seen by the row: [begin, end)
-  int first_part;  // the part that holds `begin`
-  int parts;       // that the row has
+  int first_part;  // the partition that holds `begin`
+  int parts;       // of the row
   int part;        // 0 to parts - 1
   int64_t tile_index;
-  int32_t blocks[kMostWarpBlocks];  // of this warp's tokens, as far as the row goes
+  int32_t blocks[kMostWarpBlocks];  // KV blocks of this warp's tokens, up to the row's end
 };
 
-// For parts of kPartTokens. False: a surplus block.
+// Finds the work where partitions have kPartTokens. Returns false for a surplus thread block.
 __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
   unsigned rest = blockIdx.x;
   const int tile = static_cast<int>(rest % a.tiles);
@@ -75,7 +76,8 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
   const int sequence_row = static_cast<int>(rest);
   p.sequence = sequence_row / a.max_rows;
   const int r = sequence_row % a.max_rows;
-  // On their way together with the lengths, unless these say where a window begins.
+  // These loads are in flight together with those of the lengths, unless a window's begin depends
+  // on the lengths.
   const int32_t* table = a.row_of(a.batch.block_table, p.sequence);
   const int warp_block = static_cast<int>(threadIdx.x) / kWarpSize * kWarpBlocks;
   const int early = p.part * (kPartTokens / kKvBlockTokens) + warp_block;
@@ -106,8 +108,8 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
   return true;
 }
 
-// What the parts of one query head of one row have left in their slots: the first part's, from
-// which the others' are slot_floats apart.
+// The results of the partitions of one query head of one row: the pointers are into the first
+// partition's slot, from which the others are slot_floats apart.
 struct RowParts {
   int parts = 0;  // see nothing_to_merge()
   int64_t row;
@@ -130,13 +132,14 @@ struct RowParts {
     sums = slot + queries * dim + query;
     references = slot + queries * (dim + 1) + query;
   }
-  // A single part is in out already.
+  // A single partition has written its result to out already.
   __device__ __forceinline__ bool nothing_to_merge(const DecodeArgs& a) const {
     return parts <= (a.sums == nullptr ? 1 : 0);
   }
 };
 
-// What a head of a row has seen before its parts (AttentionSums), and what is added to it.
+// The softmax state of a head of a row before the call's partitions are merged into it
+// (AttentionSums).
 struct SumsBefore {
   float *outputs = nullptr, *maximum = nullptr;
   float old_maximum = 0, old_sum = 0;
@@ -152,13 +155,13 @@ struct SumsBefore {
     const float own = reference * kLn2;
     return old_sum == 0 ? own : fmaxf(old_maximum, own);
   }
-  // Of what was there and of what comes, relative to 2^reference.
+  // Returns the weights of the old state and of the new result, which is relative to 2^reference.
   __device__ __forceinline__ float2 weights(float reference) const {
     const float own = reference * kLn2, highest = top(reference);
     return make_float2(old_sum == 0 ? 0 : exp2_fast((old_maximum - highest) * kLog2E),
                        own == highest ? 1 : exp2_fast((own - highest) * kLog2E));
   }
-  // By one thread, when all have read what was there.
+  // Called by one thread when all have read the old state.
   __device__ __forceinline__ void add(const DecodeArgs& a, float reference, float sum) const {
     const float2 weight = weights(reference);
     *maximum = top(reference);
@@ -166,8 +169,8 @@ struct SumsBefore {
   }
 };
 
-// As merge_row() where no row has more than kDecodeWarps parts, with the same bits: a warp per
-// query head of a row, all of whose loads are on their way at once.
+// Does the same as merge_row() where no row has more than kDecodeWarps partitions, with the same
+// bits: a warp per query head of a row issues all its loads together.
 __device__ __forceinline__ void merge_few(const DecodeArgs& a) {
   const int heads = a.kv_heads * a.group;
   const int index = static_cast<int>(blockIdx.x * kDecodeWarps + threadIdx.x / kWarpSize);
@@ -229,13 +232,13 @@ __device__ __forceinline__ void merge_few(const DecodeArgs& a) {
     store_element(to, a.dtype, 4 * four + 3, out.w / all);
   }
   if (a.sums != nullptr) {
-    __syncwarp();  // all have read what was there
+    __syncwarp();  // all lanes have read the old state
     if (lane == 0) before.add(a, highest, all);
   }
 }
 
-// One query head of one row per block: its warps take parts in turn, and what they have is added up
-// in their order.
+// Merges one query head of one row per thread block: its warps take partitions round-robin, and
+// their results are added up in warp order.
 __device__ __forceinline__ void merge_row(const DecodeArgs& a) {
   __shared__ float4 outs[kDecodeWarps][64];
   __shared__ float sums[kDecodeWarps];
@@ -293,7 +296,7 @@ __device__ __forceinline__ void merge_row(const DecodeArgs& a) {
     const SumsBefore before(a, p.row, head);
     const float2 weight = before.weights(reference);
     if (d < dim) before.outputs[d] = fmaf(before.outputs[d], weight.x, x * weight.y);
-    __syncthreads();  // all have read what was there
+    __syncthreads();  // all threads have read the old state
     if (d == 0) before.add(a, reference, all);
     return;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations and KV pages (tensor/kv_format.h) as kernels read them, element by element: what is
-// not worth a layout of its own.
+// Reads activations and KV pages (tensor/kv_format.h) element by element, for kernels that are not
+// worth a layout of their own.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,13 +14,13 @@ namespace spillway::cuda {
 constexpr int kWarpSize = 32;
 constexpr unsigned kAllLanes = 0xffffffffU;
 
-// Element i of a row of F16, BF16 or F32.
+// Returns element i of a row of F16, BF16 or F32.
 __device__ __forceinline__ float load_element(const std::byte* row, DType type, int64_t i) {
   if (type == DType::kF16) return __half2float(reinterpret_cast<const __half*>(row)[i]);
   if (type == DType::kBF16) return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(row)[i]);
   return reinterpret_cast<const float*>(row)[i];
 }
-// F16 saturates: no infinity is made from a number.
+// Saturates to F16's range: a finite number never becomes infinite.
 __device__ __forceinline__ float clamp_to_half(float x) {
   return fabsf(x) < INFINITY ? fminf(fmaxf(x, -65504.0F), 65504.0F) : x;
 }
@@ -41,7 +41,7 @@ __device__ __forceinline__ float load_half(const std::byte* at) {
   return __half2float(*reinterpret_cast<const __half*>(at));
 }
 
-// KvPageLayout in 32 bits.
+// KvPageLayout with 32-bit numbers.
 struct PageShape {
   int head_dim;
   int mins_at;
@@ -55,7 +55,7 @@ struct PageShape {
         row_bytes(static_cast<int>(layout.row_bytes)) {}
 };
 
-// Element `dim` of token `token`; int4 rows stay rotated.
+// Returns element `dim` of token `token`; int4 rows stay rotated.
 template <KvType kType, KvPart kPart>
 __device__ __forceinline__ float load_kv(const PageShape& s, const std::byte* page, int token,
                                          int dim) {
@@ -89,7 +89,7 @@ __device__ __forceinline__ float load_kv(const PageShape& s, const std::byte* pa
   }
 }
 
-// rotate_kv() of x [head_dim] in shared memory by one warp, bit for bit.
+// Does what rotate_kv() does, bit for bit, to x [head_dim] in shared memory; called by one warp.
 __device__ __forceinline__ void rotate_in_warp(float* x, int head_dim, int lane) {
   constexpr int kGroup = static_cast<int>(kKvGroup);
   for (int first = 0; first < head_dim; first += kGroup) {

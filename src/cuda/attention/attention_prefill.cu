@@ -12,20 +12,21 @@
 namespace spillway::cuda {
 namespace {
 
-// How far scores may exceed the maximum that exponents are relative to before outputs are scaled
-// again: 2^8 is nothing to F16, and then it hardly ever happens.
+// How far scores may exceed the maximum that exponentials are relative to before outputs are scaled
+// again: a factor of 2^8 costs F16 nothing, and makes rescaling rare.
 constexpr float kRescaleAt = 8;
 
-// kWarps warps of kRowTiles * 16 rows; kStages tiles of keys and values in shared memory.
+// A thread block has kWarps warps of kRowTiles * 16 rows, and kStages tiles of keys and values in
+// shared memory.
 template <KvType kType, int kDim, int kWarps, int kRowTiles, int kStages>
 struct PrefillKernel {
   static constexpr int kThreads = kWarps * kWarpSize;
   static constexpr int kRows = kWarps * kRowTiles * 16;
-  static constexpr int kPitch = kDim + 8;  // an odd number of 16-byte pieces: no bank twice
+  static constexpr int kPitch = kDim + 8;  // an odd number of 16-byte chunks: no bank is hit twice
   static constexpr int kChunks = kDim / 8;
 
-  // Quantized: single tiles, converted from copies of pages that arrive while the tile before is
-  // attended to; values are transposed, as their codes are.
+  // Quantized KV: single tiles, converted from copies of pages that arrive while the previous tile
+  // is computed; values are transposed, as their codes are.
   static constexpr bool kCodes = is_quantized(kType);
   using Elements = MmaElements<kType>;
   using Codes = TileOfCodes<kType, kDim, kThreads>;
@@ -56,7 +57,7 @@ struct PrefillKernel {
       *reinterpret_cast<uint4*>(&shared.queries[row][chunk * 8]) = x;
     }
     if constexpr (kType == KvType::kInt4) {
-      // As keys are: rotated, in F32. The tiles of keys are not in use yet.
+      // Queries are rotated in F32, as keys are. The tiles of keys are not in use yet.
       __syncthreads();
       const int warp = tid / kWarpSize, lane = tid % kWarpSize;
       float* x = reinterpret_cast<float*>(&shared.keys[0][0][0]) + warp * 256;
@@ -77,7 +78,7 @@ struct PrefillKernel {
     return threadIdx.x < kTileBlocks && block * kKvBlockTokens < p.end ? p.table[block] : 0;
   }
 
-  // Sends for keys and values of a tile whose blocks are in shared.blocks[tile % 2].
+  // Issues copies of a tile's keys and values; its blocks are in shared.blocks[tile % 2].
   __device__ __forceinline__ void load_tile(int tile, int stage) {
     const int64_t head_at = int64_t{p.kv_head} * a.page_bytes;
     if constexpr (kCodes) {
@@ -130,7 +131,7 @@ struct PrefillKernel {
       const int stage = tile % kStages;
       next_blocks = block_of(tile + 2);
       if constexpr (kStages == 1 && !kCodes) {
-        __syncthreads();  // all are done with the tile before
+        __syncthreads();  // all warps are done with the previous tile
         load_tile(tile, 0);
       }
       wait_copies<0>();
@@ -143,7 +144,7 @@ struct PrefillKernel {
         if (tile < last_tile) load_tile(tile + 1, (tile + 1) % kStages);
       }
       attend(tile, stage, warp_row, lane, g, t, out, maximum, sum);
-      // Blocks of tile + 2 take the place of this tile's, read before the last barrier.
+      // The blocks of tile + 2 replace this tile's, which were read before the last barrier.
       if (threadIdx.x < kTileBlocks) shared.blocks[tile % 2][threadIdx.x] = next_blocks;
     }
     if (a.sums != nullptr) {
@@ -160,7 +161,7 @@ struct PrefillKernel {
     constexpr int kTokenTiles = kTileTokens / 8;
     const int first = tile * kTileTokens;
     if (first > p.position + warp_row + kRowTiles * 16 - 1)
-      return;  // none of the warp's rows sees it
+      return;  // none of the warp's rows attends to it
     float s[kRowTiles][kTokenTiles][4];
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -230,7 +231,7 @@ struct PrefillKernel {
         for (int upper = 0; upper < 2; ++upper) {
           float& old = maximum[m][upper];
           const float x = largest[m][upper];
-          // By row, whatever the others of the warp need.
+          // Decided row by row, whatever the other rows of the warp need.
           if (!((x - old) * a.scale_log2 > kRescaleAt)) continue;
           const float rescale = exp2_fast((old - x) * a.scale_log2);
           old = x;
@@ -259,7 +260,7 @@ struct PrefillKernel {
             added += x;
           }
         }
-        sum[m][upper] += added;  // of this lane's tokens
+        sum[m][upper] += added;  // over this lane's tokens
       }
     }
 
@@ -291,8 +292,9 @@ struct PrefillKernel {
     }
   }
 
-  // rotate_kv() of the outputs of rows g (upper 0) or g + 8 (1). Of an element's place in its group
-  // of 64, bit 0 is one of two registers, bits 1 and 2 are the lane's t, the others the tile n.
+  // Does what rotate_kv() does to the outputs of rows g (upper 0) or g + 8 (1). In an element's
+  // place in its group of 64, bit 0 is one of two registers, bits 1 and 2 are the lane's t, the
+  // others the tile n.
   __device__ __forceinline__ void rotate(int upper, int t, float (&out)[kDim / 8][4]) {
 #pragma unroll
     for (int first = 0; first < kDim / 8; first += 8) {
@@ -333,7 +335,7 @@ struct PrefillKernel {
     }
   }
 
-  // AttentionSums of the rows.
+  // Stores the rows' softmax states (AttentionSums).
   __device__ __forceinline__ void store_sums(int warp_row, int g, int t,
                                              float (&out)[kRowTiles][kDim / 8][4],
                                              const float (&maximum)[kRowTiles][2],
@@ -360,7 +362,7 @@ struct PrefillKernel {
     }
   }
 
-  // Through the warp's own rows of shared.queries, so that rows leave in whole pieces.
+  // Goes through the warp's own rows of shared.queries, so that rows are written in 16-byte chunks.
   __device__ __forceinline__ void store(int warp_row, int lane, int g, int t,
                                         float (&out)[kRowTiles][kDim / 8][4],
                                         float (&sum)[kRowTiles][2]) {
@@ -416,7 +418,7 @@ __global__ __launch_bounds__(kWarps* kWarpSize) void attention_prefill_kernel(
   Kernel{a, p, *reinterpret_cast<typename Kernel::Shared*>(shared_bytes)}.run();
 }
 
-// False: this GPU has not the shared memory for it.
+// Returns false if this GPU does not have enough shared memory for it.
 template <KvType kType, int kDim, int kWarps, int kRowTiles, int kStages>
 bool try_launch(const PrefillArgs& a, int heads, int max_rows, int shared_limit,
                 cudaStream_t stream) {
@@ -434,7 +436,8 @@ bool try_launch(const PrefillArgs& a, int heads, int max_rows, int shared_limit,
 template <KvType kType, int kDim>
 bool try_launch_dim(const PrefillArgs& a, int heads, int max_rows, int shared_limit,
                     cudaStream_t stream) {
-  // 128 rows: with 32 to a warp, keys and values are read from shared memory half as often.
+  // A thread block has 128 rows: with 32 per warp, keys and values are read from shared memory half
+  // as often.
   constexpr int kWarps = kDim <= 128 ? 4 : 8, kRowTiles = kDim <= 128 ? 2 : 1;
   constexpr int kStages = is_half(kType) ? 2 : 1;
   if (try_launch<kType, kDim, kWarps, kRowTiles, kStages>(a, heads, max_rows, shared_limit, stream))

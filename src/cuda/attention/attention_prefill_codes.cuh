@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of quantized keys and values for prefill: pages come to shared memory as they are, in the
-// background, and become halves there.
+// Tiles of quantized keys and values for prefill: pages are copied to shared memory asynchronously
+// as they are, and converted to halves there.
 #pragma once
 
 #include "cuda/attention/attention_prefill_tile.cuh"
@@ -17,7 +17,8 @@ struct TileOfCodes {
   static constexpr int kRowBytes = static_cast<int>(kLayout.row_bytes);
   static constexpr int kKeyPitch = kDim + 8;
   static constexpr int kValuePitch = kTileTokens + 8;
-  // Rows of whole 16-byte pieces, and groups of 64 for int4; others element by element.
+  // True if rows are whole 16-byte chunks, and for int4 whole groups of 64; others are converted
+  // element by element.
   static constexpr bool kVectors = kType == KvType::kInt8 || kDim % 64 == 0;
 
   struct alignas(16) Pages {
@@ -44,8 +45,8 @@ struct TileOfCodes {
     }
   }
 
-  // To keys [kTileTokens][kKeyPitch] and values [kDim][kValuePitch]. Values that the tile's rows do
-  // not see are zeros: they may be anything, NaN too.
+  // Converts to keys [kTileTokens][kKeyPitch] and values [kDim][kValuePitch]. Values that the
+  // tile's rows do not attend to become zeros: they may be anything, NaN too.
   __device__ __forceinline__ static void convert(const PrefillArgs& a, const PrefillPlace& p,
                                                  int first, const Pages& pages,
                                                  __half (*keys)[kKeyPitch],
@@ -78,7 +79,8 @@ struct TileOfCodes {
     return x | x << 16;
   }
 
-  // Four codes in a word, the first two or the last, times scale (plus minimum) of each.
+  // Converts the first two or the last two of the four codes in a word: times the scale (plus the
+  // minimum) of each.
   __device__ __forceinline__ static uint32_t dequantize(uint32_t word, bool last, uint32_t scales,
                                                         uint32_t minima) {
     const uint32_t selector = last ? 0x4342U : 0x4140U;
@@ -102,7 +104,7 @@ struct TileOfCodes {
       const int row = i / kChunks, chunk = i % kChunks;
       const std::byte* page = pages.keys[row / kKvBlockTokens];
       const int token = row % kKvBlockTokens;
-      // 64 codes of int8 are four pieces, of int4 two.
+      // 64 codes are four chunks of int8, or two of int4.
       const int group = kType == KvType::kInt8 ? chunk / 4 : chunk / 2;
       const int scale_at = 2 * (group * kKvBlockTokens + token);
       const uint32_t scale = twice(page + scale_at);
@@ -127,7 +129,7 @@ struct TileOfCodes {
   __device__ __forceinline__ static void convert_values(const PrefillPlace& p, int first,
                                                         const Pages& pages,
                                                         __half (*values)[kValuePitch]) {
-    constexpr int kPairs = kRowBytes / 2;  // of bytes, with 8 tokens each
+    constexpr int kPairs = kRowBytes / 2;  // pairs of bytes, with 8 tokens each
     for (int i = static_cast<int>(threadIdx.x); i < kPairs * (kTileTokens / 8); i += kThreads) {
       const int pair = i % kPairs, eight = i / kPairs;
       const std::byte* page = pages.values[eight / 2];
@@ -167,7 +169,7 @@ struct TileOfCodes {
   }
 };
 
-// Nothing to convert.
+// F16 and BF16 need no conversion.
 template <KvType kType, int kDim, int kThreads>
 requires(is_half(kType)) struct TileOfCodes<kType, kDim, kThreads> {
   static constexpr int kValuePitch = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hopper's prefill kernel: a warpgroup's part (attention_prefill_wgmma.cu says how).
+// Hopper's prefill kernel: what a computing warpgroup does (attention_prefill_wgmma.cu explains the
+// algorithm).
 #pragma once
 
 #include "cuda/attention/attention_prefill_producer.cuh"
@@ -9,15 +10,15 @@ namespace spillway::cuda::prefill {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// One warpgroup.
+// One computing warpgroup.
 template <int kDim, int kGroups>
 struct Consumer {
   using Shape = prefill::Shape<kDim, kGroups>;
   static constexpr int kOutputs = kDim / 2;
   const PrefillArgs& a;
   const Memory<kDim, kGroups>& memory;
-  float reference;  // of the unified maximum
-  bool chained;     // pieces overlap
+  float reference;  // what exponentials are relative to with a unified maximum
+  bool chained;     // the end of a work item overlaps the start of the next
   int group, warp, lane;
   RingPlace<Shape::kStages> keys{}, values{};
   RingPlace<kQueryStages> queries{};
@@ -27,7 +28,7 @@ struct Consumer {
     __syncwarp();
     if (lane == 0) arrive(shared_address(&barrier));
   }
-  // Turns at the tensor cores, in the order of the warpgroups.
+  // Warpgroups take turns at the tensor cores, in their order.
   __device__ __forceinline__ void take_turn() const {
     asm volatile("bar.sync %0, 256;" ::"r"(8 + group) : "memory");
   }
@@ -35,7 +36,7 @@ struct Consumer {
     asm volatile("bar.arrive %0, 256;" ::"r"(8 + (group + 1 == kGroups ? 0 : group + 1))
                  : "memory");
   }
-  // What this warpgroup has written to shared memory is there for its products.
+  // Makes this warpgroup's writes to shared memory visible to its matrix instructions.
   __device__ __forceinline__ void publish_writes() const {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
@@ -77,7 +78,7 @@ struct Consumer {
     values.advance();
   }
 
-  // Queries of BF16 become F16 where they are.
+  // Converts BF16 queries to F16 in place.
   __device__ __forceinline__ void convert_queries() const {
     const int thread = warp * kWarpSize + lane;
 #pragma unroll
@@ -93,8 +94,8 @@ struct Consumer {
     }
     publish_writes();
   }
-  // What nobody has written of the last page may be anything, NaN too: zeros instead. Every
-  // warpgroup does it for itself.
+  // Zeroes the rows of the last page that no token has written: they may hold anything, NaN too.
+  // Every warpgroup does this for itself.
   __device__ __forceinline__ void clear_unwritten(int written) const {
     const int chunks = (kKvBlockTokens - written) * (kDim / 8);
     for (int i = warp * kWarpSize + lane; i < chunks; i += 128) {
@@ -112,7 +113,7 @@ struct Consumer {
     const int begin_of_last = a.window > 0 ? max(0, first + 64 - a.window) : 0;
     if (first_token + kTokens - 1 <= first && first_token >= begin_of_last) return;
     const int row_position = first + warp * 16 + lane / 4;
-    // Of the upper row, relative to this lane's first token.
+    // For the upper one of the lane's two rows, relative to this lane's first token.
     const int last = row_position - first_token - lane % 4 * 2;
     const int begin =
         (a.window > 0 ? max(0, row_position + 1 - a.window) : 0) - first_token - lane % 4 * 2;
@@ -126,7 +127,7 @@ struct Consumer {
     }
   }
 
-  // Scores become exponents. Returns whether outputs must be scaled by `rescale`.
+  // Turns scores into exponentials. Returns whether outputs must be scaled by `rescale`.
   template <bool kUnified>
   __device__ __forceinline__ bool exponentiate(float (&s)[64], float (&maximum)[2], float (&sum)[2],
                                                float (&rescale)[2]) const {
@@ -151,7 +152,7 @@ struct Consumer {
       if (any) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          // By row, whatever the others of the warp need.
+          // Decided row by row, whatever the other rows of the warp need.
           rescale[h] = 1;
           if (!((largest[h] - maximum[h]) * a.scale_log2 > kRescaleAt)) continue;
           rescale[h] = exp2_fast((maximum[h] - largest[h]) * a.scale_log2);
@@ -169,7 +170,7 @@ struct Consumer {
       s[i] = exp2_fast(fmaf(s[i], a.scale_log2, -offset[i / 2 % 2]));
       added[i / 2 % 2] += s[i];
     }
-    sum[0] += added[0];  // of this lane's tokens
+    sum[0] += added[0];  // over this lane's tokens
     sum[1] += added[1];
     return any;
   }
@@ -184,7 +185,7 @@ struct Consumer {
     }
   }
 
-  // Sums are of a lane's tokens; the outputs become zeros.
+  // Stores the results of a work item and zeroes the outputs. `sum` covers a lane's tokens.
   template <bool kUnified>
   __device__ __forceinline__ void finish(PrefillWork& w, const float (&sum)[2],
                                          float (&out)[kOutputs]) const {
@@ -195,7 +196,7 @@ struct Consumer {
       all += __shfl_xor_sync(kAllLanes, all, 1);
       all += __shfl_xor_sync(kAllLanes, all, 2);
       const int row = group * 64 + warp * 16 + lane / 4 + 8 * h;
-      // An infinite exponent leaves no output finite.
+      // An infinite exponential leaves no output finite, so looking at one is enough.
       if (kUnified && row < w.rows) fails |= !(all >= kSmallestSum && isfinite(out[2 * h]));
       const float inverse = __frcp_rn(all);
       if (a.dtype == DType::kF16) {
@@ -210,8 +211,8 @@ struct Consumer {
     for (int i = 0; i < kOutputs; ++i) out[i] = 0;
   }
 
-  // The piece at hand and all behind it that are of the same kind. The last tile's output of one is
-  // computed together with the first scores of the next.
+  // Computes the current work item and all that follow it with the same kind. The output of an
+  // item's last tile is computed together with the first scores of the next item.
   template <bool kUnified>
   __device__ __forceinline__ void attend() {
     constexpr PrefillWork::Kind kKind = kUnified ? PrefillWork::kUnified : PrefillWork::kOnline;
@@ -220,7 +221,7 @@ struct Consumer {
     uint32_t exponents[kTokens / 16][4];
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) out[i] = 0;
-    int left = w->tiles - 1;  // that have not been scored
+    int left = w->tiles - 1;  // tiles that have not been scored
     int first_token = w->tokens - kTokens;
 
     if (a.dtype == DType::kBF16) convert_queries();
@@ -269,8 +270,8 @@ struct Consumer {
       }
       mask(*scored, first_token, s);
       const bool scaled = exponentiate<kUnified>(s, maximum, sum, rescale);
-      // Here, since the compiler does not move exponents across a loop: they must not come behind
-      // the next wait.
+      // The exponentials must be computed before the next wait. The compiler does not ensure that,
+      // as it does not move them across a loop.
       compute_now(s);
       RingPlace<Shape::kStages> next = values;
       next.advance();
@@ -298,7 +299,7 @@ struct Consumer {
     }
   }
 
-  // AttentionSums of the rows; only where pieces do not overlap.
+  // Stores the rows' softmax states (AttentionSums); called only where work items do not overlap.
   __device__ __forceinline__ void store_sums(const PrefillWork& w, const float (&maximum)[2],
                                              const float (&sum)[2],
                                              const float (&out)[kOutputs]) const {
@@ -319,7 +320,7 @@ struct Consumer {
     }
   }
 
-  // The four lanes of a row exchange pieces of 4 bytes for such of 16.
+  // The four lanes of a row exchange chunks of 4 bytes, so that each stores 16 contiguous bytes.
   template <bool kHalf>
   __device__ __forceinline__ void store(const PrefillWork& w, int row, int h, float inverse,
                                         const float (&out)[kOutputs]) const {
@@ -367,7 +368,7 @@ struct Consumer {
         attend<false>();
       }
     }
-    if (group == 0) take_turn();  // the one that is left
+    if (group == 0) take_turn();  // takes the turn that is left over
   }
 };
 

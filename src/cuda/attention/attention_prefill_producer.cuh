@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hopper's prefill kernel: what is in shared memory, and the warps that bring it there.
+// Hopper's prefill kernel: the layout of its shared memory, and the warps that load data into it.
 #pragma once
 
 #include "cuda/attention/attention_prefill_work.cuh"
@@ -12,14 +12,16 @@ constexpr int kQueryStages = 2, kWorkStages = kQueryStages + 2;
 constexpr int kPages = kTokens / kKvBlockTokens;
 constexpr uint32_t kAlignment = 1024;
 constexpr float kRescaleAt = 8;  // see attention_prefill.cu
-// Exponents of the unified maximum: the range's highest score is 2^15. A row whose sum is 1 or more
-// loses no more to F16's smallest numbers than one whose largest exponent is 1.
+// Exponentials relative to the unified maximum: the range's highest score gives 2^15. A row whose
+// sum is 1 or more loses no more to F16's smallest numbers than a row whose largest exponential is
+// 1.
 constexpr float kTopExponent = 15, kSmallestSum = 1;
-// Pieces kept for later: when there are many they are done; some more may be on their way then.
+// Failed work items are kept. When there are kManyFailures they are repeated; some more may be in
+// flight by then.
 constexpr int kManyFailures = 16, kMaxFailures = 32;
 
 struct Maps {
-  CUtensorMap q;     // [rows][heads * head_dim], boxes of a block's rows
+  CUtensorMap q;     // [rows][heads * head_dim], boxes of a thread block's rows
   CUtensorMap k, v;  // [blocks * kv_heads * 16][head_dim], boxes of a page
   int rows;          // of k and v
 };
@@ -28,13 +30,13 @@ template <int kDim, int kGroups>
 struct Shape {
   static constexpr int kRows = 64 * kGroups;
   static constexpr int kConsumers = 128 * kGroups;
-  static constexpr int kThreads = kConsumers + 128;  // registers are given by whole warpgroups
+  static constexpr int kThreads = kConsumers + 128;  // registers are assigned to whole warpgroups
   static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;
   static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
-  // What all have together is what they start with: 168 or 128 each.
+  // The warpgroups together have as many as they start with: 168 or 128 per thread.
   static_assert(kGroups * kConsumerRegisters + kProducerRegisters ==
                 (kGroups + 1) * (kGroups == 2 ? 168 : 128));
-  // Matrices are in slices of 64 dims.
+  // Matrices are stored in slices of 64 dims.
   static constexpr int kSlices = kDim / 64;
   static constexpr uint32_t kSliceBytes = kTokens * 128, kTileBytes = kSlices * kSliceBytes;
   static constexpr uint32_t kQuerySliceBytes = kRows * 128;
@@ -48,7 +50,7 @@ template <int kStages>
 struct Shared {
   uint64_t queries_full[kQueryStages], queries_empty[kQueryStages];
   uint64_t keys_full[kStages], keys_empty[kStages], values_full[kStages], values_empty[kStages];
-  PrefillWork work[kWorkStages];  // one is needed until the next one has been scored
+  PrefillWork work[kWorkStages];  // an item is needed until the next one has been scored
   int failures;
   int failed[kMaxFailures];
 };
@@ -59,8 +61,8 @@ template <int kDim, int kGroups>
 struct Memory {
   using Shape = prefill::Shape<kDim, kGroups>;
   Shared<Shape::kStages>& shared;
-  uint32_t first;    // address
-  std::byte* start;  // the same
+  uint32_t first;    // address in shared memory
+  std::byte* start;  // the same place as a pointer
   __device__ __forceinline__ uint32_t queries(int stage) const {
     return first + stage * Shape::kQueryBytes;
   }
@@ -72,8 +74,8 @@ struct Memory {
   }
 };
 
-// Row of the map at which this lane's page of the tile from `first` on begins. Pages that nobody
-// sees are zeros: rows behind the last.
+// Returns the map's row at which this lane's page of the tile starting at `first` begins. A page
+// that no row attends to gets `none`, a row behind the last, which is copied as zeros.
 template <int kSlices>
 __device__ __forceinline__ int page_row(const PrefillPlace& p, int kv_heads, int first, int none,
                                         int lane) {
@@ -83,7 +85,7 @@ __device__ __forceinline__ int page_row(const PrefillPlace& p, int kv_heads, int
   return (p.table[position / kKvBlockTokens] * kv_heads + p.kv_head) * kKvBlockTokens;
 }
 
-// A tile, by a warp.
+// Copies a tile; called by a whole warp.
 template <int kSlices>
 __device__ __forceinline__ void copy_tile(const CUtensorMap& map, int row, uint32_t to,
                                           uint32_t full, int lane) {
@@ -96,8 +98,8 @@ __device__ __forceinline__ void copy_tile(const CUtensorMap& map, int row, uint3
   __syncwarp();
 }
 
-// A warp that takes pieces and brings queries and keys. It is ahead of the values: what it must
-// look up for a piece is there when the piece before ends.
+// The warp that takes work items and loads queries and keys. It runs ahead of the values, so that
+// what it must look up for an item is there when the previous item ends.
 template <int kDim, int kGroups, bool kUnified>
 struct KeyProducer {
   using Shape = prefill::Shape<kDim, kGroups>;
@@ -105,7 +107,7 @@ struct KeyProducer {
   const PrefillOrder& order;
   const Maps& maps;
   const Memory<kDim, kGroups>& memory;
-  // The first round waits for nobody.
+  // With these parities, the first pass over the stages does not wait.
   RingPlace<Shape::kStages> keys{0, 1};
   RingPlace<kQueryStages> queries{0, 1};
   RingPlace<kWorkStages> work{};
@@ -113,7 +115,7 @@ struct KeyProducer {
   __device__ __forceinline__ void wait_queries() const {
     wait_barrier(shared_address(&memory.shared.queries_empty[queries.stage]), queries.parity);
   }
-  // Without queries.
+  // Announces work of a kind that has no queries.
   __device__ __forceinline__ void tell(PrefillWork::Kind kind, int lane) {
     wait_queries();
     if (lane == 0) {
@@ -158,7 +160,7 @@ struct KeyProducer {
     }
   }
 
-  // All before is done; how many pieces have failed.
+  // Waits until all earlier work is done, and returns how many items have failed.
   __device__ __forceinline__ int flush(int lane) {
     const RingPlace<kQueryStages> at = queries;
     tell(PrefillWork::kFlush, lane);
@@ -171,11 +173,11 @@ struct KeyProducer {
     return __shfl_sync(kAllLanes, failures, 0) >= kManyFailures;
   }
 
-  // Every piece is tried relative to the unified maximum first, whatever this block has had before:
-  // its bits do not depend on who takes it when.
+  // Every item is tried relative to the unified maximum first, whatever this thread block has
+  // computed before: its bits do not depend on which thread block takes it or when.
   __device__ __forceinline__ void run(int lane) {
     int piece = static_cast<int>(blockIdx.x);
-    int repeated = -1, failures = 0;  // of those that have failed: the next to be done again
+    int repeated = -1, failures = 0;  // `repeated`: the next failed item to repeat
     for (;;) {
       const bool ends = piece >= order.pieces;
       if (repeated < 0) {
@@ -202,7 +204,7 @@ struct KeyProducer {
   }
 };
 
-// A warp that brings the values of what the other tells.
+// The warp that loads the values of the work items that KeyProducer announces.
 template <int kDim, int kGroups>
 struct ValueProducer {
   using Shape = prefill::Shape<kDim, kGroups>;

@@ -8,7 +8,8 @@
 namespace spillway::cuda {
 namespace {
 
-// Chunks that end inside, at and behind tiles of 64 and 128, from the start and further on.
+// Chunks that end inside, at and behind tiles of 64 and 128, from the start and from later
+// positions.
 const std::vector<SequenceCase> kChunks = {{0, 1},    {0, 17},   {0, 64},    {0, 130}, {100, 33},
                                            {255, 70}, {63, 129}, {500, 257}, {1000, 1}};
 
@@ -17,7 +18,7 @@ class AttentionPrefillTest : public ::testing::Test {
   void SetUp() override {
     if (!has_gpu()) GTEST_SKIP() << "no NVIDIA GPU";
   }
-  // With and without a unified maximum, in all ways that Hopper's kernel knows.
+  // Checks with and without a unified maximum, in all variants of Hopper's kernel.
   static void check(const AttentionCase& c, float phi = 0,
                     const std::function<void(AttentionBatch&)>& change = nullptr) {
     AttentionBatch batch(c);
@@ -98,7 +99,8 @@ TEST_F(AttentionPrefillTest, SeesOnlyTheWindow) {
 }
 
 TEST_F(AttentionPrefillTest, IsRightForExtremeScores) {
-  // Far from the unified maximum, of a few rows only, from some position on, at its bounds.
+  // Scores far from the unified maximum, in a few rows only, from some position on, and at its
+  // bounds.
   for (const auto shift :
        {+[](int) { return 900.0F; }, +[](int) { return -900.0F; },
         +[](int p) { return p == 100 ? 2000.0F : 0.0F; },
@@ -119,7 +121,7 @@ TEST_F(AttentionPrefillTest, IsRightForExtremeScores) {
 }
 
 TEST_F(AttentionPrefillTest, GivesUpAUnifiedMaximumThatNoRowHas) {
-  // More pieces of work fail than a block keeps.
+  // More work items fail than a thread block keeps.
   const std::vector<SequenceCase> sequences(70, {0, 10});
   check({.heads = 64, .kv_heads = 2, .head_dim = 64, .sequences = sequences}, 100);
   check({.heads = 64, .kv_heads = 2, .head_dim = 64, .sequences = sequences}, -100);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What prefill kernels share: their arguments, where a block works, and how tiles come to shared
-// memory.
+// Code that prefill kernels share: their arguments, the rows of a thread block, and how queries are
+// loaded.
 #pragma once
 
 #include "cuda/attention/attention_args.cuh"
@@ -12,13 +12,14 @@ namespace spillway::cuda {
 constexpr int kTileTokens = 64;
 constexpr int kTileBlocks = kTileTokens / kKvBlockTokens;
 
-// Queries of F16 or BF16.
+// Arguments for queries of F16 or BF16.
 struct PrefillArgs : AttentionArgs {
   bool whole_vectors = false;  // rows of q and out start at multiples of 16 bytes
 };
 
-// Rows [first_row, first_row + rows) of q and out, at positions from `position` on, see positions
-// [begin, end) or less. Where that is a part that ends before them, `end` is a multiple of 256.
+// The rows of a thread block: [first_row, first_row + rows) of q and out, at positions from
+// `position` on, which attend to positions [begin, end) or fewer. If the KV is a partition that
+// ends before these rows, `end` is a multiple of 256.
 struct PrefillPlace {
   int64_t first_row;
   int rows;
@@ -28,7 +29,7 @@ struct PrefillPlace {
   const int32_t* table;
 };
 
-// False: surplus.
+// Returns false if there are no such rows.
 __device__ __forceinline__ bool place_rows(const PrefillArgs& a, int tile_rows, int tile,
                                            int sequence, int head, PrefillPlace& p) {
   const int first = tile * tile_rows;
@@ -39,20 +40,20 @@ __device__ __forceinline__ bool place_rows(const PrefillArgs& a, int tile_rows, 
   p.position = a.batch.start[sequence] + first;
   p.begin = a.begin_of(p.position);
   p.end = a.end_of(sequence, p.position + p.rows - 1);
-  if (p.begin >= p.end) return false;  // of a part, nothing is seen
+  if (p.begin >= p.end) return false;  // these rows see nothing of the KV partition
   p.head = head;
   p.kv_head = head / a.group;
   p.table = a.row_of(a.batch.block_table, sequence);
   return true;
 }
 
-// Grid: heads, sequences, tiles of rows. Later tiles have more to do and start first.
+// The grid is (heads, sequences, tiles of rows). Later tiles have more work and start first.
 __device__ __forceinline__ bool find_place(const PrefillArgs& a, int tile_rows, PrefillPlace& p) {
   return place_rows(a, tile_rows, static_cast<int>(gridDim.z - 1 - blockIdx.z),
                     static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x), p);
 }
 
-// Rows of BF16 as F16, saturating.
+// Converts a pair of BF16 elements to F16, saturating.
 __device__ __forceinline__ uint32_t bf16_pair_to_half2(uint32_t x) {
   return pack_half2(clamp_to_half(__uint_as_float(x << 16)),
                     clamp_to_half(__uint_as_float(x & 0xffff0000U)));
@@ -63,7 +64,7 @@ __device__ __forceinline__ uint32_t half2_to_bf16_pair(uint32_t x) {
   return pack_bf16(pair.x, pair.y);
 }
 
-// 8 elements of a row of q, from `dim` on, as what is multiplied with KV of the type.
+// Loads 8 elements of a row of q, from `dim` on, in the type that is multiplied with this KV type.
 template <KvType kType>
 __device__ __forceinline__ uint4 load_query8(const PrefillArgs& a, const std::byte* row, int dim) {
   using Elements = MmaElements<kType>;

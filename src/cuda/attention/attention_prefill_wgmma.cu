@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Prefill attention on Hopper: F16 KV, heads of 64 and 128.
 //
-// A block takes 64 rows of one head for each of its warpgroups; two more warps bring tiles of
+// A thread block takes 64 rows of one head for each of its warpgroups; two more warps load tiles of
 // 128 keys and values to shared memory, page by page, by tensor copies. For each tile a warpgroup
-// starts two products, this tile's scores and the last tile's output, and computes exponents of the
-// scores while the second product runs; warpgroups take turns at starting products, so that one's
-// exponents hide behind the other's products (FlashAttention-3, sections 3.1 and 3.2). Online
-// softmax as in attention_prefill.cu, with the same lazy rescaling.
+// starts two products, this tile's scores and the last tile's output, and computes exponentials of
+// the scores while the second product runs; warpgroups take turns at starting products, so that
+// one's exponentials hide behind the other's products (FlashAttention-3, sections 3.1 and 3.2). The
+// online softmax is that of attention_prefill.cu, with the same lazy rescaling.
 //
 // With a unified maximum (FlashDecoding++, section 3) there are no maxima and no rescaling. A sum
-// that is too small then, or an exponent that is infinite in F16, is found at the end; the block
-// keeps such pieces of work and does them again with maxima when it has no others, or many such. So
-// results are as accurate. H200, 32 heads of 128: 6% faster for 8192 tokens, 3% for 4 x 2048, no
-// difference for 2048; heads of 64 11%.
+// that is too small then, or an exponential that is infinite in F16, is detected at the end; the
+// thread block keeps such work items and repeats them with maxima when it has no other work, or
+// many of them. So results are as accurate. H200, 32 heads of 128: 6% faster for 8192 tokens, 3%
+// for 4 x 2048, no difference for 2048; with heads of 64 11%.
 #include <algorithm>
 
 #include "cuda/attention/attention_prefill_consumer.cuh"
@@ -44,7 +44,7 @@ __global__ __launch_bounds__(
     constexpr int kWarps = Shape::kConsumers / kWarpSize;
     for (int s = 0; s < prefill::kQueryStages; ++s) {
       init_barrier(shared_address(&shared.queries_full[s]), 1);
-      init_barrier(shared_address(&shared.queries_empty[s]), kWarps + 1);  // and that of the values
+      init_barrier(shared_address(&shared.queries_empty[s]), kWarps + 1);  // + value producer
     }
     for (int s = 0; s < Shape::kStages; ++s) {
       init_barrier(shared_address(&shared.keys_full[s]), 1);
@@ -74,7 +74,8 @@ __global__ __launch_bounds__(
 
 constexpr int64_t kManyPieces = 1000;
 
-// KV of a section of kv heads, so that it stays in L2 while the section is worked on.
+// The KV of a section of kv heads is at most this large, so that it stays in L2 while the section
+// is computed.
 constexpr int64_t kSectionBytes = int64_t{32} << 20;
 
 template <int kDim, int kGroups, bool kUnified>
@@ -83,7 +84,7 @@ bool try_launch(const AttentionCall& call, const PrefillArgs& a, const UnifiedMa
                 cudaStream_t stream) {
   using Shape = prefill::Shape<kDim, kGroups>;
   const auto kernel = attention_wgmma_kernel<kDim, kGroups, kUnified>;
-  // Only code for sm_90a has these instructions; for sm_90 the kernel is empty.
+  // Only code for sm_90a has these instructions; compiled for sm_90 the kernel is empty.
   cudaFuncAttributes attributes = {};
   SPW_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
   if (attributes.binaryVersion != 90 || attributes.sharedSizeBytes == 0) return false;
@@ -134,7 +135,8 @@ bool try_attention_wgmma(const AttentionCall& call, const PrefillArgs& a, const 
   };
   if (call.kv.head_dim == 128) return launch_with.template operator()<128, 2>();
   if (call.kv.head_dim == 64) {
-    // Blocks of 192 rows read keys and values less often, but few of them share work badly.
+    // Thread blocks of 192 rows read keys and values less often, but a small number of them
+    // balances work badly.
     const int64_t large = int64_t{(max_rows + 191) / 192} * call.params.heads * a.batch.sequences;
     const bool small_blocks = large < kManyPieces;
     return small_blocks != variant.other_rows ? launch_with.template operator()<64, 2>()

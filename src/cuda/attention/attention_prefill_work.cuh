@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What blocks of Hopper's prefill kernel work on, in which order, and how keys and values come.
+// The work of thread blocks of Hopper's prefill kernel, and its order.
 //
-// A piece of work is one head's tile of rows. Pieces are in sections of so many kv heads that their
-// KV stays in L2, in a section those with the most to do first. Blocks take the first pieces by
-// their number and, with counters, the others as they get done.
+// A work item (`piece`) is one head's tile of rows. Items are in sections of so many kv heads that
+// their KV stays in L2; within a section those with the most work come first. Thread blocks take
+// the first items by their number and, with counters, further ones as they finish.
 //
 // Tiles of keys and values end where the rows do (at the end of that page), and go backwards: only
 // the first and the last ones need masks.
@@ -18,9 +18,9 @@ struct PrefillOrder {
   int row_tiles;      // of the longest sequence
   int heads_at_once;  // kv heads of a section
   int pieces;         // row_tiles * heads * sequences
-  int32_t* counters;  // [2] pieces taken, blocks done; or null
+  int32_t* counters;  // [2]: items taken, thread blocks done; or null
 
-  // False: surplus.
+  // Finds the rows of an item. Returns false for a surplus item.
   __device__ __forceinline__ bool find(const PrefillArgs& a, int tile_rows, int piece,
                                        PrefillPlace& p) const {
     const int per_kv_head = row_tiles * a.group;
@@ -34,12 +34,12 @@ struct PrefillOrder {
                       kv_head % a.kv_heads * a.group + in_section % a.group, p);
   }
 
-  // The one after `piece`.
+  // Returns the item after `piece`.
   __device__ __forceinline__ int next(int piece) const {
     const int blocks = static_cast<int>(gridDim.x);
     return counters != nullptr ? blocks + atomicAdd(counters, 1) : piece + blocks;
   }
-  // By one thread of each block, when nothing is left.
+  // Called by one thread of each thread block when no work is left.
   __device__ __forceinline__ void leave() const {
     if (counters == nullptr) return;
     __threadfence();
@@ -48,7 +48,8 @@ struct PrefillOrder {
   }
 };
 
-// Stages are filled and emptied in turn: the one to go on with, and the parity of its phase.
+// A position in a ring whose stages are filled and emptied round-robin: the current stage, and the
+// parity of its phase.
 template <int kStages>
 struct RingPlace {
   int stage = 0;
@@ -58,19 +59,19 @@ struct RingPlace {
   }
 };
 
-// A piece, as all warps are told of it. What is written ends at `end`.
+// A work item as KeyProducer announces it to all warps. KV is written up to `end`.
 struct PrefillWork : PrefillPlace {
   enum Kind : int {
     kOnline,
     kUnified,  // relative to the unified maximum
-    kFlush,    // nothing: all before is done
+    kFlush,    // no work: all earlier items are done when it is released
     kStop,
   };
   Kind kind;
   int piece;
-  int tokens;  // end of the tiles
+  int tokens;  // where the tiles end
   int tiles;
-  int failed;  // some row's exponents have left the range
+  int failed;  // some row's exponentials have left the range
 };
 
 }  // namespace spillway::cuda

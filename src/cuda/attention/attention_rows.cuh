@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in F32 on CUDA cores, for what tensor cores do not take or do not compute accurately
-// enough: any KV type, head dim and query type. A lane has a token for the scores, and every 32nd
-// dim for the outputs.
+// Attention in F32 on CUDA cores, for inputs that tensor cores do not support or do not compute
+// accurately enough: any KV type, head dim and query type. A lane computes the score of one token,
+// and every 32nd dim of the outputs.
 #pragma once
 
 #include "cuda/attention/attention_merge.cuh"
 
 namespace spillway::cuda {
 
-constexpr int kRowsMaxDims = 256 / kWarpSize;  // of a lane
+constexpr int kRowsMaxDims = 256 / kWarpSize;  // dims per lane
 
-// queries, exponents of each warp, then each warp's sums, maxima and outputs.
+// Shared memory holds queries, exponentials of each warp, then each warp's sums, maxima and
+// outputs.
 inline int rows_shared_bytes(int queries, int head_dim) {
   const int exponents = kDecodeWarps * kTileQueries * kWarpSize;
   const int ends = 2 * kDecodeWarps * kTileQueries;
@@ -72,7 +73,7 @@ __device__ __forceinline__ void attend_rows(const DecodeArgs& a, const PartPlace
       const float rescale = exp2_fast(maximum[q] - offset);
       maximum[q] = largest;
       const float e = exp2_fast(x - offset);
-      sum[q] = fmaf(sum[q], rescale, e);  // of this lane's tokens
+      sum[q] = fmaf(sum[q], rescale, e);  // over this lane's tokens
 #pragma unroll
       for (int n = 0; n < kRowsMaxDims; ++n) out[q][n] *= rescale;
       exponents[q * kWarpSize + lane] = e;

@@ -10,7 +10,7 @@
 namespace spillway::cuda {
 namespace {
 
-constexpr int kHeadsPerBlock = 8;  // a warp each
+constexpr int kHeadsPerBlock = 8;  // a warp computes one head
 constexpr float kNothingSeen = -3.0e38F;
 
 struct SumsArgs {
@@ -21,7 +21,7 @@ struct SumsArgs {
   __device__ __forceinline__ float* outputs(int64_t row, int head) const {
     return rows + row * stride + int64_t{head} * head_dim;
   }
-  // Its sum lies `heads` floats behind it.
+  // The head's sum lies `heads` floats behind its maximum.
   __device__ __forceinline__ float* maximum(int64_t row, int head) const {
     return rows + row * stride + int64_t{heads} * head_dim + head;
   }
@@ -40,7 +40,7 @@ dim3 grid_of(const AttentionSums& sums) {
           static_cast<unsigned>(sums.rows()), 1};
 }
 
-// Which head of which row a warp has. False: none.
+// Finds the head and the row of this warp. Returns false if it has none.
 __device__ __forceinline__ bool find_head(const SumsArgs& a, int& head, int64_t& row, int& lane) {
   lane = static_cast<int>(threadIdx.x) % kWarpSize;
   head = static_cast<int>(blockIdx.x * kHeadsPerBlock + threadIdx.x / kWarpSize);
@@ -83,7 +83,7 @@ __global__ __launch_bounds__(kHeadsPerBlock* kWarpSize) void add_sums_kernel(Sum
         fmaf(x.x, old_weight, y.x * new_weight), fmaf(x.y, old_weight, y.y * new_weight),
         fmaf(x.z, old_weight, y.z * new_weight), fmaf(x.w, old_weight, y.w * new_weight));
   }
-  __syncwarp();  // all have read what was there
+  __syncwarp();  // all lanes have read the old state
   if (lane != 0) return;
   maximum[0] = top;
   maximum[to.heads] = fmaf(old_sum, old_weight, new_sum * new_weight);

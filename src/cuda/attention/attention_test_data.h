@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random batches over paged KV for tests of the attention kernels, on the host and on the GPU, and
-// what attention makes of them in double precision.
+// the results of attention in double precision.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -25,7 +25,7 @@ inline bool has_gpu() {
   return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
 }
 
-// Bytes on the GPU between guards that must stay as they are.
+// Bytes on the GPU between guard bytes that must not change.
 class GuardedBuffer {
  public:
   explicit GuardedBuffer(const std::vector<std::byte>& bytes) : bytes_(bytes.size()) {
@@ -96,12 +96,12 @@ struct AttentionCase {
   int window = 0;
   float score_size = 2;  // standard deviation of scores
   std::vector<SequenceCase> sequences;
-  // Added to the score of every query with the key at this position.
+  // This is added to the score of every query with the key at the position.
   float (*shift)(int position) = nullptr;
-  int together = 0;  // AttentionCall
+  int together = 0;  // as in AttentionCall
 };
 
-// A batch with shuffled pages. What no token has written is NaN.
+// A batch with shuffled pages. Memory that no token has written is NaN.
 class AttentionBatch {
  public:
   explicit AttentionBatch(const AttentionCase& c, unsigned seed = 1)
@@ -123,7 +123,7 @@ class AttentionBatch {
     v = k;
     blocks_ = blocks;
 
-    int rows = 1;  // one row before and behind that belongs to nobody
+    int rows = 1;  // one row at each end belongs to no sequence
     size_t next = 0;
     for (size_t s = 0; s < c.sequences.size(); ++s) {
       first_row.push_back(rows);
@@ -141,7 +141,7 @@ class AttentionBatch {
     const float size = std::sqrt(c.score_size);
     for (int64_t i = 0; i < rows_ * q_stride_; ++i)
       put_element(q.data(), c.dtype, i, size * normal(generator_));
-    // Queries have a 1 in front where scores are shifted, and keys the shift.
+    // If scores are shifted, queries have a 1 in element 0, and keys the shift.
     if (c.shift != nullptr) {
       for (int64_t r = 0; r < rows_; ++r)
         for (int h = 0; h < c.heads; ++h)
@@ -171,7 +171,7 @@ class AttentionBatch {
   }
 
   // Sets element d of the key or value that every kv head has at a position of sequence s. Rows
-  // before it are then left alone: those of the same chunk may have met it.
+  // before it are not compared after that: those of the same chunk may have met it.
   void put(KvPart part, size_t s, int position, int d, float value) {
     std::vector<float> x(static_cast<size_t>(case_.head_dim));
     for (int h = 0; h < case_.kv_heads; ++h) {
@@ -182,14 +182,14 @@ class AttentionBatch {
     }
     changed_ = {s, position};
   }
-  // Of one head of one of its rows.
+  // Sets an element of one head of one of the sequence's rows.
   void put_query(size_t s, int row, int head, int d, float value) {
     put_element(q.data(), case_.dtype,
                 (first_row[s] + row) * q_stride_ + int64_t{head} * case_.head_dim + d, value);
   }
 
   // Runs `attend` on copies on the GPU and compares with double precision: no element of a row may
-  // be off by more than `tolerance` times the largest value that there is, and NaN is NaN.
+  // differ by more than `tolerance` times the largest value that there is, and NaN must be NaN.
   template <class Attend>
   void expect_close(double tolerance, const Attend& attend) {
     const GuardedBuffer q_gpu(q), k_gpu(k), v_gpu(v);
@@ -230,7 +230,7 @@ class AttentionBatch {
         ASSERT_TRUE(is_untouched(r * out_stride + i)) << "row " << r << ", element " << i;
     }
     for (size_t s = 0; s < count.size(); ++s) {
-      // All rows of short chunks, some of long ones.
+      // Compares all rows of short chunks, and some of long ones.
       const int step = std::max(1, count[s] / 24);
       for (int r = 0; r < count[s];
            r = r + 1 == count[s] ? count[s] : std::min(r + step, count[s] - 1)) {
@@ -248,7 +248,7 @@ class AttentionBatch {
                                            << ", dim " << d << ": " << got << " for NaN";
               continue;
             }
-            // A value that is none may take the rest of its head along: the row is lost anyway.
+            // A NaN may spread to the rest of its head: the row is lost anyway.
             if (std::isnan(got) && any_nan) continue;
             ASSERT_LE(std::abs(got - expected[static_cast<size_t>(d)]), tolerance * largest)
                 << "sequence " << s << " (start " << start[s] << ", rows " << count[s] << "), row "
@@ -308,12 +308,12 @@ class AttentionBatch {
   int64_t blocks_ = 0, rows_ = 0, columns_ = 0, q_stride_ = 0;
 };
 
-// Something in a batch that is not a number, or none that KV pages hold.
+// A NaN, an infinity, or a number that KV pages cannot hold, to be put into a batch.
 struct WrongNumber {
   enum Where { kQuery, kKey, kValue } where;
   float value;
 
-  // In one of the last rows of sequence s, or in front of them.
+  // Puts it into the last row of sequence s or, with `in_front`, at an earlier position.
   void put_into(AttentionBatch& batch, size_t s, bool in_front) const {
     const int position = batch.start[s] + batch.count[s] - 1;
     if (where == kQuery) {
@@ -334,15 +334,15 @@ inline std::vector<WrongNumber> wrong_numbers() {
   return all;
 }
 
-// Calls `check` with a case of every type of KV and size of heads, and with what puts a wrong
-// number into the batch's second sequence.
+// Calls `check` with a case for every type of KV and head size, and with a function that puts a
+// wrong number into the batch's second sequence.
 template <class Check>
 void for_each_wrong_number(const Check& check) {
   for (const KvType type : kAllKvTypes) {
     for (const int dim : {64, 128, 80}) {
       for (const WrongNumber& wrong : wrong_numbers()) {
-        // F32 and BF16 hold large numbers: what then comes out is one, beyond what results are
-        // compared by.
+        // F32 and BF16 hold large numbers, so the result is a number, beyond the bound that results
+        // are compared with.
         const bool holds = type == KvType::kF32 || type == KvType::kBf16;
         if (holds && std::isfinite(wrong.value)) continue;
         for (const bool in_front : {false, true}) {
@@ -358,7 +358,7 @@ void for_each_wrong_number(const Check& check) {
   }
 }
 
-// Calls `check` with a case of every type of activations over every type of KV.
+// Calls `check` with a case for every type of activations over every type of KV.
 template <class Check>
 void for_each_type(const Check& check) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
@@ -371,14 +371,14 @@ void for_each_type(const Check& check) {
   }
 }
 
-// What results may be off by: how queries, exponents and outputs are rounded.
+// Returns the error that rounding of queries, exponentials and outputs may cause.
 inline double attention_tolerance(const AttentionCase& c) {
-  // Scores of hundreds are themselves known to hundreds of roundings of F32 only; int4 rounds
-  // rotated queries, whose error grows with the keys.
+  // Scores of hundreds are themselves exact only to hundreds of F32 roundings; int4 rounds rotated
+  // queries, whose error grows with the keys.
   if (c.shift != nullptr && c.dtype == DType::kF32) return 1e-3;
   if (c.shift != nullptr && c.kv_type == KvType::kInt4) return 2e-2;
   if (c.dtype == DType::kF32) return 2e-5;
-  if (c.kv_type == KvType::kBf16) return 1e-2;  // so are queries and exponents
+  if (c.kv_type == KvType::kBf16) return 1e-2;  // queries and exponentials are BF16, too
   if (c.shift != nullptr) return 4e-3;
   if (c.dtype == DType::kBF16) return 6e-3;
   return is_quantized(c.kv_type) ? 4e-3 : 1.5e-3;

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kThreads = kDecodeThreads;
 constexpr int kWarps = kDecodeWarps;
-constexpr int kMaxDims = 256 / kWarpSize;  // of a lane
-// Of V, that a warp has on their way: over the bus a row takes microseconds.
+constexpr int kMaxDims = 256 / kWarpSize;  // dims per lane
+// Rows of V that a warp has in flight: over the bus a row takes microseconds.
 template <KvType kType>
 constexpr int kRowsAtOnce = is_half(kType) ? 4 : 1;
 constexpr int kDigitBits = 8;
@@ -20,9 +20,9 @@ static_assert(kDigits == kThreads && kPartTokens == kThreads);
 
 struct TopKArgs : AttentionArgs {
   int max_parts = 0;
-  float share = 0;                    // of the keys that a row sees
-  const std::byte* home_v = nullptr;  // over the bus: see BatchView::home_table
-  float* scores = nullptr;  // [sequences][heads][max_parts * 256]; [i] is of position first + i
+  float share = 0;                    // of the keys that a row sees, how many it attends to
+  const std::byte* home_v = nullptr;  // read over the bus: see BatchView::home_table
+  float* scores = nullptr;  // [sequences][heads][max_parts * 256]; [i] is position first + i
 
   __device__ __forceinline__ float* scores_of(int sequence, int head) const {
     const int64_t heads = kv_heads * group;
@@ -43,7 +43,7 @@ struct TopKArgs : AttentionArgs {
   }
 };
 
-// The positions that a sequence's row sees: [begin, end).
+// The positions that a sequence's row may attend to: [begin, end).
 struct RowKeys {
   int begin, end;
 };
@@ -52,8 +52,8 @@ __device__ __forceinline__ RowKeys keys_of(const TopKArgs& a, int sequence) {
   return {a.window > 0 ? max(0, end - a.window) : 0, end};
 }
 
-// A block scores 256 keys of one kv head, a thread one of them, for up to 8 of its query heads at a
-// time. Grid: (part, kv head, sequence).
+// A thread block scores 256 keys of one kv head, one per thread, for up to 8 of its query heads at
+// a time. The grid is (partition, kv head, sequence).
 template <KvType kType>
 __global__ __launch_bounds__(kThreads) void score_keys_kernel(const __grid_constant__ TopKArgs a) {
   __shared__ float queries[kTileQueries * 256];
@@ -90,7 +90,7 @@ __global__ __launch_bounds__(kThreads) void score_keys_kernel(const __grid_const
   }
 }
 
-// Unsigned numbers in the order of the floats; NaN is the largest, 0 and -0 are equal.
+// Returns an unsigned number that sorts like the float; NaN is the largest, 0 and -0 are equal.
 __device__ __forceinline__ uint32_t ordered(float score) {
   if (isnan(score)) return UINT32_MAX;
   const uint32_t bits = __float_as_uint(__fadd_rn(score, 0.0F));
@@ -104,11 +104,12 @@ struct SelectShared {
   int counts[kDigits];
   int warp_sums[2][kWarps];
   uint32_t digit;
-  int left;  // to be found among the numbers that have this digit
+  int left;  // how many to find among the numbers that have this digit
 };
 
-// How many of the block's threads before this one have `flag`; `total`: how many all have. Every
-// thread calls it; `sums` must not be in use by a call that another thread is still in.
+// Returns how many threads before this one have `flag`, and sets `total` to how many have it in
+// all. Every thread of the block calls it; `sums` must not be in use by a call that another thread
+// is still in.
 __device__ __forceinline__ int rank_in_block(bool flag, int* sums, int& total) {
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -125,7 +126,7 @@ __device__ __forceinline__ int rank_in_block(bool flag, int* sums, int& total) {
   return before + __popc(flags & ((1U << lane) - 1));
 }
 
-// counts[d] of the block become the sums over [d, 256): thread d has digit d.
+// Replaces counts[d] by the sum over [d, 256); thread d has digit d.
 __device__ __forceinline__ int sum_from_here(int* counts) {
   const int digit = static_cast<int>(threadIdx.x);
   int sum = counts[digit];
@@ -141,8 +142,8 @@ __device__ __forceinline__ int sum_from_here(int* counts) {
   return sum;
 }
 
-// The k-th largest of scores[0, n), and how many equal to it belong to the k largest; the digits
-// are found from the highest to the lowest.
+// The k-th largest of scores[0, n), and how many scores equal to it belong to the k largest. The
+// digits are found from the highest to the lowest.
 struct Threshold {
   uint32_t value;
   int equal;
@@ -186,8 +187,8 @@ __device__ __forceinline__ uint32_t largest_in_block(uint32_t value, uint32_t* w
   return value;
 }
 
-// The dims of a lane: pairs of halves, so that a warp asks for whole lines of 128 bytes, which is
-// what the bus is fast at. Each dim is added up by itself, whoever has it.
+// The dims of a lane come in pairs for halves, so that a warp reads whole lines of 128 bytes, at
+// which the bus is fast. Each dim is added up by itself, whichever lane has it.
 template <KvType kType>
 constexpr int kDimsTogether = is_half(kType) ? 2 : 1;
 
@@ -220,9 +221,9 @@ __device__ __forceinline__ void load_values(const PageShape& s, const std::byte*
   }
 }
 
-// A block attends for one query head. 256 keys at a time: those that take part are written down
-// in order, then warp w adds the values of every eighth of them, from the w-th on. Grid: (head,
-// sequence).
+// A thread block attends for one query head, 256 keys at a time: the selected positions are listed
+// in order, then warp w adds the values of every eighth of them, from the w-th on. The grid is
+// (head, sequence).
 template <KvType kType>
 __global__ __launch_bounds__(kThreads) void attend_chosen_kernel(
     const __grid_constant__ TopKArgs a) {
@@ -335,7 +336,7 @@ void attention_topk(const AttentionCall& call, int max_parts, std::byte* scratch
                 scratch_bytes,
             kInternal, "attention: {} bytes of scratch for the scores of {} rows", scratch_bytes,
             call.batch.sequences);
-  constexpr int kMostSequences = 65535;  // in a grid's last dimension
+  constexpr int kMostSequences = 65535;  // the limit of a grid's second and third dimension
   SPW_CHECK(call.batch.sequences <= kMostSequences, kInternal, "attention: {} rows in one launch",
             call.batch.sequences);
   TopKArgs a{attention_args(call)};

@@ -18,7 +18,7 @@ struct DequantizeArgs {
   int64_t first_row;
   int64_t rows;
   int64_t grouped_rows;
-  int chunks;  // of eight columns, in a row
+  int chunks;  // chunks of eight columns in a row
   void* out;
   int64_t stride;
 };
@@ -48,8 +48,9 @@ __device__ __forceinline__ void store8(Out* to, const float v[8]) {
   }
 }
 
-// A warp takes one row and neighbouring columns, so that stores are whole lines; the warps of a
-// block take the rows of a group, so that its bytes, which lie side by side, are fetched once.
+// A warp takes neighbouring columns of one row, so that stores are whole lines; the warps of a
+// thread block take the rows of a group, so that the group's bytes, which are contiguous, are
+// fetched once.
 template <class Block, class Out>
 __global__ void __launch_bounds__(512) dequantize_kernel(DequantizeArgs a) {
   wait_for_previous();
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedArgs a) {
   if (column >= a.cols) return;
   const int count = static_cast<int>(min(a.cols - column, static_cast<int64_t>(8)));
   float values[8];
-  if constexpr (requires { Block::kBytes; }) {  // plain: rows of any length
+  if constexpr (requires { Block::kBytes; }) {  // plain types: rows of any length
     const uint8_t* from = a.table + row * a.row_bytes + column * (block_bytes<Block>() / 8);
     for (int i = 0; i < count; ++i) {
       if constexpr (std::is_same_v<Block, PlainF32>) {
@@ -136,7 +137,7 @@ void dequantize_rows(const WeightView& w, int64_t first_row, const Activations& 
   with_stored_block(w.dtype, [&]<class Block>() {
     if constexpr (!requires { Block::kBytes; }) {
       const auto go = [&]<class Out>() {
-        // gridDim.y ends at 65535: longer ranges take several launches.
+        // gridDim.y is at most 65535, so longer ranges take several launches.
         constexpr int64_t kRowsAtOnce = 65535 * 16;
         for (int64_t begin = 0; begin < out.rows; begin += kRowsAtOnce) {
           DequantizeArgs part = args;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stored rows of any type as plain numbers on the GPU: whole ranges of a matrix for library GEMMs
-// during prefill, and single rows of an embedding table.
+// Converts stored rows of any type to plain numbers on the GPU: whole ranges of a matrix for
+// library GEMMs during prefill, and single rows of an embedding table.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,14 +10,14 @@
 
 namespace spillway::cuda {
 
-// out [rows, cols] = rows [first_row, first_row + out.rows) of the quantized matrix w, in the
-// file's layout or packed. out is F16 (saturating), BF16 or F32 and 16-byte aligned, as are its
-// rows.
+// Sets out [rows, cols] to rows [first_row, first_row + out.rows) of the quantized matrix w, which
+// is in the file's layout or packed. out is F16 (saturating), BF16 or F32 and 16-byte aligned, as
+// are its rows.
 void dequantize_rows(const WeightView& w, int64_t first_row, const Activations& out,
                      cudaStream_t stream);
 
-// out[i] (+)= table[ids[i]]. table [entries, dim] of any type and layout; ids [out.rows], in device
-// memory and in range; out [ids, dim] F32.
+// Sets, or accumulates into, out[i] = table[ids[i]]. table [entries, dim] of any type and layout;
+// ids [out.rows], in device memory and in range; out [ids, dim] F32.
 void embed_rows(const WeightView& table, const int32_t* ids, const Activations& out,
                 LinearMode mode, cudaStream_t stream);
 

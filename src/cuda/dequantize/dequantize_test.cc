@@ -44,7 +44,7 @@ TEST_P(CudaDequantizeTest, RangesOfRowsBecomePlain) {
               ASSERT_TRUE(std::isnan(value));
               continue;
             }
-            // One rounding of the target's, and one of a fused multiply-add next to it.
+            // One rounding to the target type, and the difference of one fused multiply-add.
             const float unit = to == DType::kBF16  ? 0x1p-8F
                                : to == DType::kF16 ? 0x1p-11F
                                                    : 0x1p-22F;

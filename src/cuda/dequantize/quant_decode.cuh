@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Eight neighbouring elements of a stored block as floats, in the file's layout and in packed
-// groups of 16 rows (tensor/packed_layout.h). What is exact on the host is exact here: the results
-// equal dequantize_reference() but for a fused multiply-add where a minimum is added.
+// Decodes eight neighbouring elements of a stored block to floats, in the file's layout and in
+// packed groups of 16 rows (tensor/packed_layout.h). Results equal dequantize_reference() except
+// for a fused multiply-add where a minimum is added.
 //
-// The general way to read any type; linear layers over packed groups have a faster one of their own
+// This is the general way to read any type; linear layers over packed groups have a faster one
 // (linear_quant_tile.cuh).
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace spillway::cuda {
 
-// Types as kernels name them: the block, and for plain types the element.
+// Tags by which kernels name plain types, in place of a block's type.
 struct PlainF32 {
   static constexpr int kElements = 8;
   static constexpr int kBytes = 32;
@@ -41,7 +41,7 @@ constexpr int block_bytes() {
   }
 }
 
-// Calls fn.template operator()<Block>() for the type.
+// Calls fn.template operator()<Block>() with the block type of `type`.
 template <class Fn>
 void with_stored_block(DType type, Fn&& fn) {
   switch (type) {
@@ -76,7 +76,7 @@ void with_stored_block(DType type, Fn&& fn) {
   }
 }
 
-// Blocks are even in size and may begin at any even address: 16 bits at a time.
+// Blocks have even sizes and may begin at any even address, so they are read 16 bits at a time.
 __device__ __forceinline__ uint32_t load_pair(const uint8_t* from) {
   return __ldg(reinterpret_cast<const unsigned short*>(from));
 }
@@ -86,7 +86,7 @@ __device__ __forceinline__ uint32_t load_word(const uint8_t* from) {
 __device__ __forceinline__ float load_half(const uint8_t* from) {
   return __half2float(__ldg(reinterpret_cast<const __half*>(from)));
 }
-// Bytes 0-3 and 4-7 of eight bytes.
+// Eight bytes: 0-3 and 4-7.
 struct Bytes8 {
   uint32_t low, high;
   __device__ __forceinline__ int at(int i) const {
@@ -102,12 +102,12 @@ struct Bytes8 {
 __device__ __forceinline__ Bytes8 load_bytes(const uint8_t* from) {
   return {load_word(from), load_word(from + 4)};
 }
-// Of packed groups, whose pieces are aligned.
+// Loads eight bytes of a packed group, whose chunks are aligned.
 __device__ __forceinline__ Bytes8 load_aligned_bytes(const uint8_t* from) {
   const uint2 both = __ldg(reinterpret_cast<const uint2*>(from));
   return {both.x, both.y};
 }
-// Bit i of a byte to bit 0 of byte i.
+// Moves bit i of a byte to bit 0 of byte i.
 __device__ __forceinline__ Bytes8 spread_bits(uint32_t byte) {
   Bytes8 out{0, 0};
 #pragma unroll
@@ -117,7 +117,7 @@ __device__ __forceinline__ Bytes8 spread_bits(uint32_t byte) {
   }
   return out;
 }
-// Scale and minimum of sub-block s of Q4_K and Q5_K (unpack_k_scales).
+// Sets the scale and the minimum of sub-block s of Q4_K and Q5_K (unpack_k_scales).
 __device__ __forceinline__ void k_scale(const uint8_t* packed, int s, int& scale, int& minimum) {
   if (s < 4) {
     scale = __ldg(packed + s) & 63;
@@ -129,8 +129,8 @@ __device__ __forceinline__ void k_scale(const uint8_t* packed, int s, int& scale
   }
 }
 
-// The codes and the (scale, offset) of elements [e, e + 8) of a block: value = scale * (code -
-// zero) + offset.
+// The codes, scale and offset of elements [e, e + 8) of a block: value = scale * (code - zero) +
+// offset.
 struct Codes8 {
   Bytes8 codes;
   float scale;
@@ -200,7 +200,8 @@ __device__ __forceinline__ Codes8 stored_codes(const uint8_t* b, int e) {
   return out;
 }
 
-// Bits per element in a packed group, and where the columns of a group block begin.
+// The bits per element in a packed group, and below the sizes that say where the columns of a group
+// block begin.
 template <class Block>
 constexpr int packed_bits() {
   if constexpr (std::is_same_v<Block, BlockQ8_0>) return 8;
@@ -219,13 +220,13 @@ template <class Block>
 inline constexpr int kPackedHeaderBytes =
     16 * static_cast<int>(sizeof(Block)) - Block::kElements / 32 * kPackedSubBytes<Block>;
 
-// Value s of eight six-bit ones of a row: `six` of the layout.
+// Returns value s of the eight six-bit values of a row: `six` of the layout.
 __device__ __forceinline__ int packed_six(const uint8_t* six, int row, int s) {
   const int low = __ldg(six + s % 4 * 16 + row) >> (s / 4 * 4) & 15;
   return low | (__ldg(six + 64 + s / 4 * 16 + row) >> (s % 4 * 2) & 3) << 4;
 }
 
-// The same from the group block at `b`, of its row `row`.
+// Does the same for row `row` of the group block at `b`.
 template <class Block>
 __device__ __forceinline__ Codes8 packed_codes(const uint8_t* b, int row, int e) {
   Codes8 out{};
@@ -286,8 +287,8 @@ __device__ __forceinline__ void values_of(const Codes8& c, float out[8]) {
   }
 }
 
-// Elements [e, e + 8) of the block at `b` in the file's layout; e is a multiple of 8. Plain types
-// are "blocks" of eight elements at any alignment of their elements.
+// Sets `out` to elements [e, e + 8) of the block at `b` in the file's layout; e is a multiple of 8.
+// Plain types are "blocks" of eight elements with the alignment of an element.
 template <class Block>
 __device__ __forceinline__ void decode8(const uint8_t* b, int e, float out[8]) {
   if constexpr (std::is_same_v<Block, PlainF32>) {
@@ -304,8 +305,8 @@ __device__ __forceinline__ void decode8(const uint8_t* b, int e, float out[8]) {
   }
 }
 
-// Elements [column, column + 8) of row `row` of a matrix whose first `grouped_rows` rows lie in
-// packed groups. Of plain types the last elements of a row may be fewer: `columns` in all.
+// Sets `out` to elements [column, column + 8) of row `row` of a matrix whose first `grouped_rows`
+// rows lie in packed groups. All eight elements must exist.
 template <class Block>
 __device__ __forceinline__ void decode8_of_row(const uint8_t* matrix, int64_t row_bytes,
                                                int64_t row, int64_t grouped_rows, int64_t column,

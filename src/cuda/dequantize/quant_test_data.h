@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of kernels over stored weights: matrices of any type on the GPU beside their exact
-// values, and arrays with guards around them.
+// Test data for kernels over stored weights: matrices of any type on the GPU together with their
+// exact values, and arrays with guards around them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -66,7 +66,7 @@ class GuardedBytes {
   std::byte* all_ = nullptr;
 };
 
-// A random matrix [rows, cols] in the given layout on the GPU, and its values.
+// A random matrix [rows, cols] in the given layout on the GPU, with its values on the host.
 struct TestMatrix {
   std::vector<float> values;
   GuardedBytes stored;
@@ -96,7 +96,7 @@ inline std::vector<float> random_values(size_t count, uint64_t seed, float devia
   return values;
 }
 
-// Values as stored in a plain type, and back.
+// Converts values to the stored form of a plain type, and back.
 inline std::vector<std::byte> stored_as(DType type, const std::vector<float>& values) {
   const auto count = static_cast<int64_t>(values.size());
   std::vector<std::byte> out(static_cast<size_t>(row_bytes(type, count)));
@@ -109,7 +109,8 @@ inline std::vector<float> values_of(DType type, const std::vector<std::byte>& st
   return out;
 }
 
-// Sum of squared differences over sum of squares; infinite where something is not a number.
+// Returns the sum of squared differences over the sum of squares; infinite if something is NaN or
+// infinite.
 inline double nmse(const std::vector<float>& got, const std::vector<double>& want) {
   double error = 0, power = 0;
   for (size_t i = 0; i < want.size(); ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hopper's tensor copies and the barriers in shared memory they complete on. Device code for
-// sm_90 and later; before, the functions are empty and must not be called.
+// Hopper's asynchronous (tensor) copies and the barriers in shared memory that they complete on.
+// Device code for sm_90 and later; on older GPUs the functions do not exist.
 #pragma once
 
 #include <cuda.h>
@@ -15,11 +15,11 @@ namespace spillway::cuda {
 
 #if __CUDA_ARCH__ >= 900
 
-// `arrivals` of threads complete a phase, together with the bytes that were announced for it.
+// A phase completes when `arrivals` threads have arrived and the announced bytes have been copied.
 __device__ __forceinline__ void init_barrier(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// After all barriers are initialized, by the thread that did it; then a __syncthreads().
+// Called by the thread that initialized all barriers, after that; a __syncthreads() must follow.
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -31,7 +31,7 @@ __device__ __forceinline__ void arrive_and_expect(uint32_t barrier, uint32_t byt
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-// Waits for the end of the phase with this parity: the first has 0.
+// Waits for the end of the phase with this parity; the first phase has parity 0.
 __device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) {
   uint32_t done = 0;
   while (done == 0) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) 
         : "memory");
   }
 }
-// Whether that phase is over, without waiting for it.
+// Returns whether that phase is over, without waiting for it.
 __device__ __forceinline__ bool try_barrier(uint32_t barrier, uint32_t parity) {
   uint32_t done = 0;
   asm volatile(
@@ -60,7 +60,8 @@ __device__ __forceinline__ bool try_barrier(uint32_t barrier, uint32_t parity) {
       : "memory");
   return done != 0;
 }
-// `bytes` that are read once; both places 16-byte aligned, bytes a multiple of 16.
+// Copies `bytes` that are read only once. Both addresses are 16-byte aligned, and `bytes` is a
+// multiple of 16.
 __device__ __forceinline__ void copy_once(uint32_t to, const void* from, uint32_t bytes,
                                           uint32_t barrier) {
   asm volatile(
@@ -69,7 +70,7 @@ __device__ __forceinline__ void copy_once(uint32_t to, const void* from, uint32_
       "l"(from), "r"(bytes), "r"(barrier), "l"(read_once())
       : "memory");
 }
-// One box of the map, from this column and row, to `to`; its bytes count for the barrier.
+// Copies one box of the map, from this column and row, to `to`. Its bytes count for the barrier.
 template <bool kOnce = false>
 __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& map, int column, int row,
                                          uint32_t barrier) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A barrier of the first threads of a block, whatever its others do. Where these are all of them it
-// is __syncthreads().
+// A barrier for the first threads of a thread block, whatever the other threads do. Where these are
+// all threads, it does the same as __syncthreads().
 #pragma once
 
 namespace spillway::cuda {

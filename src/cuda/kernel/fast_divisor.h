@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Division by a number that the host knows, in three instructions instead of two dozen.
+// Divides by a number that the host knows, in three instructions instead of two dozen.
 #pragma once
 
 #include <cstdint>
 
 namespace spillway::cuda {
 
-// For dividends below 2^31 (after Granlund and Montgomery, "Division by invariant integers using
-// multiplication", section 4).
+// Divides dividends below 2^31 (after Granlund and Montgomery, "Division by invariant integers
+// using multiplication", section 4).
 struct FastDivisor {
   uint32_t divisor = 1, multiplier = 0, shift = 0;
 
@@ -19,7 +19,8 @@ struct FastDivisor {
         1;
   }
 
-  // The quotient; the remainder goes to `rest`. For kernels as well (relaxed constexpr).
+  // Returns the quotient and sets `rest` to the remainder. Kernels can call it too (relaxed
+  // constexpr).
   constexpr unsigned divide(unsigned x, unsigned& rest) const {
     const unsigned quotient = (static_cast<unsigned>(uint64_t{x} * multiplier >> 32) + x) >> shift;
     rest = x - quotient * divisor;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How kernels are launched: behind each other in a stream, overlapping where the hardware can.
+// Launches kernels one behind the other in a stream, overlapping where the hardware supports it.
 //
-// On Hopper a kernel may start while the one before it still runs (programmatic dependent launch):
-// it fetches what does not depend on others (weights), calls wait_for_previous(), and only then
-// reads or writes anything that ops hand to each other. Every kernel launched by launch() must call
-// wait_for_previous() on all threads before touching such memory, also to write; one that has
-// nothing to prefetch calls it first. let_next_start() says that the next kernel may be scheduled;
-// what it waits for is still the whole of this one. Both do nothing on older GPUs, where kernels
-// run one after the other.
+// On Hopper a kernel may start while the previous one still runs (programmatic dependent launch):
+// it fetches data that no other kernel writes (weights), calls wait_for_previous(), and only then
+// reads or writes memory that ops pass to each other. Every kernel launched by launch() must call
+// wait_for_previous() on all threads before touching such memory, also before writing it; one that
+// has nothing to prefetch calls it first. let_next_start() allows the next kernel to be scheduled,
+// whose wait_for_previous() still waits for the whole of this one. Both do nothing on older GPUs,
+// where kernels run one after the other.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -32,9 +32,9 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
-// Throws kDevice when the launch is refused. Larger dynamic shared memory than 48 KiB must have
-// been allowed for the kernel before (cudaFuncSetAttribute). `cluster` blocks, of neighbouring x,
-// reach each other's shared memory: from Hopper on; 1 elsewhere.
+// Throws kDevice if the launch is refused. More dynamic shared memory than 48 KiB must have been
+// allowed for the kernel before (cudaFuncSetAttribute). `cluster` thread blocks with neighbouring x
+// can access each other's shared memory; this needs Hopper, elsewhere `cluster` is 1.
 template <class... Params, class... Args>
 void launch_clusters(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes,
                      int cluster, cudaStream_t stream, Args... args) {
@@ -58,8 +58,8 @@ void launch_clusters(void (*kernel)(Params...), dim3 grid, dim3 block, size_t sh
   SPW_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, Params(args)...));
 }
 
-// How many clusters (see launch_clusters) of a kernel the device runs at once; `sms` times
-// `per_sm` blocks where it knows no clusters.
+// Returns how many clusters (see launch_clusters) of a kernel the device runs concurrently; for
+// clusters of one thread block this is `sms` times `per_sm`.
 template <class... Params>
 int max_resident_clusters(void (*kernel)(Params...), dim3 block, size_t shared_bytes, int cluster,
                           int sms, int per_sm) {

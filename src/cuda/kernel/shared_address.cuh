@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How copies, barriers and matrix descriptors name places in shared memory.
+// Converts pointers to the addresses by which copies, barriers and matrix descriptors name shared
+// memory.
 #pragma once
 
 #include <cstdint>

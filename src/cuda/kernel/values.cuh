@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of activations on the GPU: to and from F32, and a host-side choice of their C++ type.
+// Converts elements of activations to and from F32, and selects their C++ type on the host.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -24,7 +24,7 @@ template <>
 __device__ __forceinline__ float from_f32<float>(float x) {
   return x;
 }
-// Saturates: a number never becomes an infinity (an infinity and a NaN stay what they are).
+// Saturates: a finite number never becomes infinite (an infinity and a NaN stay what they are).
 template <>
 __device__ __forceinline__ __half from_f32<__half>(float x) {
   constexpr float kMost = 65504.0F;
@@ -52,7 +52,7 @@ __device__ __forceinline__ float activated(ActivationKind kind, float x) {
   return x;
 }
 
-// out[index] = x, in the type that `out` has.
+// Sets out[index] = x, where the elements of `out` have this type.
 __device__ __forceinline__ void store_as(DType type, std::byte* out, int64_t index, float x) {
   if (type == DType::kF16) {
     reinterpret_cast<__half*>(out)[index] = from_f32<__half>(x);
@@ -63,14 +63,14 @@ __device__ __forceinline__ void store_as(DType type, std::byte* out, int64_t ind
   }
 }
 
-// x as it would be read again behind store_as().
+// Returns x as it would be read back after store_as().
 __device__ __forceinline__ float rounded_as(DType type, float x) {
   if (type == DType::kF16) return to_f32(from_f32<__half>(x));
   if (type == DType::kBF16) return to_f32(from_f32<__nv_bfloat16>(x));
   return x;
 }
 
-// Calls f.template operator()<T>() with the C++ type of `type`.
+// Calls f.template operator()<T>() with the C++ type T of `type`.
 template <class F>
 void with_activation_type(DType type, F&& f) {
   switch (type) {

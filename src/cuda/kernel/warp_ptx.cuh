@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine instructions that attention kernels are made of, one function each, and nothing else:
-// everything around them is plain C++.
+// Wraps the PTX instructions that attention kernels are made of, one function each; everything else
+// in these kernels is plain C++.
 //
-// Fragments of a warp's matrices, for lane = 4 * g + t (PTX ISA, matrix fragments):
+// How the lanes of a warp hold the fragments of its matrices, for lane = 4 * g + t (PTX ISA, matrix
+// fragments):
 //   f16 m16n8k16   A: a0 (g, 2t..2t+1)  a1 (g+8, 2t..)  a2 (g, 2t+8..)  a3 (g+8, 2t+8..)
 //                  B: b0 (k 2t..2t+1, n g)  b1 (k 2t+8.., n g)
-//   tf32 m16n8k8   A: a0 (g, t)  a1 (g+8, t)  a2 (g, t+4)  a3 (g+8, t+4);  B: b0 (t, g)  b1 (t+4,
-//   g) both           C: c0, c1 (g, 2t..2t+1)  c2, c3 (g+8, 2t..2t+1)
+//   tf32 m16n8k8   A: a0 (g, t)  a1 (g+8, t)  a2 (g, t+4)  a3 (g+8, t+4)
+//                  B: b0 (t, g)  b1 (t+4, g)
+//   both           C: c0, c1 (g, 2t..2t+1)  c2, c3 (g+8, 2t..2t+1)
 #pragma once
 
 #include <cuda_bf16.h>
@@ -68,7 +70,7 @@ __device__ __forceinline__ void mma_f16_onto(float (&d)[4], const float (&c)[4],
   mma_f16(d, a0, a1, a2, a3, b0, b1);
 #endif
 }
-// As mma_f16(), of BF16. From sm_80 on; before, nobody calls it.
+// Does the same as mma_f16() with BF16. It needs sm_80 and is never called on older GPUs.
 __device__ __forceinline__ void mma_bf16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                          uint32_t a3, uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
@@ -79,8 +81,8 @@ __device__ __forceinline__ void mma_bf16(float (&c)[4], uint32_t a0, uint32_t a1
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 #endif
 }
-// Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8, and
-// gets elements (g, 2t..2t+1) of each, or of their transposes.
+// Loads four 8x8 matrices of 16-bit elements. Lane i passes the address of row i % 8 of matrix i /
+// 8, and receives elements (g, 2t..2t+1) of each matrix, or of their transposes.
 __device__ __forceinline__ void load_matrices(uint32_t (&x)[4], const void* row) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -96,7 +98,7 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&x)[4], const
                : "memory");
 }
 
-// An 8x8 matrix of 16-bit elements of which lanes have elements (g, 2t..2t+1), transposed.
+// Transposes an 8x8 matrix of 16-bit elements, of which each lane holds elements (g, 2t..2t+1).
 __device__ __forceinline__ uint32_t transposed(uint32_t x) {
   uint32_t y = 0;
 #if __CUDA_ARCH__ >= 800
@@ -105,7 +107,7 @@ __device__ __forceinline__ uint32_t transposed(uint32_t x) {
   return y;
 }
 
-// Copies 16 bytes to shared memory in the background, or zeros when `copy` is false.
+// Copies 16 bytes to shared memory asynchronously, or writes zeros if `copy` is false.
 template <bool kOnce = false>
 __device__ __forceinline__ void copy_async16(void* to, const void* from, bool copy) {
 #if __CUDA_ARCH__ >= 800
@@ -123,7 +125,7 @@ __device__ __forceinline__ void copy_async16(void* to, const void* from, bool co
   *static_cast<uint4*>(to) = copy ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
 #endif
 }
-// Copies 16 bytes that are read once, or does nothing.
+// Copies 16 bytes that are read only once, or does nothing if `copy` is false.
 __device__ __forceinline__ void copy_async16_if(bool copy, uint32_t to_shared, const void* from) {
 #if __CUDA_ARCH__ >= 800
   asm volatile(
@@ -141,7 +143,7 @@ __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-// Until all but the last `kPending` groups of this thread's copies are there.
+// Waits until all but the last `kPending` groups of this thread's copies have arrived.
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
 #if __CUDA_ARCH__ >= 800

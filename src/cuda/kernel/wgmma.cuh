@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hopper's products of a warpgroup (128 threads): sm_90a only.
+// Hopper's matrix instructions of a warpgroup (128 threads); sm_90a only.
 //
-// Sums d of 64 x 2 n, n a thread's: warp w has rows 16 w to 16 w + 15, and in lane 4 g + t d[4 j +
-// 2 h + e] is row g + 8 h, column 8 j + 2 t + e, as of mma.m16n8k16.
+// The accumulator d has 64 x 2 n elements, n in each thread: warp w has rows 16 w to 16 w + 15, and
+// in lane 4 g + t the element d[4 j + 2 h + e] is row g + 8 h, column 8 j + 2 t + e, as in
+// mma.m16n8k16.
 #pragma once
 
 #include <cstdint>
 
 namespace spillway::cuda {
 
-// A matrix in shared memory whose rows of 64 elements (128 bytes) are swizzled, as tensor copies
-// leave them; 8 rows are 1024 bytes. `leading`: bytes to the next 64 elements of a row, where rows
-// are not along the summed dimension.
+// Describes a matrix in shared memory whose rows of 64 elements (128 bytes) are swizzled as tensor
+// copies leave them; 8 rows take 1024 bytes. `leading` is the distance in bytes to the next 64
+// elements of a row, where rows do not run along the summed dimension.
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t leading = 16) {
   constexpr uint64_t kEightRows = 1024 >> 4, kSwizzle128 = 1;
   return (address >> 4 & 0x3fff) | uint64_t{leading >> 4 & 0x3fff} << 16 | kEightRows << 32 |
          kSwizzle128 << 62;
 }
 
-// Called by all threads of a warpgroup: from now on it has that many registers a thread.
+// Called by all threads of a warpgroup. They give registers back, or take more, and then have
+// `kCount` each.
 template <int kCount>
 __device__ __forceinline__ void give_registers() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -42,13 +44,14 @@ __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
-// Has the compiler compute d before whatever waits next.
+// Makes the compiler compute d before the next wait.
 template <int kCount>
 __device__ __forceinline__ void compute_now(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
-// Until all but the last `kPending` groups have been added; tells the compiler that d has changed.
+// Waits until all but the last `kPending` groups have been added, and tells the compiler that d has
+// changed.
 template <int kPending, int kCount>
 __device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -59,7 +62,8 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
 #endif
 }
 
-// Until all but the last `kPending` groups have been added, where nothing of theirs is read yet.
+// Waits until all but the last `kPending` groups have been added, where none of their results is
+// read yet.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait_for_others() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -67,7 +71,7 @@ __device__ __forceinline__ void wgmma_wait_for_others() {
 #endif
 }
 
-// What an accumulator of 4 to 64 registers is called in an instruction, and as operands of it.
+// The names of an accumulator's 4 to 64 registers in an instruction, and the same as its operands.
 #define SPW_WGMMA_NAMES_4 "%0, %1, %2, %3"
 #define SPW_WGMMA_NAMES_8 SPW_WGMMA_NAMES_4 ", %4, %5, %6, %7"
 #define SPW_WGMMA_NAMES_16 SPW_WGMMA_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -88,7 +92,8 @@ __device__ __forceinline__ void wgmma_wait_for_others() {
       SPW_WGMMA_SUMS_8(d, (i) + 24)
 #define SPW_WGMMA_SUMS_64(d) SPW_WGMMA_SUMS_32(d, 0), SPW_WGMMA_SUMS_32(d, 32)
 
-// d = a * b, or d += with `add`: a 64 x 16, b 128 x 16, both with rows along the summed dimension.
+// d = a * b, or d += a * b with `add`. a is 64 x 16 and b 128 x 16, both with rows along the summed
+// dimension.
 __device__ __forceinline__ void wgmma_rows(float (&d)[64], uint64_t a, uint64_t b, bool add) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile(
@@ -105,7 +110,8 @@ __device__ __forceinline__ void wgmma_rows(float (&d)[64], uint64_t a, uint64_t 
 #endif
 }
 
-// d += a * b: a 64 x 16 in registers, as of mma.m16n8k16; b 16 x 2 n, rows along its columns.
+// d += a * b. a is 64 x 16 in registers, as in mma.m16n8k16; b is 16 x 2 n, with rows along its
+// columns.
 __device__ __forceinline__ void wgmma_columns(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile(
@@ -137,8 +143,8 @@ __device__ __forceinline__ void wgmma_columns(float (&d)[64], const uint32_t (&a
 #endif
 }
 
-// d += a * b: a 64 x 16 in registers, as of mma.m16n8k16; b 2 n x 16, rows along the summed
-// dimension.
+// d += a * b. a is 64 x 16 in registers, as in mma.m16n8k16; b is 2 n x 16, with rows along the
+// summed dimension.
 __device__ __forceinline__ void wgmma_registers(float (&d)[4], const uint32_t (&a)[4], uint64_t b) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {" SPW_WGMMA_NAMES_4

@@ -24,7 +24,7 @@ struct AppendArgs {
   int64_t block_bytes;
   int page_bytes;
   PageShape shape;
-  int q_heads;  // zero when q needs nothing
+  int q_heads;  // zero if q needs no RoPE
   int kv_heads;
   int rows;
   BatchView batch;
@@ -35,7 +35,7 @@ struct AppendArgs {
   }
 };
 
-// The sequence of a row; -1: none. All lanes ask for the same row.
+// Returns the sequence of a row, or -1 if it has none. All lanes must pass the same row.
 __device__ __forceinline__ int sequence_of(const BatchView& batch, int row, int lane) {
   for (int first = 0; first < batch.sequences; first += kWarpSize) {
     const int s = first + lane;
@@ -50,7 +50,7 @@ __device__ __forceinline__ int sequence_of(const BatchView& batch, int row, int 
   return -1;
 }
 
-// In the order of the CPU's operations, none of them fused.
+// Computes in the order of the CPU's operations, and fuses none of them.
 __device__ __forceinline__ void rotate_pairs(const AppendArgs& a, float* x, int row, int lane) {
   const float* angles = a.angles + row * a.angles_stride;
   const int pairs = a.rope_dims / 2;
@@ -85,7 +85,7 @@ __device__ __forceinline__ void store_int8(const AppendArgs& a, bool values, con
   for (int group = 0; group * kGroup < a.shape.head_dim; ++group) {
     const float* part = x + group * kGroup;
     const int n = min(kGroup, a.shape.head_dim - group * kGroup);
-    // Magnitudes order like their bits, and NaN above all.
+    // Magnitudes sort like their bits, with NaN above all.
     unsigned top = 0;
     for (int i = lane; i < n; i += kWarpSize) top = max(top, __float_as_uint(fabsf(part[i])));
 #pragma unroll
@@ -194,7 +194,7 @@ __device__ __forceinline__ void store_row(const AppendArgs& a, bool values, floa
   }
 }
 
-// A warp per head of a row: those of q, of k, of v.
+// Each warp computes one head of a row: first the heads of q, then those of k, then of v.
 template <KvType kType>
 __global__ __launch_bounds__(kWarps* kWarpSize) void rope_and_append_kernel(
     const __grid_constant__ AppendArgs a) {

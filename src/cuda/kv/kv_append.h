@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary positions and the KV cache's new rows, in one launch.
+// Applies RoPE and appends the new rows to the KV cache, in one launch.
 #pragma once
 
 #include "cuda/kernel_args.h"
@@ -12,7 +12,7 @@ struct AppendCall {
   Activations v;  // the same. All F16, BF16 or F32, e.g. column ranges of one qkv buffer
   const float* angles = nullptr;  // [rows, rope_dims] (cos, sin) pairs; null: no rope
   int64_t angles_stride = 0;      // elements
-  int rope_dims = 0;              // rotated from each head's first on; even
+  int rope_dims = 0;              // in each head, from its first dim on; even
   RopeStyle style = RopeStyle::kHalves;
   KvLayerView kv;
   const KvPlanes* planes = nullptr;  // where kv.k and kv.v are found; null: in `kv`
@@ -20,10 +20,11 @@ struct AppendCall {
   uint32_t* faults = nullptr;  // KvFaults::word
 };
 
-// Rotates q in place, and writes rotated keys and plain values to the pages of their sequences: bit
-// for bit what store_kv_reference() makes of the same F32 rows. Rows that belong to no sequence are
-// left alone. F16 activations that are as large as F16 can be have saturated: they are NaN, in
-// queries as well. Throws kInternal for shapes or types that it does not take.
+// Rotates q in place, and writes rotated keys and plain values to the pages of their sequences: the
+// result is bit for bit what store_kv_reference() makes of the same F32 rows. Rows that belong to
+// no sequence are left alone. F16 activations at the limit of F16's range have saturated: they are
+// treated as NaN, in queries as well. Throws kInternal for shapes or types that it does not
+// support.
 void rope_and_append(const AppendCall& call, cudaStream_t stream);
 
 }  // namespace spillway::cuda

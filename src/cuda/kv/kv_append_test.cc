@@ -16,9 +16,9 @@ struct AppendCase {
   KvType kv_type;
   DType dtype;
   int head_dim;
-  int rope_dims;  // 0: none
+  int rope_dims;  // 0: no RoPE
   RopeStyle style = RopeStyle::kHalves;
-  std::vector<float> wrong = {};  // in keys and values of row 9, in this order
+  std::vector<float> wrong = {};  // put into keys and values of row 9, in this order
 };
 
 void rotate(std::vector<float>& x, const float* angles, int dims, RopeStyle style) {
@@ -32,11 +32,12 @@ void rotate(std::vector<float>& x, const float* angles, int dims, RopeStyle styl
   }
 }
 
-// Planes and queries on the GPU are, byte for byte, what the references make of the same rows.
+// Checks that planes and queries on the GPU are, byte for byte, what the reference functions make
+// of the same rows.
 void check(const AppendCase& c) {
   constexpr int kHeads = 5, kKvHeads = 3, kBlocks = 12, kRows = 41;
   const std::vector<int32_t> first{1, 2, 25}, count{1, 23, 14},
-      start{37, 0, 15};  // rows 0, 39, 40: nobody's
+      start{37, 0, 15};  // rows 0, 39, 40 belong to no sequence
   const std::vector<int32_t> table{7, 2, 11, -1, 4, 9, -1, -1, 0, 3, -1, -1};
   const KvPageLayout layout(c.kv_type, c.head_dim);
   std::mt19937 generator(3);
@@ -46,14 +47,14 @@ void check(const AppendCase& c) {
   std::vector<std::byte> rows(static_cast<size_t>(kRows * stride * size));
   for (int64_t i = 0; i < kRows * stride; ++i)
     put_element(rows.data(), c.dtype, i, generator() % 64 == 0 ? 0 : normal(generator));
-  // A head of zeros of both signs, and one of equal elements.
+  // One head has zeros of both signs, and one has equal elements.
   for (int d = 0; d < c.head_dim; ++d) {
     put_element(rows.data(), c.dtype, 3 * stride + kHeads * c.head_dim + d,
                 d % 3 == 1 ? -0.0F : 0.0F);
     put_element(rows.data(), c.dtype, 3 * stride + (kHeads + kKvHeads) * c.head_dim + d, 1.7F);
   }
   for (size_t i = 0; i < c.wrong.size(); ++i) {
-    // Every third element: some in each head.
+    // Puts one at every third element, so that some are in each head.
     put_element(rows.data(), c.dtype,
                 9 * stride + kHeads * c.head_dim + 3 * static_cast<int64_t>(i), c.wrong[i]);
   }
@@ -155,7 +156,7 @@ TEST(CudaKvAppendTest, StoresAndReportsWhatDoesNotFitAsTheReferenceDoes) {
   for (const KvType type : kAllKvTypes) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       for (const int dim : {64, 80, 128}) {
-        // Each alone; and enough of them for all heads of keys and values.
+        // Checks each number alone, and enough of them for all heads of keys and values.
         for (const float wrong :
              {nan, infinity, -infinity, 65504.0F, -65519.0F, 65520.0F, 1e6F, -1e9F, 3e38F}) {
           SCOPED_TRACE(testing::Message() << kv_type_name(type) << " from " << dtype_name(dtype)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers on their way into KV pages that these cannot hold: NaN takes their place (KvStored), and
-// the host is told.
+// Stores numbers into KV pages: those that a page cannot hold become NaN (KvStored) and are
+// reported to the host.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,16 +12,17 @@
 namespace spillway::cuda {
 
 struct KvFaults {
-  uint32_t* word = nullptr;  // a KvFault's, in pinned memory; null: nobody asks
+  uint32_t* word = nullptr;  // a KvFault's word in pinned memory; null: faults are not reported
   int layer = 0;
 
-  // The first stays. Over the bus, but hardly ever.
+  // Keeps the first fault. The write crosses the bus, but is rare.
   __device__ __forceinline__ void report(KvPart part, bool in_activations) const {
     if (word != nullptr) atomicCAS(word, 0U, KvFault{layer, part, in_activations}.word());
   }
 };
 
-// An element that was computed in F16 and had to saturate is no number; queries are nobody's fault.
+// Returns whether an element was computed in F16 and saturated, which makes it no number. Below,
+// the overload for queries reports no fault.
 __device__ __forceinline__ bool is_saturated(DType type, float x) {
   return type == DType::kF16 && fabsf(x) >= 65504.0F;
 }
@@ -35,7 +36,7 @@ __device__ __forceinline__ float unless_saturated(DType type, float x, KvPart pa
   return __uint_as_float(kKvNanFloat);
 }
 
-// As store_kv_reference() stores it.
+// Converts to F16, and below to BF16, as store_kv_reference() does.
 __device__ __forceinline__ __half half_in_page(float x, KvPart part, const KvFaults& faults) {
   if (fabsf(x) < kKvHalfEnd) return __float2half_rn(x);
   if (fabsf(x) < INFINITY) faults.report(part, false);

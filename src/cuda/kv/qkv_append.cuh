@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of the sums of q, k and v of one token: rotated, and k and v stored in their F16
-// pages, by the kernel that has computed them. Bit for bit what linears() and rope_and_append()
-// leave there, so that it does not matter which of them a sequence gets.
+// Turns the sums of q, k and v of one token into their results: applies RoPE, and stores k and v in
+// their F16 pages, in the kernel that computed the sums. The bits are those that linears() and
+// rope_and_append() give, so that it does not matter which of them computes a sequence.
 #pragma once
 
 #include "cuda/kv/kv_append.h"
@@ -11,7 +11,7 @@
 
 namespace spillway::cuda {
 
-// Parts of the call are q, k and v. A kernel has both rows of a pair that rope rotates.
+// Parts 0, 1 and 2 are q, k and v. A kernel has both rows of a pair that RoPE rotates.
 struct QkvAppend {
   const float* angles = nullptr;  // [head_dim] (cos, sin) pairs
   bool interleaved = false;
@@ -23,25 +23,25 @@ struct QkvAppend {
   const int32_t* block_table = nullptr;
   KvFaults faults = {};
 
-  // The first or second (r) row of pair `pair` of a part.
+  // Returns the first (r = 0) or second (r = 1) row of pair `pair` of a part.
   __device__ __forceinline__ int row_of(int part, int pair, int r) const {
     if (part == 2 || interleaved) return 2 * pair + r;
     const int half = head_dim / 2;
     return pair / half * head_dim + pair % half + r * half;
   }
-  // A pair's cosine and sine.
+  // Returns a pair's cosine and sine.
   __device__ __forceinline__ float2 angle_of(int part, int pair) const {
     if (part == 2) return {};
     return reinterpret_cast<const float2*>(angles)[pair % (head_dim / 2)];
   }
-  // A finished sum as linears() would store it, and rope_and_append() read it again.
+  // Returns a finished sum as linears() would store it and rope_and_append() would read it back.
   __device__ __forceinline__ static float stored_sum(DType type, int part, float sum,
                                                      const KvFaults& faults) {
     const float x = rounded_as(type, sum);
     if (part == 0) return unless_saturated(type, x);
     return unless_saturated(type, x, part == 1 ? KvPart::kKeys : KvPart::kValues, faults);
   }
-  // The first or second element of a pair, which are `mine` and `other`, or the other way round.
+  // Returns the rotated element r of a pair, where `mine` is element r and `other` the other one.
   __device__ __forceinline__ static float rotated(int part, int r, float2 angle, float mine,
                                                   float other) {
     if (part == 2) return mine;
@@ -59,7 +59,7 @@ struct QkvAppend {
   }
 };
 
-// Of a call that can_append().
+// Requires that can_append() is true for the call.
 QkvAppend qkv_append(const AppendCall& append);
 
 }  // namespace spillway::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What follows a library's matrix product where it has no epilogue for it.
+// The epilogues that follow a library's matrix product where the library does not have them.
 #include "cuda/linear/linear_library.h"
 #include "cuda/linear/linear_params.cuh"
 
@@ -13,9 +13,9 @@ __device__ __forceinline__ float load_as(DType type, const std::byte* data, int6
 }
 
 constexpr int kThreads = 256;
-constexpr int kPerThread = 4;  // columns, kThreads apart
+constexpr int kPerThread = 4;  // columns per thread, kThreads apart
 
-// blockIdx.x: tokens, blockIdx.y: columns.
+// The grid is (tokens, columns).
 __global__ void __launch_bounds__(kThreads)
     finish_rows_kernel(std::byte* out, DType type, int64_t stride, int n, const float* bias,
                        bool activate, ActivationKind kind) {

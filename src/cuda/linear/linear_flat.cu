@@ -2,12 +2,13 @@
 // Flat GEMM (FlashDecoding++, section 4) for few tokens, padded to 8 and not to 64: weights go from
 // memory straight into the registers of tensor core instructions.
 //
-// A warp takes RT tiles of 16 rows and a slice of the columns. In a chunk of 32 columns lane (g, t)
-// = (lane / 4, lane % 4) loads the 8 halves at column 8t of rows g and g + 8. Sums do not mind in
-// which order columns come, so these are the operands of two m16n8k16 instructions as they are:
+// A warp takes RT tiles of 16 rows and a range of the columns. In a chunk of 32 columns lane (g, t)
+// = (lane / 4, lane % 4) loads the 8 halves at column 8t of rows g and g + 8. The order of columns
+// does not matter to a sum, so these are the operands of two m16n8k16 instructions as they are:
 // instruction j takes columns 8t + 4j .. 8t + 4j + 3 for the slots 2t, 2t + 1, 2t + 8, 2t + 9 of
 // its k, and x with the same order is one 16-byte load per token. U chunks are in flight per warp.
-// The warps of a block share the columns and add up in shared memory, always in the same order.
+// The warps of a thread block share the columns and add up in shared memory, always in the same
+// order.
 #include <fmt/format.h>
 
 #include <type_traits>
@@ -23,7 +24,7 @@ namespace {
 template <class T, int NT, int RT, int U, int W>
 __global__ void __launch_bounds__(32 * W) flat_kernel(const __grid_constant__ LinearParams p) {
   constexpr int kRows = 16 * RT, kTokens = 8 * NT;
-  constexpr int kStride = kRows + 4;  // of a token's sums: no two lanes on one bank
+  constexpr int kStride = kRows + 4;  // of a token's sums: no two lanes use the same bank
   __shared__ float parts[W][kTokens][kStride];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const bool gated = RT == 2 && p.epilogue == Epilogue::kGated;
@@ -123,7 +124,8 @@ struct FlatShape {
 constexpr FlatShape kShapes[] = {{1, 8, 8}, {1, 4, 8}, {2, 4, 8}, {2, 4, 4},
                                  {1, 8, 4}, {2, 2, 8}, {1, 4, 16}};
 constexpr int kShapeCount = sizeof(kShapes) / sizeof(kShapes[0]);
-// Those of them that plans take: tiles of 16 or 32 rows, and the warps that share their columns.
+// The shapes that plans choose: tiles of 16 or 32 rows, and the number of warps that share their
+// columns.
 constexpr int kLow8Warps = 1, kTall8Warps = 2, kTall4Warps = 3, kLow16Warps = 6;
 constexpr int kDirectTokens = 32;
 
@@ -165,7 +167,8 @@ bool tensor_cores_serve(const LinearProblem& problem, const GpuShape& gpu) {
 
 }  // namespace
 
-// Numbers: direct variants, then those of linear_staged.cu, then those of linear_stream.cu.
+// Variants are numbered: direct ones first, then those of linear_staged.cu, then those of
+// linear_stream.cu.
 int flat_variants() { return kShapeCount + staged_variants() + stream_variants(); }
 
 std::string flat_variant_name(int index) {
@@ -189,8 +192,8 @@ bool flat_supports(int index, const LinearProblem& problem) {
 
 LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu) {
   if (!tensor_cores_serve(problem, gpu)) return plan_gemv(problem, gpu);
-  // Measured on an H200 (bench/results). Few rows: many warps share them. Many: the ring, which
-  // reads x once for a block of rows.
+  // Measured on an H200 (bench/results). With few rows many warps share them; with many rows the
+  // ring is better, as it reads x once for a thread block's rows.
   LinearVariant variant;
   const bool few_rows = has_few_rows(problem, gpu);
   if (problem.gated && (problem.tokens <= 4 || (few_rows && problem.tokens <= kDirectTokens))) {
@@ -209,15 +212,19 @@ LinearVariant plan_flat(const LinearProblem& problem, const GpuShape& gpu) {
 LinearVariant plan_overlapping(const LinearProblem& problem, const GpuShape& gpu) {
   const int index = problem.tokens <= kOverlapTokens ? plan_stream(problem, gpu) : -1;
   if (index < 0) return plan_flat(problem, gpu);
-  // Where others are faster also when launches overlap; H200, us instead of linear_stream.cu's:
-  // few rows, 2 to 8 tokens: 10.2-11.0 of 12.6 (4096 x 4096), 23.7-25.1 of 25.8 (4096 x 11008);
-  // of few columns, too, up to 16: 11.9 of 12.7 (4096 x 4096);
-  // gated, 22016 x 4096, 8 and 16 tokens: 46.5 of 48.4, by rings whose tiles need no splitting.
+  // In these cases other kernels are faster even when launches overlap (H200, us, compared with
+  // linear_stream.cu):
+  // few rows, 2 to 8 tokens: 10.2-11.0 instead of 12.6 (4096 x 4096), 23.7-25.1 instead of 25.8
+  // (4096 x 11008);
+  // few rows and few columns, up to 16 tokens: 11.9 instead of 12.7 (4096 x 4096);
+  // gated, 22016 x 4096, 8 and 16 tokens: 46.5 instead of 48.4, by rings whose tiles need no
+  // splitting.
   const bool few_rows = !problem.gated && has_few_rows(problem, gpu);
   if (few_rows && problem.tokens <= 8) return plan_flat(problem, gpu);
   if (few_rows && problem.tokens <= 16 && problem.k <= 4096) return {kTall8Warps, 1};
-  // One token: 25.4 us (12288 x 4096; GEMV 26.5), and tall tiles where they fill the GPU, four to a
-  // multiprocessor: 31.5 (16384 x 4096; GEMV 34.2). Where they do not, they take 28.0.
+  // With one token low tiles take 25.4 us (12288 x 4096; GEMV 26.5). Tall tiles are for matrices
+  // where they fill the GPU, four to a multiprocessor: 31.5 us (16384 x 4096; GEMV 34.2). Where
+  // they do not fill it, they take 28.0 us.
   if (!problem.gated && problem.tokens == 1) {
     const bool tall_tiles_fill = problem.n / 32 * 10 >= int64_t{gpu.sms} * 4 * 9;
     return {tall_tiles_fill ? kTall4Warps : kLow8Warps, 1};

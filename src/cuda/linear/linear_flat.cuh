@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tensor core kernels of linear layers share.
+// Code that the tensor core kernels of linear layers share.
 #pragma once
 
 #include "cuda/kernel/shared_address.cuh"
@@ -8,7 +8,7 @@
 
 namespace spillway::cuda {
 
-// d += a * b for one 16 x 8 x 16 tile: a 16 rows of weights, b 8 tokens of x.
+// d += a * b for one 16 x 8 x 16 tile: a has 16 rows of weights, b 8 tokens of x.
 template <class T>
 __device__ __forceinline__ void mma_16x8x16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                             uint32_t a3, uint32_t b0, uint32_t b1) {
@@ -38,14 +38,14 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address
                : "r"(address));
 }
 
-// Rings in shared memory hold rows of 64 columns = 8 pieces of 16 bytes, piece c of row r at place
-// c ^ (r % 8), so that neither copies nor ldmatrix meet bank conflicts.
+// Rings in shared memory hold rows of 64 columns = 8 chunks of 16 bytes, with chunk c of row r at
+// place c ^ (r % 8), so that neither copies nor ldmatrix have bank conflicts.
 constexpr int kStepColumns = 64;
 constexpr int kRowBytes = 2 * kStepColumns;
-// Tiles of 8 tokens that a kernel has.
+// Returns the number of tiles of 8 tokens that a kernel is compiled for.
 constexpr int token_tiles(int64_t tokens) { return tokens <= 16 ? 2 : tokens <= 32 ? 4 : 8; }
 
-// Copies 16 bytes, or writes zeros where there are none.
+// Copies 16 bytes, or writes zeros if they do not exist.
 __device__ __forceinline__ void copy_piece(uint32_t to, const std::byte* from, bool exists) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -55,12 +55,12 @@ __device__ __forceinline__ void copy_piece(uint32_t to, const std::byte* from, b
   __trap();  // never launched there
 #endif
 }
-// Adds the product of one step to `sum`: two tiles of 16 rows of weights, and all tokens, which lie
-// in shared memory at these addresses.
+// Adds the product of one step to `sum`: two tiles of 16 rows of weights times all tokens, which
+// are in shared memory at these addresses.
 template <class T, int NT>
 __device__ __forceinline__ void multiply_stage(float (&sum)[2][NT][4], uint32_t tile0,
                                                uint32_t tile1, uint32_t tokens, int lane) {
-  // Tiles begin at multiples of 8 rows, so the place of a piece depends on the lane only.
+  // Tiles begin at multiples of 8 rows, so the place of a chunk depends on the lane only.
   const int a_row = lane % 16, a_piece = lane / 16;
   const int b_row = lane % 8 + lane / 16 * 8, b_piece = lane / 8 % 2;
   const uint32_t a_base[2] = {tile0 + a_row * kRowBytes, tile1 + a_row * kRowBytes};
@@ -85,12 +85,13 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[2][NT][4], uint32_t 
   }
 }
 
-// Which part of which tile of rows a block computes.
+// The range of columns (split) of a tile of rows that a thread block computes.
 struct TileSlice {
   int tile, split, splits;
 };
 
-// Calls f with the function of that kind: one choice for many values.
+// Calls f with the activation function of that kind, so that the kind is looked up once for many
+// values.
 template <class F>
 __device__ __forceinline__ void with_activation(ActivationKind kind, F&& f) {
   switch (kind) {
@@ -105,10 +106,10 @@ __device__ __forceinline__ void with_activation(ActivationKind kind, F&& f) {
   }
 }
 
-// Finished sums of a block with 32 rows a warp go out. `sum` is [tile of 16 rows][tile of 8
-// tokens][as mma_16x8x16 leaves it]; gated: gate and up. All choices are made outside of the loops
-// over values: made inside, they were 140 KiB of instructions, whose fetching took longer than the
-// weights of 64 tokens.
+// Stores the finished sums of a thread block with 32 rows per warp. `sum` is [tile of 16 rows][tile
+// of 8 tokens][as mma_16x8x16 leaves it]; gated: gate and up. All choices are made outside of the
+// loops over values: made inside, they were 140 KiB of instructions, whose fetching took longer
+// than the weights of 64 tokens.
 template <int NT>
 __device__ __forceinline__ void store_tile(const LinearParams& p, float (&sum)[2][NT][4],
                                            const RowPlace& place, int token0, int tokens) {
@@ -153,7 +154,7 @@ __device__ __forceinline__ void store_tile(const LinearParams& p, float (&sum)[2
       for (int h = 0; h < 2; ++h) {
         const int row = first_row + 16 * i + 8 * h;
         if (row >= part.n) return;
-        if (row < 0) continue;  // of a tile that begins before a slice does
+        if (row < 0) continue;  // a tile may begin before its slice
 #pragma unroll
         for (int j = 0; j < NT; ++j) {
 #pragma unroll
@@ -166,7 +167,7 @@ __device__ __forceinline__ void store_tile(const LinearParams& p, float (&sum)[2
     }
   };
   if (p.epilogue == Epilogue::kAccumulate) {
-    // Nobody else adds to it: this is an addition that need not wait for what was there.
+    // No other thread adds to it: the atomic addition only avoids waiting for the old value.
     each(reinterpret_cast<float*>(part.out), [](float* to, float x) { atomicAdd(to, x); });
   } else if (p.out_type == DType::kF16) {
     each(reinterpret_cast<__half*>(part.out),
@@ -179,8 +180,9 @@ __device__ __forceinline__ void store_tile(const LinearParams& p, float (&sum)[2
   }
 }
 
-// What follows the last column of a block of W warps with 32 rows each: the slices of a tile meet
-// in the scratch memory, added up in their order by the block that comes last, and go out.
+// Finishes a tile after the last column of a thread block of W warps with 32 rows each: the splits
+// of a tile go to the scratch memory, and the thread block that comes last adds them up in their
+// order and stores the result.
 template <int NT, int W>
 __device__ __forceinline__ void finish_tile(const LinearParams& p, float (&sum)[2][NT][4],
                                             const TileSlice& slice, std::byte* scratch,
@@ -224,30 +226,33 @@ __device__ __forceinline__ void finish_tile(const LinearParams& p, float (&sum)[
   store_tile<NT>(p, sum, place, token0, tokens);
 }
 
-// Too few for the blocks of a ring to keep every multiprocessor busy: many warps share a tile.
+// Returns true if a matrix has too few rows for the thread blocks of a ring to keep every
+// multiprocessor busy; then many warps share a tile.
 inline bool has_few_rows(const LinearProblem& problem, const GpuShape& gpu) {
   return problem.n < int64_t{64} * gpu.sms;
 }
 
-// linear_staged.cu, behind linear_flat(): variants of the ring in shared memory.
+// The functions of linear_staged.cu, which linear_flat() calls: variants of the ring in shared
+// memory.
 int staged_variants();
 std::string staged_variant_name(int index);
 bool staged_supports(int index, const LinearProblem& problem, const GpuShape& gpu);
 LinearVariant plan_staged(const LinearProblem& problem, const GpuShape& gpu);
-// 16-bit types, 16-byte alignment, Ampere or later; any number of tokens.
+// Requires 16-bit types, 16-byte alignment and Ampere or later; takes any number of tokens.
 void linear_staged(const LinearCall& call, const LinearVariant& variant,
                    const LinearScratch& scratch, cudaStream_t stream);
 
-// How many slices of the columns keep `slots` blocks busy with the least left over.
+// Returns the number of splits of the columns that keeps `slots` thread blocks busy with the least
+// left over.
 int best_splits(int64_t tiles, int64_t steps, int64_t slots);
-// How many slices a call of `steps` steps that asks for `splits` gets: at least one, none of them
-// empty, one where they do not find room to meet.
+// Returns how many splits a call of `steps` steps that requests `splits` gets: at least one, none
+// of them empty, and one if the scratch memory has no room for more.
 int allowed_splits(int splits, int tiles, int steps, int token_groups, size_t part_bytes,
                    const LinearScratch& scratch);
 
-// linear_stream.cu, behind linear_flat(): the ring of a block that never stops between tiles. As
-// linear_staged(), up to kFlatTokens tokens; which columns are added up together depends on the
-// rows of the whole matrix.
+// The functions of linear_stream.cu, which linear_flat() calls: the ring of a thread block that
+// never stops between tiles. The requirements are those of linear_staged(), with up to kFlatTokens
+// tokens; which columns are added up together depends on the rows of the whole matrix.
 int stream_variants();
 std::string stream_variant_name(int index);
 bool stream_supports(int index, const LinearProblem& problem, const GpuShape& gpu);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers of one to a few tokens on CUDA cores, at the speed of memory.
 //
-// A warp takes R rows; each lane keeps U 16-byte pieces of every row on their way (a ring of
-// registers), so that the weights in flight cover the latency of memory whatever the grid: with
-// 16 warps per multiprocessor, R = 2 and U = 8 that is 128 KiB, four times what HBM asks for. The
-// ring is filled before the kernel waits for the one in front of it.
+// A warp takes R rows; each lane keeps U 16-byte chunks of every row in flight (a ring of
+// registers), so that the weights in flight cover the latency of memory whatever the grid: with 16
+// warps per multiprocessor, R = 2 and U = 8 that is 128 KiB, four times what HBM needs. The ring is
+// filled before the kernel waits for the previous one.
 #include <fmt/format.h>
 
 #include <type_traits>
@@ -16,13 +16,13 @@
 namespace spillway::cuda {
 namespace {
 
-constexpr int kWarps = 4;  // of a block; small blocks leave no gap when they end
+constexpr int kWarps = 4;  // per thread block; small thread blocks leave no gap when they end
 
-// What becomes of sums besides what LinearParams says: nothing.
+// Says that sums go only where LinearParams says.
 struct NoAppend {};
 
-// M tokens, R rows per warp (gated: R / 2 of each matrix), U pieces in flight per row, KW warps
-// that share the columns of their rows.
+// The kernel has M tokens, R rows per warp (gated: R / 2 of each matrix), U chunks in flight per
+// row, and KW warps that share the columns of their rows.
 template <class T, int M, int R, int U, int KW, class Append = NoAppend>
 __global__ void __launch_bounds__(32 * kWarps)
     gemv_kernel(const __grid_constant__ LinearParams p, int groups, bool prefetch_l2,
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   constexpr bool kAppends = !std::is_same_v<Append, NoAppend>;
   static_assert(M * R <= 32 && kWarps % KW == 0 && (!kAppends || (M == 1 && R == 2)));
   constexpr int V = Vector16<T>::kCount;
-  constexpr int kPieceBytes = 512;  // of a warp
+  constexpr int kPieceBytes = 512;  // of one warp's load
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, kw = warp % KW;
   const bool gated = R % 2 == 0 && p.epilogue == Epilogue::kGated;
   const int wanted = blockIdx.x * (kWarps / KW) + warp / KW;
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   const RowPlace place = place_of(p, group, gated ? R / 2 : R);
   const int n = p.part[place.part].n;
 
-  const std::byte* row[R];  // this lane's first piece
+  const std::byte* row[R];  // this lane's first chunk
 #pragma unroll
   for (int r = 0; r < R; ++r) {
     const bool up = gated && r >= R / 2;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   float2 angle = {};
   if constexpr (kAppends) angle = append.angle_of(place.part, place.row / 2);
 
-  // Past the end of a row weights are zero and x is read again from its last piece.
+  // Past the end of a row weights are zero, and the last chunk of x is read again.
   const std::byte* x[M];
 #pragma unroll
   for (int m = 0; m < M; ++m) x[m] = p.x + min(m, p.tokens - 1) * p.x_stride * int64_t{sizeof(T)};
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   }
 }
 
-// Whatever the size and alignment: a warp per row (gated: a pair of rows), element by element.
+// For any size and alignment: a warp computes a row (gated: a pair of rows), element by element.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps)
     gemv_any_kernel(const __grid_constant__ LinearParams p, int groups) {
@@ -253,9 +253,9 @@ bool gemv_supports(int index, const LinearProblem& problem) {
 }
 
 LinearVariant plan_gemv(const LinearProblem& problem, const GpuShape& /*gpu*/) {
-  // The warps of a block share two rows. Of all variants this one decodes fastest, by a hair, alone
-  // and in whole steps (H200: 251 tokens/s of a 7B F16 model; 250 with each warp on rows of its
-  // own).
+  // The warps of a thread block share two rows. This variant decodes fastest of all, by a small
+  // margin, alone and in whole steps (H200: 251 tokens/s of a 7B F16 model; 250 with each warp on
+  // rows of its own).
   LinearVariant variant;
   variant.index = 4;
   SPW_ASSERT(gemv_supports(variant.index, problem));

@@ -28,7 +28,7 @@ cudaDataType_t cuda_type(DType type) {
 
 }  // namespace
 
-// The library's functions that we call, by the names it exports.
+// The library's functions that we call, with the handle that they need.
 struct CublasLt::Library {
   void* so = nullptr;
   cublasLtHandle_t handle = nullptr;
@@ -46,7 +46,7 @@ struct CublasLt::Library {
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = nullptr;
   decltype(&cublasLtMatmulAlgoCheck) check_algorithm = nullptr;
 
-  // The name of the first function that is missing, or null.
+  // Looks up all functions. Returns the name of the first one that is missing, or null.
   const char* find_all() {
     const char* missing = nullptr;
     const auto find = [&](auto& function, const char* name) {
@@ -84,7 +84,7 @@ void check(cublasStatus_t status, const char* what) {
 
 }  // namespace
 
-// Everything about a shape that does not change from call to call.
+// Keeps everything about a shape that does not change from call to call.
 struct CublasLt::Plan {
   Library& library;
   cublasLtMatmulDesc_t desc = nullptr;
@@ -144,8 +144,8 @@ struct CublasLt::Plan {
     choices.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(found) : 0);
     std::erase_if(choices, [](const auto& c) { return c.state != CUBLAS_STATUS_SUCCESS; });
   }
-  // A slice is computed as the whole is. Where that cannot be, which nobody has seen yet, it is by
-  // its own choices: right, but not the same bits.
+  // Makes a slice use the algorithm of the whole matrix. If that is impossible, which has not been
+  // seen yet, the slice keeps its own choices: correct, but not the same bits.
   void choose_as(const Plan& whole) {
     if (whole.choices.empty()) return;
     cublasLtMatmulHeuristicResult_t same = whole.choices[static_cast<size_t>(whole.choice)];
@@ -161,7 +161,7 @@ struct CublasLt::Plan {
 
 CublasLt::CublasLt() : library_(std::make_unique<Library>()) {}
 CublasLt::~CublasLt() {
-  plans_.clear();  // before the library
+  plans_.clear();  // before the library that they use
 }
 
 std::unique_ptr<CublasLt> CublasLt::try_load(std::string* why) {
@@ -190,7 +190,8 @@ CublasLt::Plan& CublasLt::plan_of(const LibraryShape& shape) {
   const bool whole = shape.whole_n <= shape.n;
   LibraryShape of_whole = shape;
   if (!whole) of_whole.n = shape.whole_n;
-  // Both halves of a gated slice lie side by side: so they do of the whole, further apart.
+  // The halves of a gated result lie side by side, in the whole matrix further apart than in a
+  // slice.
   of_whole.out_stride = std::max(of_whole.out_stride, of_whole.n);
   Plan* const like = whole ? nullptr : &plan_of(of_whole);
   const std::lock_guard lock(mutex_);
@@ -234,7 +235,7 @@ void CublasLt::matmul(const LibraryShape& s, const std::byte* w, const std::byte
       "cublasLtMatmul");
 }
 
-#else  // built without the library's header
+#else  // the library's header is missing
 
 struct CublasLt::Library {};
 struct CublasLt::Plan {};
@@ -254,17 +255,18 @@ void CublasLt::matmul(const LibraryShape&, const std::byte*, const std::byte*, c
 
 namespace {
 
-// One product of a call, and what is left to do after it.
+// One product of a call, and the epilogue that must follow it.
 struct Product {
   LibraryShape shape;
   const std::byte* w = nullptr;
-  const float* bias = nullptr;  // in the product
+  const float* bias = nullptr;  // added inside the product
   Activations out;
   const float* bias_after = nullptr;
   bool activate_after = false;
 };
 
-// The most that kernels ask for: slices of a matrix then have the alignment of the whole.
+// No kernel needs more alignment; with this limit, slices of a matrix have the alignment of the
+// whole.
 constexpr uint64_t kMostAlignment = 16;
 uint32_t alignment_of(std::initializer_list<uint64_t> offsets) {
   uint64_t bits = kMostAlignment;
@@ -272,7 +274,7 @@ uint32_t alignment_of(std::initializer_list<uint64_t> offsets) {
   return static_cast<uint32_t>(bits & (~bits + 1));
 }
 
-// What is left of the scratch memory behind its counters and `used` bytes.
+// The scratch memory behind its counters and `used` bytes.
 struct Workspace {
   std::byte* data = nullptr;
   size_t bytes = 0;
@@ -283,7 +285,8 @@ Workspace workspace_of(const LinearScratch& scratch, size_t used) {
   return {scratch.data + from, std::min(scratch.bytes - from, kLibraryWorkspaceBytes)};
 }
 
-// Of all parts that can be one product: the same for slices of them, wherever these lie.
+// Returns the whole rows of all parts that can be one product with this one: the same for their
+// slices, wherever these lie.
 int64_t whole_rows_with(const LinearCall& call, int part) {
   if (call.epilogue == Epilogue::kGated) return 2 * call.parts[0].w.whole_rows();
   int64_t rows = 0;
@@ -324,8 +327,8 @@ Product product_of(CublasLt& library, const LinearCall& call, int part, int64_t 
   return p;
 }
 
-// Whether part i + 1 begins where part i ends, in weights and outputs, with nothing in between that
-// one product could not do.
+// Returns whether part i + 1 begins where part i ends, in weights and outputs, and one product can
+// compute both.
 bool continues(const LinearCall& call, int i, bool outputs) {
   const LinearPart &a = call.parts[i], &b = call.parts[i + 1];
   return b.w.rows > 0 && a.w.data + a.w.bytes() == b.w.data && a.bias == nullptr &&
@@ -336,7 +339,7 @@ bool continues(const LinearCall& call, int i, bool outputs) {
 struct Products {
   std::array<Product, 3> product;
   int count = 0;
-  Activations both;  // gated: where the halves meet
+  Activations both;  // gated: gate and up before they are combined
   Workspace workspace;
 };
 
@@ -435,7 +438,7 @@ void tune_library(CublasLt& library, std::span<const LinearCall> calls,
     for (int choice = 0; choice < library.choices(shape); ++choice) {
       library.choose(shape, choice);
       float ms = 0;
-      for (int round = 0; round < 2; ++round) {  // the first warms up
+      for (int round = 0; round < 2; ++round) {  // the first round warms up
         SPW_CUDA_CHECK(cudaEventRecord(begin, stream));
         for (const LinearCall& call : calls) {
           const Products these = products_of(library, call, scratch);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of linear layers share: their arguments, how weights are fetched, and what
+// Code that the kernels of linear layers share: their arguments, the loads of weights, and what
 // happens to a finished sum.
 #pragma once
 
@@ -36,18 +36,18 @@ struct LinearParams {
   ActivationKind activation;
 };
 
-// Checks what would touch foreign memory (kInternal).
+// Checks everything that could make a kernel touch foreign memory (throws kInternal).
 LinearParams params_of(const LinearCall& call);
-// Whether x and all weights can be read 16 bytes at a time.
+// Returns whether x and all weights can be read 16 bytes at a time.
 bool is_vector_aligned(const LinearCall& call);
-// Groups of `rows` rows; a group never spans two parts. Gated: rows of the gate.
+// Counts groups of `rows` rows; a group never spans two parts. Gated calls count rows of the gate.
 int row_groups(const LinearParams& p, int rows);
 
-// --- device half
+// --- Device code
 
-// 16 bytes of weights: read once, so they pass by the L1 cache and leave it to x. Not ld.global.nc:
-// ptxas moved all such loads of linear_flat.cu behind wait_for_previous(), which they are to
-// precede.
+// Loads 16 bytes of weights, which are read once, so they bypass the L1 cache and leave it to x. It
+// is not ld.global.nc: ptxas moved all such loads of linear_flat.cu behind wait_for_previous(),
+// which they must precede.
 __device__ __forceinline__ uint4 load_weights(const std::byte* address) {
   uint4 v;
 #if __CUDA_ARCH__ >= 800
@@ -62,7 +62,7 @@ __device__ __forceinline__ uint4 load_weights(const std::byte* address) {
   return v;
 }
 
-// The elements of 16 bytes as floats.
+// Unpacks the elements of 16 bytes to floats.
 template <class T>
 struct Vector16;
 template <>
@@ -98,7 +98,7 @@ struct Vector16<__nv_bfloat16> {
   }
 };
 
-// Where a finished sum goes; every epilogue but kGated.
+// Applies the epilogue to a finished sum and stores it; for every epilogue but kGated.
 __device__ __forceinline__ void finish(const LinearParams& p, int part, int row, int token,
                                        float sum) {
   const LinearParams::Part& where = p.part[part];
@@ -124,7 +124,7 @@ struct RowPlace {
   int part;
   int row;
 };
-// The first row of a group; groups are counted as row_groups() does.
+// Returns the first row of a group; groups are counted as in row_groups().
 __device__ __forceinline__ RowPlace place_of(const LinearParams& p, int group, int rows) {
   if (p.epilogue == Epilogue::kGated) return {0, group * rows};
   int part = 0;

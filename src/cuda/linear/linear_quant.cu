@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses between the kernels of quant_linear(), and the one that reads any type in any layout:
-// for matrices as they lie in the file and for the rows behind the last whole group.
+// Chooses among the kernels of quant_linear(), and defines the one that reads any type in any
+// layout: for matrices in the file's layout and for the rows behind the last whole group.
 #include "cuda/linear/linear_quant.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace spillway::cuda {
 namespace {
 
 constexpr int kGenericWarps = 8;
-constexpr int kGenericTokens = 8;  // that share a decoded row
+constexpr int kGenericTokens = 8;  // tokens that share a decoded row
 
 struct GenericArgs {
   QuantArgs call;
@@ -25,10 +25,10 @@ struct GenericArgs {
   int64_t grouped_rows[3];
   int first_row[3];
   int row_count[3];
-  int total_rows;  // of parts that have outputs of their own
+  int total_rows;  // rows of parts that have outputs of their own
 };
 
-// A warp per row: lanes take eight columns in turn.
+// Each warp computes a row; its lanes take eight columns at a time, round-robin.
 template <class Block>
 __global__ void __launch_bounds__(kGenericWarps * 32)
     quant_linear_generic_kernel(const __grid_constant__ GenericArgs g) {
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kGenericWarps * 32)
   }
 }
 
-// Rows from `first` of each part on; all, or those behind the groups.
+// Computes all rows of each part, or with `only_ungrouped` those behind the groups.
 void launch_generic(const LinearCall& call, const QuantArgs& args, bool only_ungrouped,
                     cudaStream_t stream) {
   GenericArgs g{};
@@ -130,7 +130,7 @@ QuantLauncher grouped_launcher(DType type) {
   }
 }
 
-// Has static shared memory where wgmma was compiled, which is for sm_90a only.
+// Has static shared memory if wgmma was compiled, which is only for sm_90a.
 __global__ void wgmma_probe_kernel() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ int present;
@@ -184,7 +184,7 @@ void check(const LinearCall& call) {
                part.w.cols == first.w.cols && aligned(part.w.data, 2) && part.w.rows <= INT32_MAX);
     if (call.epilogue == Epilogue::kGated && p > 0) {
       SPW_ASSERT(part.w.rows == first.w.rows);
-      continue;  // has no output
+      continue;  // up has no output
     }
     SPW_ASSERT(part.out.dtype == first.out.dtype && part.out.stride == first.out.stride &&
                part.out.rows == call.x.rows && part.out.cols == part.w.rows);
@@ -193,7 +193,7 @@ void check(const LinearCall& call) {
   }
 }
 
-// One pass over the weights.
+// Makes one pass over the weights.
 void run(const LinearCall& call, cudaStream_t stream, const QuantLinearTuning& tuning) {
   QuantArgs args{};
   args.count = call.count;
@@ -219,7 +219,7 @@ void run(const LinearCall& call, cudaStream_t stream, const QuantLinearTuning& t
       tuning.generic || !all_aligned ? nullptr : grouped_launcher(call.parts[0].w.dtype);
   bool grouped = launcher != nullptr && args.items > 0;
   if (grouped) {
-    // Fewer tokens at once where x of all of them does not fit shared memory.
+    // Takes fewer tokens at a time if x of all of them does not fit into shared memory.
     const QuantDeviceLimits& limits = device_limits();
     int step = std::max(args.tokens, 1);
     for (int done = 0; done < args.tokens && grouped;) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of quant_linear() take, between the file that chooses and those that hold them.
+// The arguments of quant_linear()'s kernels, between the file that chooses a kernel and those that
+// define them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,10 +14,10 @@
 
 namespace spillway::cuda {
 
-inline constexpr int kQuantDevices = 16;    // GPUs of a process, at most
+inline constexpr int kQuantDevices = 16;    // the most GPUs that a process uses
 inline constexpr int kQuantSlices = 8;      // of K
-inline constexpr int kQuantWarps = 8;       // of a block
-inline constexpr int kQuantWarpGroups = 2;  // groups of 16 rows that a warp takes at once
+inline constexpr int kQuantWarps = 8;       // per thread block
+inline constexpr int kQuantWarpGroups = 2;  // groups of 16 rows that a warp takes at a time
 
 struct QuantPart {
   const uint8_t* data;
@@ -26,9 +27,9 @@ struct QuantPart {
   int rows;
 };
 
-// Where things lie in a block's shared memory, in bytes.
+// Offsets in a thread block's shared memory, in bytes.
 struct QuantShared {
-  int ring;  // of all warps
+  int ring;  // the rings of all warps
   int barriers;
   int prepared;
   int sums;
@@ -50,51 +51,52 @@ struct QuantArgs {
   Epilogue epilogue;
   ActivationKind activation;
 
-  // Of the grouped kernel: items are groups in the order they are worked off, gate and up in turn
-  // when gated.
+  // Fields of the grouped kernel: items are groups in the order in which they are computed; gate
+  // and up alternate in gated calls.
   int items;
   int64_t group_bytes;  // bytes of 16 rows
   // The shape of its launch.
-  int cluster;  // blocks that share K
-  int slices;   // of K, that a block has
+  int cluster;  // thread blocks that share K
+  int slices;   // slices of K that a thread block has
   int slices_log2;
-  int set_items_log2;       // items that a cluster takes at once
-  int sets;                 // of so many items
+  int set_items_log2;       // items that a cluster takes at a time
+  int sets;                 // number of such sets of items
   int stages;               // buffers of a warp's ring
-  int phases;               // in which a slice is worked off, so that x fits
-  int phase_tiles;          // columns / 32 of a slice in a phase, at most
-  int next_start;           // when the next kernel may, see QuantLinearTuning
-  int l2_sets;              // sets of a block that are prefetched to L2, of the kernel for few
+  int phases;               // parts in which a slice is computed, so that x fits
+  int phase_tiles;          // the most columns / 32 of a slice in a phase
+  int next_start;           // when the next kernel may start, see QuantLinearTuning
+  int l2_sets;              // kernel for few tokens: sets that a thread block prefetches to L2
   uint32_t tokens_inverse;  // ceil(2^32 / tokens)
-  int first_block;          // of the wgmma kernel: the columns of this launch, in blocks
+  int first_block;          // wgmma kernel: first column of this launch, in quantization blocks
   int blocks;
   QuantShared shared;
 
   __host__ __device__ bool gated() const { return epilogue == Epilogue::kGated; }
 };
 
-// What the device offers; asked once.
+// The limits of the device, which are read once.
 struct QuantDeviceLimits {
   int device = 0;
   int sms = 0;
-  int shared_bytes = 0;  // a block may have
-  int sm_bytes = 0;      // of shared memory
-  int reserved = 0;      // of them, by each block
+  int shared_bytes = 0;  // most that a thread block may have
+  int sm_bytes = 0;      // shared memory of a multiprocessor
+  int reserved = 0;      // of these, per thread block
   bool clusters = false;
   bool wgmma = false;
 
-  // Shared memory that each of `blocks` blocks on an SM may have.
+  // Returns the shared memory that each of `blocks` thread blocks on an SM may have.
   int shared_of(int blocks) const {
     return std::min(shared_bytes, sm_bytes / blocks - reserved) / 128 * 128;
   }
 };
 
-// Chooses the shape of the launch and launches, for tokens <= kQuantLinearTokens. False where not
-// even the smallest shape fits this device with so many tokens.
+// Chooses the shape of the launch and launches, for tokens <= kQuantLinearTokens. Returns false if
+// not even the smallest shape fits this device with so many tokens.
 using QuantLauncher = bool (*)(QuantArgs args, const QuantLinearTuning& tuning,
                                const QuantDeviceLimits& limits, cudaStream_t stream);
 
-// Each defined beside its kernels: linear_quant_four.cu, _five_eight.cu, _k.cu, _k_split.cu.
+// Each function is defined beside its kernels: linear_quant_four.cu, _five_eight.cu, _k.cu,
+// _k_split.cu.
 bool launch_quant_q4_0(QuantArgs, const QuantLinearTuning&, const QuantDeviceLimits&, cudaStream_t);
 bool launch_quant_q4_1(QuantArgs, const QuantLinearTuning&, const QuantDeviceLimits&, cudaStream_t);
 bool launch_quant_g4(QuantArgs, const QuantLinearTuning&, const QuantDeviceLimits&, cudaStream_t);

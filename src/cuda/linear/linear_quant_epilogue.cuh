@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to the sums of quantized linear layers: bias, activation, gate, store.
+// The epilogues of quantized linear layers: bias, activation, gate, store.
 #pragma once
 
 #include "cuda/kernel/values.cuh"
@@ -7,7 +7,8 @@
 
 namespace spillway::cuda {
 
-// `sum` of output `row` of part `p`; of gated calls `up` is that of the second part.
+// Finishes output `row` of part `p` from its `sum`; for gated calls `up` is the sum of the second
+// part.
 __device__ __forceinline__ void finish_output(const QuantArgs& a, int p, int row, int token,
                                               float sum, float up) {
   const QuantPart& part = a.parts[p];
@@ -21,14 +22,16 @@ __device__ __forceinline__ void finish_output(const QuantArgs& a, int p, int row
   const int64_t at = token * a.out_stride + row;
   auto* const out = static_cast<std::byte*>(part.out);
   if (a.epilogue == Epilogue::kAccumulate) {
-    // Added where it lies, in L2: one addition per output, but nobody waits for what was there.
+    // Added in L2, where the value lies: one addition per output, and nothing waits for the old
+    // value.
     atomicAdd(reinterpret_cast<float*>(out) + at, sum);
   } else {
     store_as(a.out_dtype, out, at, sum);
   }
 }
 
-// Outputs `row` to `row` + 3, a multiple of four, at once: each choice is made once.
+// Finishes outputs `row` to `row` + 3 together, where `row` is a multiple of four: each choice is
+// made once.
 __device__ __forceinline__ void finish_four(const QuantArgs& a, int p, int row, int token,
                                             const float4& sums, const float4& ups) {
   const QuantPart& part = a.parts[p];
@@ -54,7 +57,7 @@ __device__ __forceinline__ void finish_four(const QuantArgs& a, int p, int row, 
   const int64_t at = token * a.out_stride + row;
   auto* const out = static_cast<std::byte*>(part.out);
   if (a.epilogue == Epilogue::kAccumulate) {
-    // Added where they lie, see finish_output().
+    // Added in L2, see finish_output().
 #pragma unroll
     for (int i = 0; i < 4; ++i) atomicAdd(reinterpret_cast<float*>(out) + at + i, sum[i]);
     return;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel of quant_linear() for up to four tokens: as few steps as possible between the end of
-// the kernel in front, which brings x, and its own end, since nothing else hides them.
+// The kernel of quant_linear() for up to four tokens: it has as few steps as possible between the
+// end of the previous kernel, which computes x, and its own end, since nothing else hides them.
 //
-// A block of eight warps takes one group of 16 outputs after the other, each warp an eighth of K.
-// Blocks are small: two run on an SM, and the two of the next kernel find room beside them, fill
-// their rings and wait. When x comes each warp copies its own part to shared memory (nobody waits
-// for others), multiplies what is long there, and the sums of the eight meet once per group.
+// A thread block of eight warps takes one group of 16 outputs after the other, each warp an eighth
+// of K. Thread blocks are small: two run on an SM, and two of the next kernel find room beside
+// them, fill their rings and wait. When x is there, each warp copies its own part to shared memory
+// (no warp waits for another), multiplies weights that have long arrived, and the sums of the eight
+// warps are added up once per group.
 #pragma once
 
 #include "cuda/kernel/launch.cuh"
@@ -14,10 +15,10 @@
 
 namespace spillway::cuda {
 
-// Tokens as x lies in shared memory: three are padded to four.
+// Returns the number of tokens of x in shared memory: three are padded to four.
 __host__ __device__ constexpr int few_tokens(int tokens) { return tokens == 3 ? 4 : tokens; }
 
-// Where things lie, and the rest that follows from tokens, k and stages.
+// Fills in the shared memory offsets, and the rest that follows from tokens, k and stages.
 template <class Block>
 void complete_few(QuantArgs& a) {
   using Shape = QuantShape<Block>;
@@ -40,22 +41,22 @@ void complete_few(QuantArgs& a) {
   at.total = at.x + tiles * tokens * 64;
 }
 
-// Tokens of x, each `stride` elements behind the one before, in memory that other blocks write or
-// in shared memory.
+// Tokens of x, each `stride` elements behind the previous one, in memory that other thread blocks
+// write or in shared memory.
 struct FewX {
   const __half* data;
   int64_t stride;
   int tokens;
 };
 
-// The `tiles` tiles of x from `first` on to shared memory, by one warp, in the order of mma's B,
-// [tile][token][t], with the sums that take off what lies in the operands of A on top of codes.
+// Stores `tiles` tiles of x from `first` on in shared memory, by one warp, in the order of mma's B,
+// [tile][token][t], with the sums that correct the offsets which the operands of A add to codes.
 template <class Block, int M, bool kFromShared = false>
 __device__ __forceinline__ void stage_few_x(const FewX& source, int first, int tiles, uint4* x,
                                             float* x_sums, int lane) {
   using Format = TileFormat<Block>;
   constexpr int kXSums = QuantShape<Block>::kXSums, kPairs = (M + 1) / 2;
-  constexpr int kBatch = 6;  // loads in flight: an eighth of 11008 columns at once
+  constexpr int kBatch = 6;  // loads in flight: an eighth of 11008 columns
   const int t = lane % 4, total = tiles * M * 4;
   const __half* from = source.data + first * 32 + (Format::kBits == 8 ? 8 * t : 4 * t);
   const auto load = [](const __half* at) {
@@ -115,18 +116,18 @@ __device__ __forceinline__ void stage_few_x(const FewX& source, int first, int t
   }
 }
 
-// The sums of a slice of one group: M tokens, at least as many as there are.
+// The sums of a slice of one group, for M tokens or fewer.
 template <class Block, int M>
 class FewSums {
  public:
   using Format = TileFormat<Block>;
-  static constexpr int kSetTiles = kPairTiles / M;  // tiles side by side
+  static constexpr int kSetTiles = kPairTiles / M;  // neighbouring tiles
   static constexpr int kSteps = kSetTiles / 2;
-  static constexpr int kValues = M == 1 ? 1 : 2;  // tokens of a lane
+  static constexpr int kValues = M == 1 ? 1 : 2;  // tokens per lane
   static constexpr int kXSums = QuantShape<Block>::kXSums;
-  static constexpr int kPairs = (M + 1) / 2;  // of tokens
+  static constexpr int kPairs = (M + 1) / 2;  // pairs of tokens
 
-  // x and x_sums: of this warp's slice.
+  // x and x_sums point to this warp's slice.
   __device__ __forceinline__ FewSums(const uint4* x, const float* x_sums, int lane)
       : place_(lane), t_(lane % 4) {
     const int g = lane / 4;
@@ -142,7 +143,7 @@ class FewSums {
     for (int i = 0; i < kValues; ++i) sums_[0][i] = sums_[1][i] = 0;
   }
 
-  // `tiles` tiles from `first_tile` of the slice on, kPairTiles of them if kWhole.
+  // Adds `tiles` tiles from `first_tile` of the slice on; there are kPairTiles of them if kWhole.
   template <bool kWhole>
   __device__ __forceinline__ void add(const uint8_t* chunk, int first_tile, int tiles) {
 #pragma unroll
@@ -150,7 +151,8 @@ class FewSums {
       const int base = set * kSetTiles;
       if (!kWhole && base >= tiles) return;
       uint32_t b[8];
-      // Behind the last tile begins what another warp is still writing: nothing is read there.
+      // Behind the last tile begins memory that another warp may still be writing: nothing is read
+      // there.
       load_x(first_tile + base, kWhole || base + tile_ < tiles, b);
       // The tiles of this lane's two columns.
       const int tile0 = base + (M == 1 ? 2 * t_ : M == 2 ? t_ : t_ / 2);
@@ -203,7 +205,7 @@ class FewSums {
     }
   }
 
-  // To [token][16 rows].
+  // Stores the sums as [token][16 rows].
   __device__ __forceinline__ void store(float* to) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -223,8 +225,8 @@ class FewSums {
   }
 
  private:
-  // B of the four products of a pair; the same for all pairs of a set. `inside`: this lane's tile
-  // is one of the slice.
+  // Loads B of the four products of a pair; it is the same for all pairs of a set. `inside`: this
+  // lane's tile is one of the slice.
   __device__ __forceinline__ void load_x(int tile, bool inside, uint32_t b[8]) const {
     const uint4* from = x_ + tile * M * 4;
     uint4 first{0, 0, 0, 0}, second{0, 0, 0, 0};
@@ -242,7 +244,7 @@ class FewSums {
     b[0] = first.x, b[1] = first.y, b[2] = first.z, b[3] = first.w;
     b[4] = second.x, b[5] = second.y, b[6] = second.z, b[7] = second.w;
   }
-  // Of the sums of all pairs those of the pair that this lane's columns belong to.
+  // Returns, from the sums of all pairs, those of the pair that this lane's columns belong to.
   __device__ __forceinline__ float own(const float d[kSteps][4], int i) const {
     if constexpr (M == 1) {
       const float low = t_ % 2 == 0 ? d[0][i] : d[1][i], high = t_ % 2 == 0 ? d[2][i] : d[3][i];
@@ -258,7 +260,7 @@ class FewSums {
   const uint4* x_;
   const float* x_sums_;
   int t_;
-  int tile_;  // of the set, whose x this lane loads
+  int tile_;  // the tile of the set whose x this lane loads
   bool odd_tile_, has_x_;
   float sums_[2][kValues];  // rows 2p and 2p + 1
 };
@@ -271,7 +273,7 @@ __device__ __forceinline__ void prefetch_to_l2(const uint8_t* from, uint32_t byt
 #endif
 }
 
-// kResident: blocks that find room on an SM, this kernel's and the next one's.
+// kResident: the thread blocks that find room on an SM, this kernel's and the next one's.
 template <class Block, int M, int kResident>
 __global__ void __launch_bounds__(kQuantWarps * 32, kResident)
     quant_linear_few_kernel(const __grid_constant__ QuantArgs a) {
@@ -282,7 +284,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kResident)
   const QuantShared& at = a.shared;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int first_set = static_cast<int>(blockIdx.x), set_step = static_cast<int>(gridDim.x);
-  const int items = a.gated() ? 2 : 1;  // of a set
+  const int items = a.gated() ? 2 : 1;  // per set
   const int begin = Shape::slice_begin(a, warp), end = Shape::slice_begin(a, warp + 1);
   uint8_t* buffers = shared + warp * a.stages * Pair::kChunkBytes;
   WeightRing ring(reinterpret_cast<uint64_t*>(shared + at.barriers) + warp * a.stages, a.stages,
@@ -300,7 +302,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kResident)
     return a.parts[part].data + group * a.group_bytes +
            static_cast<int64_t>(begin) * Format::kUnitBytes;
   };
-  // What is fetched next.
+  // The place of the next fetch.
   const int blocks = end - begin;
   int fetch_set = first_set, fetch_item = 0, fetch_left = blocks;
   const uint8_t* fetch_at = weights(first_set, 0);
@@ -327,7 +329,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kResident)
 #pragma unroll 1
   for (int i = 0; i < a.stages; ++i) fetch(i);
   if (a.l2_sets > 0 && lane == 0 && fetch_left > 0) {
-    // What did not fit comes closer.
+    // Prefetches to L2 what did not fit into the ring.
     prefetch_to_l2(fetch_at, fetch_left * Format::kUnitBytes);
     for (int i = fetch_item + 1; i < a.l2_sets * items; ++i) {
       const int set = fetch_set + i / items * set_step;
@@ -376,7 +378,8 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kResident)
       few.store(of_turn + (item * kQuantWarps + warp) * kWarpSums);
     }
     if (a.next_start == 3 && set + set_step >= a.sets) let_next_start();
-    // Two buffers of sums in turn: this barrier also says that nobody reads those of before.
+    // The sums are double-buffered: this barrier also says that all warps have read the previous
+    // ones.
     __syncthreads();
     if (token < a.tokens) {
       const auto sum_of = [&](int item) {

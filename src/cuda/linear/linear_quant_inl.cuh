@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel of quant_linear() over packed groups of 16 rows.
 //
-// K is cut into eight slices of whole blocks. A block of eight warps has 1, 2, 4 or 8 of them (a
-// cluster of blocks has all), and as many pairs of groups as that leaves warps: with few tokens all
-// warps of a block share two groups, and x lies whole in its shared memory; with many a cluster of
-// eight blocks shares sixteen, and each holds an eighth of x. A warp streams its slice of two
-// groups after two groups, through a ring of its own, so that nobody waits for anybody until sums
-// meet: in shared memory, across the cluster, added in the order of the slices.
+// K is cut into eight slices of whole quantization blocks. A thread block of eight warps has 1, 2,
+// 4 or 8 of them (a cluster of thread blocks has all), and as many pairs of groups as that leaves
+// warps: with few tokens all warps of a thread block share two groups, and all of x lies in its
+// shared memory; with many tokens a cluster of eight thread blocks shares sixteen groups, and each
+// holds an eighth of x. A warp streams its slice of two groups after another two, through a ring of
+// its own, so that no warp waits for another until sums are added up: in shared memory, across the
+// cluster, in the order of the slices.
 //
-// The first buffers are on their way before the kernel waits for the one in front of it.
+// The first buffers are in flight before the kernel waits for the previous one.
 #pragma once
 
 #include <algorithm>
@@ -22,18 +23,18 @@
 
 namespace spillway::cuda {
 
-// Sums lie [token][16 rows], 20 apart so that a warp's stores meet no bank twice.
+// Sums are stored as [token][16 rows], 20 apart so that a warp's stores use no bank twice.
 inline constexpr int kQuantSumStride = 20;
 
-// Whether weights are scaled, once per tile, or the sums of a tile, once per eight tokens: see
-// linear_quant_tile.cuh.
+// Returns whether weights are scaled, once per tile, or the sums of a tile, once per eight tokens:
+// see linear_quant_tile.cuh.
 inline constexpr bool scales_weights(int token_tiles) { return token_tiles > 2; }
 
 template <class Block>
 struct QuantShape {
   using Format = TileFormat<Block>;
-  // Blocks of a buffer: 256 columns, 128 of 8-bit types; half as many where there is more to do
-  // with them and shared memory is full of x.
+  // Returns the quantization blocks per buffer: 256 columns, 128 of 8-bit types; half as many where
+  // there is more work per column and x fills the shared memory.
   __host__ __device__ static constexpr int chunk_blocks(int token_tiles) {
     const int columns = (Format::kBits == 8 ? 128 : 256) / (token_tiles > 2 ? 2 : 1);
     return columns > Block::kElements ? columns / Block::kElements : 1;
@@ -41,18 +42,19 @@ struct QuantShape {
   __host__ __device__ static constexpr int stage_bytes(int token_tiles) {
     return kQuantWarpGroups * chunk_blocks(token_tiles) * Format::kUnitBytes;
   }
-  // Sums of x per tile and token: the correction of offsets; with minima or two scales one more.
+  // Sums of x per tile and token: one corrects the offsets; types with minima or two scales need a
+  // second.
   static constexpr int kXSums = Format::kMinimum || Format::kSplit ? 2 : 1;
   __host__ __device__ static constexpr int x_sums(int token_tiles) {
     return scales_weights(token_tiles) ? 0 : kXSums;
   }
 
-  // Sums of two sets in turn where they are small: one barrier per set instead of two.
+  // Small sums are double-buffered by set: one barrier per set instead of two.
   __host__ __device__ static constexpr int sum_buffers(int token_tiles) {
     return token_tiles == 1 ? 2 : 1;
   }
-  // Tokens as x lies in shared memory: padded where there are several tiles of eight, so that
-  // addresses are constants; as they are where there is one.
+  // Returns the number of tokens of x in shared memory: padded if there are several tiles of eight,
+  // so that addresses are constants; not padded if there is one tile.
   __host__ __device__ static constexpr int padded(int tokens, int token_tiles) {
     return token_tiles == 1 ? tokens : token_tiles * 8;
   }
@@ -82,7 +84,7 @@ struct QuantShape {
   }
 };
 
-// A barrier of the cluster (of the block where it is alone) in two halves.
+// The two halves of a barrier of the cluster (of the thread block if the cluster has only one).
 __device__ __forceinline__ void arrive_at_barrier(int cluster) {
 #if __CUDA_ARCH__ >= 900
   if (cluster > 1) asm volatile("barrier.cluster.arrive.release;" ::: "memory");
@@ -102,7 +104,7 @@ __device__ __forceinline__ void block_barrier(int cluster) {
   wait_at_barrier(cluster);
 }
 
-// Four floats in the shared memory of block `rank` of this cluster.
+// Loads four floats from the shared memory of thread block `rank` of this cluster.
 __device__ __forceinline__ float4 load_shared_of(const float* own, int rank, int cluster) {
 #if __CUDA_ARCH__ >= 900
   if (cluster > 1) {
@@ -121,7 +123,7 @@ __device__ __forceinline__ float4 load_shared_of(const float* own, int rank, int
   return *reinterpret_cast<const float4*>(own);
 }
 
-// The group behind an item: which part, which of its groups.
+// Finds the part and the group in it that an item stands for.
 __device__ __forceinline__ void locate_item(const QuantArgs& a, int item, int& part, int& group) {
   if (a.gated()) {
     part = item % 2;
@@ -133,15 +135,16 @@ __device__ __forceinline__ void locate_item(const QuantArgs& a, int item, int& p
   while (part + 1 < a.count && group >= a.parts[part].groups) group -= a.parts[part++].groups;
 }
 
-// The columns of slice `slice` in phase `phase`, in blocks.
+// Returns where the columns of phase `phase` of a slice [begin, end) start, in quantization blocks.
 template <class Block>
 __device__ __forceinline__ int phase_begin(const QuantArgs& a, int begin, int end, int phase) {
   if (a.phases == 1) return phase == 0 ? begin : end;
   return min(end, begin + phase * (a.phase_tiles / TileFormat<Block>::kTiles));
 }
 
-// x of this block's columns to shared memory in the order of mma's B, [slice][tile][token][t], with
-// the sums that take off what lies in the operands of A on top of codes.
+// Stores x of this thread block's columns in shared memory in the order of mma's B,
+// [slice][tile][token][t], with the sums that correct the offsets which the operands of A add to
+// codes.
 template <class Block, int kTokenTiles>
 __device__ __forceinline__ void stage_x(const QuantArgs& a, int rank, int phase, uint4* x,
                                         float* x_sums) {
@@ -149,7 +152,7 @@ __device__ __forceinline__ void stage_x(const QuantArgs& a, int rank, int phase,
   using Shape = QuantShape<Block>;
   constexpr int kXSums = Shape::x_sums(kTokenTiles);
   const int padded = Shape::padded(a.tokens, kTokenTiles), pairs = (padded + 1) / 2;
-  // Warps stage the slice that they read (with eight slices each its own, with one all together).
+  // Warps store the slice that they read (with eight slices each its own, with one all together).
   const int j = static_cast<int>(threadIdx.x) / 32 & (a.slices - 1);
   const int threads = kQuantWarps * 32 >> a.slices_log2;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -228,16 +231,17 @@ class QuantAccumulator {
   static constexpr int kGroups = kQuantWarpGroups;
   static constexpr int kXSums = QuantShape<Block>::x_sums(kTokenTiles);
   static constexpr bool kScalesWeights = scales_weights(kTokenTiles);
-  // What weights or sums are scaled with.
+  // The type of the scales of weights or of sums.
   using Scale = std::conditional_t<kScalesWeights, __half2, float>;
 
-  // x and x_sums: of this warp's slice.
+  // x and x_sums point to this warp's slice.
   __device__ __forceinline__ QuantAccumulator(const QuantArgs& a, const uint4* x,
                                               const float* x_sums, int lane)
       : tokens_(a.tokens) {
     const int g = lane / 4, t = lane % 4;
-    // Beyond the last token its values are read again: no padding, and no bank conflicts. Where
-    // there is padding, what is in it does not reach other tokens.
+    // With one tile, lanes beyond the last token read its values again: no padding, and no bank
+    // conflicts. With several tiles x is padded, and what is in the padding does not reach other
+    // tokens.
     const int pairs = (a.tokens + 1) / 2;
     x_stride_ = kTokenTiles == 1 ? a.tokens * 4 : kTokenTiles * 32;
     pair_stride_ = kTokenTiles == 1 ? pairs : kTokenTiles * 4;
@@ -256,7 +260,7 @@ class QuantAccumulator {
     }
   }
 
-  // Adds tile `tile` (of this block's columns) of both groups.
+  // Adds tile `tile` (of this thread block's columns) of both groups.
   __device__ __forceinline__ void add(int tile, TileOperands a[kGroups],
                                       const TileScales<Scale> s[kGroups]) {
     if constexpr (kScalesWeights) {
@@ -279,7 +283,7 @@ class QuantAccumulator {
     }
   }
 
-  // To [group][token][kQuantSumStride].
+  // Stores the sums as [group][token][kQuantSumStride].
   __device__ __forceinline__ void store(float* to, int lane) const {
     const int g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -298,7 +302,7 @@ class QuantAccumulator {
   }
 
  private:
-  // Eight tokens of a tile: sums of codes, then scaled.
+  // Adds eight tokens of a tile: sums of codes, which are then scaled.
   __device__ __forceinline__ void add_scaled(int tile, int n, uint4 b,
                                              const TileOperands a[kGroups],
                                              const TileScales<float> s[kGroups]) {
@@ -360,7 +364,7 @@ template <class Block, int kTokenTiles>
 __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
     quant_linear_kernel(const __grid_constant__ QuantArgs a) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  if constexpr (scales_weights(kTokenTiles)) return;  // wgmma's: never launched there
+  if constexpr (scales_weights(kTokenTiles)) return;  // wgmma's kernel is used instead
 #endif
   using Format = TileFormat<Block>;
   using Shape = QuantShape<Block>;
@@ -382,7 +386,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
   WeightRing ring(reinterpret_cast<uint64_t*>(shared + at.barriers) + warp * a.stages, a.stages,
                   lane);
 
-  // The next buffer's worth to fetch: blocks [fetch_block, ...) of set fetch_set.
+  // The next buffer to fetch: quantization blocks [fetch_block, ...) of set fetch_set.
   int fetch_set = first_set, fetch_phase = 0, fetch_block = begin, fetch_stage = 0;
   const auto fetch = [&] {
     if (fetch_set < a.sets && begin < end) {
@@ -439,14 +443,14 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
   for (int set = first_set; set < a.sets; ++phase) {
     if (phase == 0) accumulator.clear();
     if (a.phases > 1 || set == first_set) {
-      const auto meet = [&] {  // those who share a slice
+      const auto meet = [&] {  // the warps that share a slice
         if (a.slices == kQuantSlices) {
           __syncwarp();
         } else {
           __syncthreads();
         }
       };
-      meet();  // nobody reads the x of before
+      meet();  // all of them have read the previous x
       stage_x<Block, kTokenTiles>(a, rank, phase, x, x_sums);
       meet();
     }
@@ -509,7 +513,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
             accumulator.add(first_tile + b * Format::kTiles + i, operands, scales);
           }
         };
-        if (blocks == kChunkBlocks) {  // known number: loads of several tiles overlap
+        if (blocks == kChunkBlocks) {  // the number is known: loads of several tiles overlap
           constexpr int kUnroll = kTokenTiles == 1 ? kChunkBlocks : 2;
 #pragma unroll kUnroll
           for (int b = 0; b < kChunkBlocks; ++b) add_block(b);
@@ -532,7 +536,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
     if (kSumBuffers == 1 && set != first_set) wait_at_barrier(a.cluster);
     accumulator.store(of_turn + warp * warp_sums, lane);
     block_barrier(a.cluster);
-    // Four rows at a time. Of gated calls an output has two neighbouring items.
+    // Takes four rows at a time. In gated calls an output has two neighbouring items.
     const int gated = a.gated() ? 1 : 0, output_items_log2 = a.set_items_log2 - gated;
     const int outputs = 4 * a.tokens << output_items_log2;
     for (int o = rank * kQuantWarps * 32 + static_cast<int>(threadIdx.x); o < outputs;
@@ -564,7 +568,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
       locate_item(a, item, part, group);
       finish_four(a, part, group * 16 + row, token, sum, up);
     }
-    // The sums have been read; who will write the next ones waits for that only then.
+    // The sums have been read; a warp that writes the next ones waits for this barrier only then.
     if constexpr (kSumBuffers == 2) {
       turn ^= 1;
     } else {
@@ -573,7 +577,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
     set += set_step;
     phase = -1;
   }
-  // Nobody leaves while others of its cluster may read its sums.
+  // A thread block must not exit while others of its cluster may read its sums.
   if (a.cluster > 1) {
     if (kSumBuffers == 2 || first_set >= a.sets) arrive_at_barrier(a.cluster);
     wait_at_barrier(a.cluster);

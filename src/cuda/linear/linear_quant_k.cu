@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of quant_linear() for K types with minima.
+// Kernels of quant_linear() for K-quant types with minima.
 #include "cuda/linear/linear_quant_launch.cuh"
 
 namespace spillway::cuda {

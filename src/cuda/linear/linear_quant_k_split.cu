@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of quant_linear() for K types with a scale for 16 columns.
+// Kernels of quant_linear() for K-quant types with a scale for 16 columns.
 #include "cuda/linear/linear_quant_launch.cuh"
 
 namespace spillway::cuda {

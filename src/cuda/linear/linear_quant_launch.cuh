@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the launch of quant_linear()'s kernel is shaped: clusters, rings, phases, blocks.
+// Shapes the launches of quant_linear()'s kernels: clusters, rings, phases, thread blocks.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,9 @@
 
 namespace spillway::cuda {
 
-// Shapes the launch: the smallest cluster that leaves each block a small x, rings as deep as half
-// of an SM's shared memory allows (so that two blocks fit, or the next kernel's first), all of it
-// where x is large; phases where even that is too little.
+// Shapes the launch: the smallest cluster that leaves each thread block a small x, and rings as
+// deep as half of an SM's shared memory allows (so that two thread blocks fit, or the next kernel's
+// first one). With a large x all of it is used, and phases if even that is too little.
 template <class Block>
 bool shape_quant_launch(QuantArgs& a, int token_tiles, const QuantLinearTuning& tuning,
                         const QuantDeviceLimits& limits) {
@@ -48,8 +48,9 @@ bool shape_quant_launch(QuantArgs& a, int token_tiles, const QuantLinearTuning& 
   return false;
 }
 
-// Lets a kernel have all of an SM's shared memory. All of these kernels ask for the same split
-// between it and L1: an SM must be empty to change it, and blocks of two kernels would not meet.
+// Lets a kernel use all of an SM's shared memory. All of these kernels request the same division of
+// memory into shared memory and L1: an SM must be empty to change it, so thread blocks of two
+// kernels could not share an SM.
 template <class... Params>
 void allow_all_shared_memory(void (*kernel)(Params...), const QuantDeviceLimits& limits) {
   SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -58,8 +59,9 @@ void allow_all_shared_memory(void (*kernel)(Params...), const QuantDeviceLimits&
                                       cudaSharedmemCarveoutMaxShared));
 }
 
-// How many clusters of 1, 2, 4, 8 blocks the device holds at once, with one and with two blocks per
-// SM: fewer than its SMs, since clusters do not reach across its parts.
+// The number of clusters of 1, 2, 4, 8 thread blocks that the device holds at a time, with one and
+// with two thread blocks per SM: fewer than its SMs, since clusters do not span the GPU's
+// partitions.
 struct QuantResidency {
   std::once_flag once;
   int clusters[2][4] = {};
@@ -81,7 +83,8 @@ void launch_quant_kernel(const QuantArgs& a, const QuantLinearTuning& tuning,
       }
     }
   });
-  // One or two blocks per SM: what leaves the SM with most work less of it; two where it is equal.
+  // Uses one or two thread blocks per SM: whichever leaves the SM with most work less of it; two if
+  // it is equal.
   const int* one = residency.clusters[0] + 3 - a.slices_log2;
   const int* two = residency.clusters[1] + 3 - a.slices_log2;
   int slots = *one;
@@ -95,7 +98,7 @@ void launch_quant_kernel(const QuantArgs& a, const QuantLinearTuning& tuning,
                   a.cluster, stream, a);
 }
 
-// Two blocks per SM where the next kernel's two fit beside them, or one of them; one where only
+// Uses two thread blocks per SM if two, or one, of the next kernel fit beside them; one if only
 // that leaves room for deep rings.
 template <class Block>
 bool shape_few_launch(QuantArgs& a, int& per_sm, const QuantLinearTuning& tuning,
@@ -116,8 +119,8 @@ bool shape_few_launch(QuantArgs& a, int& per_sm, const QuantLinearTuning& tuning
   if (per_sm > 0) {
     return fits(2 * per_sm, 2) || fits(per_sm, 1) || fits(1, 1);
   }
-  // One token, measured on an H200: three blocks, and as much shared memory again for the next
-  // kernel's.
+  // For one token, as measured on an H200: three thread blocks, and as much shared memory again for
+  // the next kernel's.
   if (a.tokens == 1) {
     per_sm = 3;
     if (fits(6, 2) || fits(3, 1)) return true;
@@ -158,7 +161,8 @@ bool launch_few(QuantArgs a, const QuantLinearTuning& tuning, const QuantDeviceL
   return true;
 }
 
-// How many clusters of a kernel run at once, with one and with two blocks per SM.
+// The number of clusters of a kernel that run concurrently, with one and with two thread blocks per
+// SM.
 struct WgmmaResidency {
   std::once_flag once;
   int clusters[2] = {};
@@ -187,7 +191,7 @@ bool launch_wgmma_kernel(QuantArgs a, const QuantLinearTuning& tuning,
     }
     return false;
   };
-  // Whole rows where x of them fits, two blocks per SM where they fit.
+  // Takes whole rows if x of them fits, and two thread blocks per SM if they fit.
   const int all_blocks = a.k / Block::kElements;
   const int most_parts = a.epilogue == Epilogue::kAccumulate ? 4 : 1;
   for (int parts = 1; parts <= most_parts; parts *= 2) {
@@ -200,7 +204,7 @@ bool launch_wgmma_kernel(QuantArgs a, const QuantLinearTuning& tuning,
         a.blocks = std::min(a.blocks, all_blocks - a.first_block);
         launch_clusters(kernel, dim3(clusters * kQuantSlices), dim3(wgmma_threads(kTokens)),
                         a.shared.total, kQuantSlices, stream, a);
-        for (QuantPart& part : a.parts) part.bias = nullptr;  // added once
+        for (QuantPart& part : a.parts) part.bias = nullptr;  // the bias is added only once
       }
       return true;
     }
@@ -208,7 +212,7 @@ bool launch_wgmma_kernel(QuantArgs a, const QuantLinearTuning& tuning,
   return false;
 }
 
-// False where x does not fit.
+// Returns false if x does not fit.
 template <class Block>
 bool launch_wgmma(const QuantArgs& a, const QuantLinearTuning& tuning,
                   const QuantDeviceLimits& limits, cudaStream_t stream) {
@@ -232,7 +236,7 @@ bool launch_quant(QuantArgs a, const QuantLinearTuning& tuning, const QuantDevic
   if (limits.wgmma && x_is_aligned && may_be(QuantKernel::kWgmma, a.tokens > kQuantSliceTokens)) {
     if (launch_wgmma<Block>(a, tuning, limits, stream)) return true;
   }
-  // The kernel below has no code for more on Hopper.
+  // On Hopper the kernel below is not compiled for more tokens.
   if (limits.wgmma && a.tokens > kQuantSameBitsTokens) return false;
   const int token_tiles = a.tokens <= 8 ? 1 : a.tokens <= 16 ? 2 : a.tokens <= 32 ? 4 : 8;
   if (!shape_quant_launch<Block>(a, token_tiles, tuning, limits)) return false;

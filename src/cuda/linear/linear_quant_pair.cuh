@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two neighbouring tiles of packed weights (linear_quant_tile.cuh) for products with few tokens:
-// 16 bytes per lane at a time, and scales once per eight tiles.
+// Two neighbouring tiles of packed weights (linear_quant_tile.cuh) for products with few tokens: 16
+// bytes per lane at a time, and scales once per eight tiles.
 //
 // With one token seven of the eight columns of mma's B would be empty. Here column c is the x of
 // tile c: a product with the weights of any tile leaves in column c the sum over that tile's
-// columns if it is tile c, and something to be thrown away if not. So sums of eight tiles lie side
-// by side, where each thread scales two of them, instead of all threads every tile. With two
-// (four) tokens a column is one of four (two) tiles and a token.
+// columns if it is tile c, and otherwise a number that is not used. So the sums of eight tiles lie
+// side by side, and each thread scales two of them, instead of all threads scaling every tile. With
+// two (four) tokens a column is one of four (two) tiles and a token.
 //
-// Thread (g, t) has rows 2p and 2p + 1 of the group, p = row_pair(g), one 16-byte piece of the
-// layout; threads t < 2 take columns of the first tile, t >= 2 of the second (where their x is
-// zero in columns of the other tile), 8-bit types both one after the other.
+// Thread (g, t) has rows 2p and 2p + 1 of the group, where p is PairLane::p, one 16-byte chunk of
+// the layout. Threads t < 2 take columns of the first tile, t >= 2 of the second (where their x is
+// zero in columns of the other tile); with 8-bit types they take both tiles one after the other.
 #pragma once
 
 #include "cuda/linear/linear_quant_scales.cuh"
@@ -18,19 +18,19 @@
 
 namespace spillway::cuda {
 
-inline constexpr int kPairTiles = 8;  // of a chunk: 256 columns
+inline constexpr int kPairTiles = 8;  // tiles per chunk: 256 columns
 
 template <class Block>
 struct PairFormat {
   using Format = TileFormat<Block>;
   static constexpr int kChunkBlocks = kPairTiles * 32 / Block::kElements;
   static constexpr int kChunkBytes = kChunkBlocks * Format::kUnitBytes;
-  // From a tile to the next: of the same block or of the next.
+  // The distance from a tile to the next one, in the same block or in the next block.
   static constexpr int kTileStride =
       Block::kElements == 32 ? Format::kUnitBytes : Format::kSubBytes;
   static constexpr int kPairStride = Block::kElements == 64 ? Format::kUnitBytes : 2 * kTileStride;
-  // Which pair of rows a thread takes, so that loads of eight threads meet no bank twice (where
-  // tiles are a multiple of 128 bytes apart they do anyhow).
+  // Says which pair of rows a thread takes, so that loads of eight threads use no bank twice (where
+  // tiles are a multiple of 128 bytes apart they do not anyhow).
   static constexpr bool kSwapPairs = kTileStride % 64 == 32 && Format::kBits != 8;
 };
 
@@ -38,7 +38,7 @@ struct PairFormat {
 template <class Block>
 struct PairLane {
   int p;       // rows 2p and 2p + 1
-  int pieces;  // of nibbles or bytes
+  int pieces;  // offset of nibbles or bytes
   int high1;   // offsets of the other bits, and their shifts
   int high2;
   int shift1;
@@ -57,8 +57,8 @@ struct PairLane {
   }
 };
 
-// The four operands of pair `pair` of a chunk: first words low and high, second words low and high;
-// of 8-bit types first tile low and high, second tile low and high.
+// Loads the four operands of pair `pair` of a chunk: first words low and high, second words low and
+// high; for 8-bit types first tile low and high, second tile low and high.
 template <class Block>
 __device__ __forceinline__ void pair_operands(const uint8_t* chunk, int pair,
                                               const PairLane<Block>& at, uint32_t out[4][4]) {
@@ -99,19 +99,19 @@ __device__ __forceinline__ float2 load_half_pair(const uint8_t* from) {
   return __half22float2(*reinterpret_cast<const __half2*>(from));
 }
 
-// Two whole numbers below 256, in bytes 0 and 1, less `bias`.
+// Converts two integers below 256, in bytes 0 and 1, and subtracts `bias`.
 __device__ __forceinline__ float2 small_numbers(uint32_t bytes, float bias) {
   return __half22float2(take_off(__byte_perm(bytes, 0x64646464U, 0x4140), 1024 + bias));
 }
 
-// The scales of rows 2p and 2p + 1 in tile `tile` of a chunk (see TileScales).
+// Returns the scales of rows 2p and 2p + 1 in tile `tile` of a chunk (see TileScales).
 template <class Block>
 __device__ __forceinline__ TileScales<float> pair_scales(const uint8_t* chunk, int tile, int p) {
   using Format = TileFormat<Block>;
   const auto bytes = [&](int offset) -> uint32_t {
     return *reinterpret_cast<const uint16_t*>(chunk + offset + 2 * p);
   };
-  // Number s of eight six-bit ones, of both rows.
+  // Returns number s of eight six-bit ones, for both rows.
   const auto six = [&](int offset, int s) {
     return (bytes(offset + s % 4 * 16) >> (s / 4 * 4) & 0x0f0fU) |
            (bytes(offset + 64 + s / 4 * 16) >> (s % 4 * 2) & 0x0303U) << 4;

@@ -12,10 +12,9 @@
 
 namespace spillway::cuda {
 
-// Of rows g and g + 8: `scale` is that of the tile (or of `low`), `other` the minimum or the scale
-// of `high`; types that are split and have minima have those of `low` and `high` besides. As floats
-// they are for the sums of a tile (the minimum times the sum of x), as pairs of halves for the
-// weights.
+// The scales of rows g and g + 8: `scale` is that of the tile (or of `low`), `other` the minimum or
+// the scale of `high`; split types with minima also have those of `low` and `high`. As floats they
+// are for the sums of a tile (the minimum times the sum of x), as pairs of halves for the weights.
 template <class Value>
 struct TileScales {
   Value scale[2];
@@ -24,7 +23,7 @@ struct TileScales {
   Value high_minimum[2];
 };
 
-// Types with a scale per block: straight from the header.
+// Reads the scales of types with one scale per block straight from the header.
 template <class Block, class Value>
 __device__ __forceinline__ TileScales<Value> header_scales(const uint8_t* block, int g) {
   const __half* header = reinterpret_cast<const __half*>(block);
@@ -43,12 +42,12 @@ __device__ __forceinline__ TileScales<Value> header_scales(const uint8_t* block,
   return out;
 }
 
-// Takes the offset off both codes of a pair; exact.
+// Subtracts the offset from both codes of a pair; exact.
 __device__ __forceinline__ __half2 take_off(uint32_t pair, float offset) {
   return __hsub2(reinterpret_cast<const __half2&>(pair), __float2half2_rn(offset));
 }
 
-// Makes codes weights: halves, rounded once (and scales of K types before that).
+// Turns codes into weights: halves, rounded once (and scales of K-quant types before that).
 template <class Block>
 __device__ __forceinline__ void scale_operands(TileOperands& tile, const TileScales<__half2>& s) {
   using Format = TileFormat<Block>;
@@ -69,20 +68,21 @@ __device__ __forceinline__ void scale_operands(TileOperands& tile, const TileSca
   }
 }
 
-// Types with minima of `low` and of `high` need the sums of x over the columns of each. What takes
-// the offsets off is these sums times minus a power of two: the minima, which are to be subtracted,
-// are divided by it.
+// Types with minima of `low` and of `high` need the sums of x over the columns of each. The sums
+// that correct the offsets are these sums times minus a power of two, so the minima, which are to
+// be subtracted, are divided by it.
 template <class Block>
 __device__ __forceinline__ float split_minimum(float minimum) {
   static_assert(TileFormat<Block>::kLowOffset == TileFormat<Block>::kHighOffset);
   return minimum * (1 / TileFormat<Block>::kLowOffset);
 }
 
-// K types: scales are computed before use, for floats and for pairs of halves in ways of their own.
+// The scales of K-quant types are computed before use, separately for floats and for pairs of
+// halves.
 //
-// Floats: every lane computes eight of the block's 256 scales and minima; `prepared` is
-// [2][16 rows][8]: scales, then minima, or the scales of sub-blocks 0-7, then 8-15; with those of
-// Q2_K come as many minima, behind all scales (see split_minimum()).
+// Floats: every lane computes eight of the block's 256 scales and minima. `prepared` is [2][16
+// rows][8]: scales, then minima; or the scales of sub-blocks 0-7, then 8-15. For Q2_K as many
+// minima follow behind all scales (see split_minimum()).
 template <class Block>
 __device__ __forceinline__ void prepare_scales(const uint8_t* block, float* prepared, int lane) {
   const int row = lane % 16, half = lane / 16;
@@ -129,7 +129,7 @@ __device__ __forceinline__ void prepare_scales(const uint8_t* block, float* prep
   store(0, values);
 }
 
-// The prepared scales of four neighbouring tiles of a block.
+// Reads the prepared scales of four neighbouring tiles of a block.
 template <class Block>
 __device__ __forceinline__ void prepared_scales(const float* prepared, int quad, int g,
                                                 TileScales<float> out[4]) {
@@ -162,9 +162,9 @@ __device__ __forceinline__ void prepared_scales(const float* prepared, int quad,
   }
 }
 
-// Halves: `prepared` is [8 tiles][16 rows] of (scale, other), of Q2_K then as many (minimum of
-// `low`, of `high`). A lane has two rows of two tiles, and works on what belongs to both rows, of
-// scale and other, as on the bytes of one word.
+// Halves: `prepared` is [8 tiles][16 rows] of (scale, other), for Q2_K followed by as many (minimum
+// of `low`, of `high`). A lane has two rows of two tiles, and computes scale and other of both rows
+// together, as the bytes of one word.
 template <class Block>
 __device__ __forceinline__ void prepare_scales(const uint8_t* block, __half2* prepared, int lane) {
   const int s = lane / 8, rows = lane % 8 * 2;
@@ -174,13 +174,13 @@ __device__ __forceinline__ void prepare_scales(const uint8_t* block, __half2* pr
   const auto halves = [&](int offset) {
     return *reinterpret_cast<const __half2*>(block + offset + 2 * rows);
   };
-  // The tiles' numbers, in each byte one: scales of both rows, others of both rows.
+  // Each byte of a tile's number has one value: scales of both rows, then others of both rows.
   int tiles[2] = {s, s + 4};
   uint32_t numbers[2];
   float offset = 1024;
   const __half2 d = halves(0);
   __half2 factors[2] = {__low2half2(d), __high2half2(d)};
-  // Four numbers times the factors of their rows.
+  // Stores four numbers times the factors of their rows.
   const auto store = [&](__half2* to, uint32_t four, const __half2 of_rows[2]) {
     __half2 values[2];
 #pragma unroll

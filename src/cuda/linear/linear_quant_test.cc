@@ -27,7 +27,7 @@ double activation(ActivationKind kind, double v) {
   return v;
 }
 
-// One call's data and its exact results.
+// Describes one call.
 struct Case {
   DType type = DType::kQ4_0;
   WeightLayout layout = WeightLayout::kGroups16;
@@ -38,9 +38,9 @@ struct Case {
   ActivationKind kind = ActivationKind::kSilu;
   DType out = DType::kF32;
   bool bias = false;
-  int64_t x_gap = 8;    // columns of x's buffer that are not x
-  int64_t out_gap = 3;  // likewise
-  bool odd_x = false;   // x at an address that fast kernels cannot take
+  int64_t x_gap = 8;    // columns of x's buffer behind the k columns of x
+  int64_t out_gap = 3;  // the same for outputs
+  bool odd_x = false;   // x has an address that fast kernels do not support
 
   bool operator==(const Case&) const = default;
 };
@@ -52,7 +52,7 @@ struct Outcome {
 
 size_t elements(int64_t a, int64_t b) { return static_cast<size_t>(a * b); }
 
-// Four sums, so that additions do not wait for each other.
+// Uses four sums, so that additions do not wait for each other.
 double dot(const float* a, const float* b, int64_t count) {
   double sums[4] = {};
   int64_t i = 0;
@@ -63,7 +63,8 @@ double dot(const float* a, const float* b, int64_t count) {
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// What a case reads, and its products in double precision: costly, and the same for every tuning.
+// The inputs of a case, and its products in double precision, which are costly and the same for
+// every tuning.
 struct Inputs {
   explicit Inputs(const Case& c);
 
@@ -73,7 +74,7 @@ struct Inputs {
   std::byte* x_data = nullptr;
   std::vector<TestMatrix> matrices;
   std::vector<GuardedBytes> biases;
-  std::vector<std::vector<double>> sums;  // of each part, [tokens, n]
+  std::vector<std::vector<double>> sums;  // [tokens, n] for each part
 };
 
 Inputs::Inputs(const Case& c) : made_for(c), x_stride(c.k + c.x_gap) {
@@ -137,7 +138,7 @@ Outcome run(const Inputs& inputs, const QuantLinearTuning& tuning) {
     for (int64_t t = 0; t < c.tokens; ++t) {
       for (int64_t i = 0; i < out_stride; ++i) {
         const auto at = static_cast<size_t>(t * out_stride + i);
-        if (i >= c.n[p]) {  // the gap is not ours
+        if (i >= c.n[p]) {  // the gap must stay as it was
           if (c.epilogue == Epilogue::kAccumulate) {
             EXPECT_EQ(all[at], before[at]);
           } else {
@@ -162,7 +163,7 @@ Outcome run(const Inputs& inputs, const QuantLinearTuning& tuning) {
 }
 
 constexpr double kExact = 1e-7;    // F32 results
-constexpr double kHalves = 1e-6;   // of weights that were rounded to halves, with their scales
+constexpr double kHalves = 1e-6;   // weights and their scales were rounded to halves
 constexpr double kRounded = 1e-6;  // F16 results
 constexpr double kBRounded = 2e-5;
 
@@ -180,7 +181,7 @@ class QuantLinearTest : public testing::TestWithParam<DType> {
     }
     return cuda::run(*inputs_, tuning);
   }
-  // A K that is not a power of two, of whole blocks.
+  // Returns a K of so many whole quantization blocks.
   static int64_t blocks(int64_t count) { return count * dtype_info(GetParam()).block_elements; }
 
  private:
@@ -238,8 +239,8 @@ TEST_P(QuantLinearTest, TuningDoesNotChangeABit) {
     for (const int cluster : {1, 2, 4, 8}) {
       for (const int stages : {1, 2, 3}) {
         for (const int blocks_per_sm : {1, 2}) {
-          if (blocks_per_sm == 2 && cluster * stages != 2) continue;  // enough of a choice
-          // x of so many tokens does not fit one block: they would be split.
+          if (blocks_per_sm == 2 && cluster * stages != 2) continue;  // enough combinations
+          // x of so many tokens does not fit into one thread block: the tokens would be split.
           if (tokens > kQuantSameBitsTokens && cluster == 1 && blocks(1) == 256) continue;
           const Outcome other = run(c, {.kernel = QuantKernel::kSlices,
                                         .cluster = cluster,
@@ -270,7 +271,8 @@ TEST_P(QuantLinearTest, RoundedWeightsInAnyShapeOfLaunch) {
   }
 }
 
-// Rows that fill a ring's buffers, with and without blocks behind the last whole one.
+// These rows fill a ring's buffers, with and without quantization blocks behind the last whole
+// buffer.
 TEST_P(QuantLinearTest, LongRows) {
   Case c{.type = GetParam(), .n = {48}};
   const int64_t whole = 4096;
@@ -283,8 +285,8 @@ TEST_P(QuantLinearTest, LongRows) {
   }
 }
 
-// x of so many tokens does not fit: parts of the columns one after the other where sums are added
-// to what is there, fewer tokens at once elsewhere.
+// x of so many tokens does not fit: if sums are accumulated, parts of the columns are multiplied
+// one after the other; otherwise fewer tokens at a time.
 TEST_P(QuantLinearTest, RowsTooLongForAllTokens) {
   Case c{.type = GetParam(), .k = 14336 + blocks(1), .tokens = 64, .bias = true};
   c.n = {40};
@@ -374,7 +376,7 @@ TEST_P(QuantLinearTest, EpiloguesDoWhatTheySay) {
 TEST_P(QuantLinearTest, AnInputThatIsNotAligned) {
   Case c{.type = GetParam(), .n = {35}, .tokens = 2, .odd_x = true};
   EXPECT_LE(run(c).worst_nmse, kExact);
-  // Aligned to 8 bytes, which is enough for one of the kernels for more tokens.
+  // The address is aligned to 8 bytes, which is enough for one of the kernels for more tokens.
   c.odd_x = false;
   c.x_gap = 4;
   for (const int64_t tokens : {9, 33}) {

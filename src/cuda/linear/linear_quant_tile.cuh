@@ -4,19 +4,19 @@
 // The rows of a group are the rows of mma.m16n8k16's A; a tile is two such operands, `low` and
 // `high`. Codes are not converted but given an exponent: a code of four bits at bit 0 of a half,
 // under 0x6400, is the number 1024 + q, and at bit 4, under 0x5400, it is 64 + q. So an operand
-// costs one three-input logic instruction per pair, and what is added to the codes, zero points
-// included, is taken off by the number that sums start from: minus offset times the sum of x over
-// the columns, computed once when x is staged. Products and sums are F32 in the tensor core; scales
-// are applied to the sums of a tile, in F32, so weights are not rounded.
+// costs one three-input logic instruction per pair. What is added to the codes, zero points
+// included, is subtracted again by the number that sums start from: minus offset times the sum of x
+// over the columns, computed once when x is stored in shared memory. Products and sums are F32 in
+// the tensor core; scales are applied to the sums of a tile, in F32, so weights are not rounded.
 //
-// With more than 16 tokens (on Hopper, with wgmma, 8) that is more work than to scale the weights:
-// the offset is subtracted from the codes, and scale and minimum make them halves, as where a
-// matrix is expanded to F16.
+// With more than 16 tokens (on Hopper, with wgmma, 8) scaling the weights is less work than that:
+// the offset is subtracted from the codes, and scale and minimum make them halves, as when a matrix
+// is expanded to F16.
 //
 // Thread (g = lane / 4, t = lane % 4) has rows g and g + 8. Of 2- to 6-bit types it takes columns
 // 4t to 4t + 3 (low) and 16 + 4t to 16 + 4t + 3 (high), paired (0, 2) and (1, 3) as they lie in
 // bytes of a word; of 8-bit types columns 8t to 8t + 3 (low) and 8t + 4 to 8t + 7 (high), paired in
-// order. x is staged in the same order (linear_quant_inl.cuh).
+// order. x is stored in the same order (linear_quant_inl.cuh).
 #pragma once
 
 #include <cuda_fp16.h>
@@ -28,15 +28,15 @@
 
 namespace spillway::cuda {
 
-// What a kernel must know of a packed type.
+// The constants of a packed type that kernels use.
 template <class Block>
 struct TileFormat {
   static constexpr int kBits = packed_bits<Block>();
-  static constexpr int kTiles = Block::kElements / 32;  // of a block
+  static constexpr int kTiles = Block::kElements / 32;  // tiles of a quantization block
   static constexpr int kUnitBytes = 16 * static_cast<int>(sizeof(Block));
   static constexpr int kHeaderBytes = kPackedHeaderBytes<Block>;
   static constexpr int kSubBytes = kPackedSubBytes<Block>;
-  // Scales of 16 columns: `low` and `high` have one each.
+  // True if a scale covers 16 columns: `low` and `high` have one each.
   static constexpr bool kSplit = std::is_same_v<Block, BlockQ6_K> ||
                                  std::is_same_v<Block, BlockQ3_K> ||
                                  std::is_same_v<Block, BlockQ2_K>;
@@ -44,28 +44,29 @@ struct TileFormat {
       std::is_same_v<Block, BlockQ4_1> || std::is_same_v<Block, BlockQ5_1> ||
       std::is_same_v<Block, BlockQ4_K> || std::is_same_v<Block, BlockQ5_K> ||
       std::is_same_v<Block, BlockQ2_K> || std::is_same_v<Block, BlockG4>;
-  // `low` and `high` have a minimum each as well.
+  // True if `low` and `high` also have a minimum each.
   static constexpr bool kSplitMinimum = kSplit && kMinimum;
-  // Scales and minima that must be computed before use; so many per group block.
+  // True if scales and minima must be computed before use; so many values per group block.
   static constexpr bool kPrepared = Block::kElements == 256;
   static constexpr int kPreparedValues = !kPrepared ? 0 : kSplitMinimum ? 512 : 256;
-  // Codes in two's complement become unsigned by turning their highest bit around.
+  // Codes in two's complement become unsigned by flipping their highest bit.
   static constexpr int kFlip = kBits == 4 || kBits == 8 ? 0 : kZero<Block>;
-  // What lies in `low` and `high` on top of the signed code.
+  // The offset that is added to the signed code in `low` and in `high`.
   static constexpr float kLowOffset =
       kBits == 8 ? 1024 + 128 : (kBits == 2 ? 256 : 1024) + kZero<Block>;
   static constexpr float kHighOffset =
       kBits == 8 ? 1024 + 128 : (kBits <= 3 ? 256 : 64) + kZero<Block>;
 };
 
-// Where a thread finds its words in a tile.
+// The offsets in bytes of a thread's words in a tile, for row g; the comments say how much further
+// row g + 8 is.
 struct TileLane {
-  int nibbles;  // row g; row g + 8 is 128 bytes on
+  int nibbles;  // row g + 8: + 128
   int high1;    // + 32
   int high2;    // + 64
   int bytes;    // + 256
-  int shift1;   // of words of high1
-  int shift2;   // of words of high2
+  int shift1;   // for words of high1
+  int shift2;   // for words of high2
   __device__ __forceinline__ explicit TileLane(int lane) {
     const int g = lane / 4, t = lane % 4, p = g / 2, h = t / 2;
     const int within = g % 2 * 8 + t % 2 * 4;
@@ -78,8 +79,8 @@ struct TileLane {
   }
 };
 
-// (word & mask) ^ with as one instruction: left to itself the compiler makes two, since only one
-// constant can be part of an instruction.
+// Computes (word & mask) ^ with in one instruction: left to itself the compiler makes two, since
+// only one constant can be part of an instruction.
 __device__ __forceinline__ uint32_t and_xor(uint32_t word, uint32_t mask, uint32_t with) {
 #ifdef __CUDA_ARCH__
   uint32_t out;
@@ -96,9 +97,9 @@ struct RowPairs {
   uint32_t high[2];
 };
 
-// Of the bits of four columns and of those 16 on: `four` has them in nibbles (8-bit types: four
-// columns, and in `two` the four after them), `two` and `one` two bits and one more at bits 0 and
-// 1, 2 and 3 of each byte.
+// Builds pairs from the bits of four columns and of the four that are 16 further: `four` has them
+// in nibbles (8-bit types: four columns, and in `two` the four after them); `two` has two bits and
+// `one` one more bit at bits 0 and 1, 2 and 3 of each byte.
 template <int kBits, int kFlip>
 __device__ __forceinline__ RowPairs word_pairs(uint32_t four, uint32_t two, uint32_t one) {
   RowPairs out;
@@ -111,7 +112,7 @@ __device__ __forceinline__ RowPairs word_pairs(uint32_t four, uint32_t two, uint
     out.high[0] = __byte_perm(two, 0x64646464U, 0x4140);
     out.high[1] = __byte_perm(two, 0x64646464U, 0x4342);
   } else if constexpr (kBits == 2) {
-    // Both under the same exponent: the larger one would leave sums of such small codes few digits.
+    // Both get the same exponent: the larger one would leave sums of such small codes few digits.
     constexpr uint32_t kBoth = 0x5c005c00U;
     out.low[0] = and_xor(two << 2, 0x000c000cU, kBoth);
     out.low[1] = and_xor(two >> 6, 0x000c000cU, kBoth);
@@ -144,7 +145,7 @@ __device__ __forceinline__ RowPairs word_pairs(uint32_t four, uint32_t two, uint
   return out;
 }
 
-// A lane's words of a tile as they lie in memory, of rows g and g + 8: see word_pairs().
+// A lane's words of a tile as they lie in memory, for rows g and g + 8: see word_pairs().
 struct TileWords {
   uint32_t four[2];
   uint32_t two[2];
@@ -184,7 +185,7 @@ template <class Block>
 __device__ __forceinline__ TileOperands tile_operands(const TileWords& words, const TileLane& at) {
   using Format = TileFormat<Block>;
   const auto pairs = [&](int second) {
-    const bool whole = Format::kBits == 8;  // the second word is not of bits to be found
+    const bool whole = Format::kBits == 8;  // the second word has whole codes, not single bits
     return word_pairs<Format::kBits, Format::kFlip>(
         words.four[second], whole ? words.two[second] : words.two[second] >> at.shift2,
         words.one[second] >> at.shift1);
@@ -194,7 +195,7 @@ __device__ __forceinline__ TileOperands tile_operands(const TileWords& words, co
           {first.high[0], second.high[0], first.high[1], second.high[1]}};
 }
 
-// d = a * b + c on tensor cores: a [16 rows, 16], b [16, 8 tokens].
+// d = a * b + c on tensor cores: a is [16 rows, 16], b is [16, 8 tokens].
 __device__ __forceinline__ void multiply_add(float d[4], const uint32_t a[4], uint32_t b0,
                                              uint32_t b1, const float c[4]) {
 #if __CUDA_ARCH__ >= 800

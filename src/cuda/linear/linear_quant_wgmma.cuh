@@ -2,13 +2,13 @@
 // The kernel of quant_linear() for more than a few tokens on Hopper: weights become halves in
 // registers, the first operand of wgmma; x, in shared memory, is the second.
 //
-// Clusters of eight blocks share K as in linear_quant_inl.cuh: each block has a slice, and x of it
-// stays in its shared memory. A set is eight groups of 16 rows, one a warp, that two warpgroups
-// multiply; each warp streams its groups through a ring of its own. Of a set each block finishes
-// one group (of gated calls a pair's, for half of the tokens): warps send their sums to the block
-// that does, by bulk copies from shared memory to shared memory, and go on with the next set. More
-// warps of each block wait for what all eight blocks have sent, add it up in the order of the
-// slices and finish the outputs.
+// Clusters of eight thread blocks share K as in linear_quant_inl.cuh: each thread block has a
+// slice, and x of it stays in its shared memory. A set is eight groups of 16 rows, one per warp,
+// that two warpgroups multiply; each warp streams its groups through a ring of its own. Each thread
+// block finishes one group of a set (in gated calls a pair of groups, for half of the tokens):
+// warps send their sums to the thread block that finishes them, by bulk copies from shared memory
+// to shared memory, and go on with the next set. Further warps of each thread block wait for the
+// sums of all eight thread blocks, add them up in the order of the slices and finish the outputs.
 #pragma once
 
 #include "cuda/kernel/launch.cuh"
@@ -23,8 +23,8 @@
 namespace spillway::cuda {
 
 inline constexpr int kWgmmaWarps = 8;   // that multiply
-inline constexpr int kWgmmaStages = 4;  // of a ring, at most
-// Warps that finish outputs: two blocks of an SM share its registers.
+inline constexpr int kWgmmaStages = 4;  // most stages of a ring
+// Returns the number of warps that finish outputs: two thread blocks of an SM share its registers.
 __host__ __device__ constexpr int wgmma_finish_warps(int tokens) { return tokens <= 32 ? 2 : 4; }
 __host__ __device__ constexpr int wgmma_threads(int tokens) {
   return (kWgmmaWarps + wgmma_finish_warps(tokens)) * 32;
@@ -32,22 +32,22 @@ __host__ __device__ constexpr int wgmma_threads(int tokens) {
 
 struct WgmmaBarriers {
   uint64_t ring[kWgmmaWarps][kWgmmaStages];
-  uint64_t received;  // the sums of all blocks are there
-  uint64_t taken;     // all blocks have taken what this one sent
+  uint64_t received;  // the sums of all thread blocks have arrived
+  uint64_t taken;     // all thread blocks have used what this one sent
 };
 
 template <class Block>
 struct WgmmaShape {
   using Format = TileFormat<Block>;
-  static constexpr int kColumns = Format::kBits == 8 ? 128 : 256;  // of a buffer
+  static constexpr int kColumns = Format::kBits == 8 ? 128 : 256;  // per buffer
   static constexpr int kChunkBlocks = kColumns > Block::kElements ? kColumns / Block::kElements : 1;
   static constexpr int kStageBytes = kChunkBlocks * Format::kUnitBytes;
 
-  // Where slice `s` of the columns of this launch begins, in blocks.
+  // Returns where slice `s` of the columns of this launch begins, in quantization blocks.
   __host__ __device__ static int slice_begin(const QuantArgs& a, int s) {
     return a.first_block + a.blocks * s / kQuantSlices;
   }
-  // Fills in what follows from tokens (as the kernel has them), blocks and stages.
+  // Fills in what follows from blocks, stages and tokens (as the kernel is compiled for).
   static void complete(QuantArgs& a, int tokens) {
     a.cluster = kQuantSlices;
     a.slices = 1;
@@ -70,7 +70,7 @@ struct WgmmaShape {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// A barrier of all threads of the cluster, in two halves. It orders nothing that was written but
+// The two halves of a barrier of all threads of the cluster. It orders no writes except for
 // barriers that were published.
 __device__ __forceinline__ void arrive_in_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
@@ -79,7 +79,7 @@ __device__ __forceinline__ void wait_for_cluster() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// Where `own` lies in block `rank` of the cluster.
+// Returns the address of `own` in thread block `rank` of the cluster.
 __device__ __forceinline__ uint32_t address_in(const void* own, int rank) {
   uint32_t address;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
@@ -87,14 +87,15 @@ __device__ __forceinline__ uint32_t address_in(const void* own, int rank) {
                : "r"(shared_address(own)), "r"(rank));
   return address;
 }
-// Arrives there, after what was read from shared memory before and has been used: a read whose
-// value was used is over, so no release is needed, which would wait for stores to global memory.
+// Arrives at a barrier of thread block `rank`, after values read from shared memory have been used:
+// a read whose value was used is over, so no release is needed, which would wait for stores to
+// global memory.
 __device__ __forceinline__ void arrive_in(const uint64_t* barrier, int rank) {
   asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(
                    address_in(barrier, rank))
                : "memory");
 }
-// `bytes` of shared memory to block `rank`, which count for its barrier.
+// Copies `bytes` of shared memory to thread block `rank`; they count for its barrier.
 __device__ __forceinline__ void send(const float* to, const float* from, uint32_t bytes,
                                      const uint64_t* barrier, int rank) {
   asm volatile(
@@ -103,7 +104,7 @@ __device__ __forceinline__ void send(const float* to, const float* from, uint32_
       "r"(shared_address(from)), "r"(bytes), "r"(address_in(barrier, rank))
       : "memory");
 }
-// Waits for arrivals from the whole cluster.
+// Waits at a barrier for arrivals from the whole cluster.
 __device__ __forceinline__ void wait_for_cluster(const uint64_t* barrier, uint32_t parity) {
   uint32_t done = 0;
   while (done == 0) {
@@ -119,14 +120,14 @@ __device__ __forceinline__ void wait_for_cluster(const uint64_t* barrier, uint32
   }
 }
 
-// x of columns [32 first_tile, + 32 tiles) as wgmma's second operand: 64 columns after 64 columns,
-// each [token] rows of 128 bytes, swizzled; columns of a tile in the order that thread t's operands
-// have them (linear_quant_tile.cuh).
+// Stores x of columns [32 first_tile, + 32 tiles) as wgmma's second operand: runs of 64 columns,
+// each [token] rows of 128 bytes, swizzled; the columns of a tile are in the order in which thread
+// t's operands have them (linear_quant_tile.cuh).
 template <class Block, int kTokens>
 __device__ __forceinline__ void stage_wgmma_x(const QuantArgs& a, int first_tile, int tiles,
                                               uint8_t* to, int warp, int lane) {
   constexpr int kEights = kTokens / 8, kBatch = 2;
-  const int units = (tiles + 3) / 4 * kEights;  // of eight tokens and four tiles
+  const int units = (tiles + 3) / 4 * kEights;  // units of eight tokens and four tiles
   constexpr int kStep = wgmma_threads(kTokens) / 32;
   for (int base = warp; base < units; base += kBatch * kStep) {
     uint4 columns[kBatch][4];
@@ -155,7 +156,7 @@ __device__ __forceinline__ void stage_wgmma_x(const QuantArgs& a, int first_tile
         pieces[1] = {c[0].y, c[1].y, c[2].y, c[3].y};
         pieces[2] = {c[0].z, c[1].z, c[2].z, c[3].z};
         pieces[3] = {c[0].w, c[1].w, c[2].w, c[3].w};
-      } else {  // of 16 columns the even ones, then the odd ones
+      } else {  // the even ones of 16 columns, then the odd ones
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const uint4 &p = c[i / 2 * 2], &q = c[i / 2 * 2 + 1];
@@ -175,13 +176,13 @@ __device__ __forceinline__ void stage_wgmma_x(const QuantArgs& a, int first_tile
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Where the sum of a token and one of 16 rows lies among a warp's: such that no store meets a bank
-// twice, and four neighbouring rows stay neighbours.
+// Returns the place of the sum of a token and one of 16 rows among a warp's sums: no store uses a
+// bank twice, and four neighbouring rows stay neighbours.
 __device__ __forceinline__ int wgmma_sum_index(int token, int row) {
   return (token * 16 + row) ^ (token / 2 % 4 * 8);
 }
 
-// A warp's 16 rows of a warpgroup's 64.
+// The sums of a warp's 16 rows of a warpgroup's 64.
 template <class Block, int kTokens>
 class WgmmaSums {
  public:
@@ -196,14 +197,14 @@ class WgmmaSums {
     for (float& sum : sums_) sum = 0;
   }
 
-  // A buffer's worth: `blocks` blocks from tile `tile` of the slice on. Of K types `prepared` is
-  // room for scales.
+  // Adds a buffer: `blocks` quantization blocks from tile `tile` of the slice on. `prepared` is
+  // room for the scales of K-quant types.
   __device__ __forceinline__ void add(const uint8_t* chunk, int tile, int blocks,
                                       __half2* prepared) {
     if constexpr (Format::kPrepared) {
       prepare_scales<Block>(chunk, prepared, lane_);
       __syncwarp();
-    } else if (blocks != Shape::kChunkBlocks) {  // the last of a slice
+    } else if (blocks != Shape::kChunkBlocks) {  // the last buffer of a slice
 #pragma unroll 1
       for (int t = 0; t < blocks * Format::kTiles; ++t) {
         const uint8_t* block = chunk + t / Format::kTiles * Format::kUnitBytes;
@@ -219,10 +220,10 @@ class WgmmaSums {
       }
       return;
     }
-    uint32_t x = x_at(tile);  // even: buffers have an even number of tiles
+    uint32_t x = x_at(tile);  // tile is even: buffers have an even number of tiles
 #pragma unroll 1
     for (int quad = 0; quad < kQuads; ++quad) {
-      // Read at once: while products are on their way the compiler moves no reads.
+      // All are read here: while products are in flight the compiler moves no reads.
       TileWords words[4];
       TileScales<__half2> scales[4];
       if constexpr (Format::kPrepared) prepared_scales<Block>(prepared, quad, lane_ / 4, scales);
@@ -245,13 +246,13 @@ class WgmmaSums {
         for (int j = i; j < i + kBatch; ++j)
           multiply(operands_[turn][j - i], x + kPairStep * (j / 2) + j % 2 * 4);
         wgmma_commit();
-        wgmma_wait_for_others<1>();  // of the tiles before: their operands may be replaced
+        wgmma_wait_for_others<1>();  // for the previous tiles: their operands may be replaced
       }
       x += 2 * kPairStep;
     }
   }
 
-  // To [token][16 rows], see wgmma_sum_index().
+  // Stores the sums as [token][16 rows], see wgmma_sum_index().
   __device__ __forceinline__ void finish(float* to) {
     wgmma_wait<0>(sums_);
     const int g = lane_ / 4, t = lane_ % 4;
@@ -265,12 +266,12 @@ class WgmmaSums {
   }
 
  private:
-  // Tiles that are multiplied at once: as many as there are registers for.
+  // Tiles that are multiplied together: as many as there are registers for.
   static constexpr int kBatch = kTokens == 64 ? 2 : 1;
   static constexpr int kQuads = Shape::kChunkBlocks * Format::kTiles / 4;
-  static constexpr int kPairStep = kTokens * 128 >> 4;  // of descriptors, to the next 64 columns
+  static constexpr int kPairStep = kTokens * 128 >> 4;  // of descriptors, per 64 columns
 
-  // The low half of the descriptor of x's columns of a tile.
+  // Returns the low half of the descriptor of x's columns of a tile.
   __device__ __forceinline__ uint32_t x_at(int tile) const {
     return x_ + tile / 2 * kPairStep + tile % 2 * 4;
   }
@@ -286,13 +287,13 @@ class WgmmaSums {
   }
 
   float sums_[kTokens / 2];
-  TileOperands operands_[2][kBatch];  // of products on their way, and of the next ones
-  uint32_t x_;                        // the low half of its descriptor
+  TileOperands operands_[2][kBatch];  // of products in flight, and of the next ones
+  uint32_t x_;                        // the low half of x's descriptor
   TileLane at_;
   int lane_;
 };
 
-// Sends a warp's sums of a set to the blocks that finish them.
+// Sends a warp's sums of a set to the thread blocks that finish them.
 template <int kTokens>
 __device__ __forceinline__ void send_sums(const QuantArgs& a, const float* sums, float* received,
                                           const uint64_t* barrier, int rank, int warp) {
@@ -302,13 +303,13 @@ __device__ __forceinline__ void send_sums(const QuantArgs& a, const float* sums,
     send(to, sums, kSums * 4, barrier, warp);
     return;
   }
-  // The first half of the tokens of a gate and its up, then the second half.
+  // Sends the first half of the tokens of a gate and its up, then the second half.
   to += warp % 2 * kSums / 2;
   send(to, sums, kSums * 2, barrier, warp / 2 * 2);
   send(to, sums + kSums / 2, kSums * 2, barrier, warp / 2 * 2 + 1);
 }
 
-// Finishes what this block has received of a set.
+// Finishes what this thread block has received of a set.
 template <int kTokens>
 __device__ __forceinline__ void finish_wgmma_set(const QuantArgs& a, int set, const float* received,
                                                  int rank, int thread) {
@@ -347,7 +348,7 @@ __global__ void __launch_bounds__(wgmma_threads(kTokens), kTokens <= 32 ? 2 : 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Format = TileFormat<Block>;
   using Shape = WgmmaShape<Block>;
-  extern __shared__ __align__(1024) uint8_t shared[];  // x is swizzled by its addresses
+  extern __shared__ __align__(1024) uint8_t shared[];  // the swizzle of x depends on addresses
   auto& barriers = *reinterpret_cast<WgmmaBarriers*>(shared + a.shared.barriers);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int rank = static_cast<int>(blockIdx.x) % kQuantSlices;
@@ -364,7 +365,7 @@ __global__ void __launch_bounds__(wgmma_threads(kTokens), kTokens <= 32 ? 2 : 1)
 
   uint8_t* buffers =
       shared + a.shared.ring + (multiplies ? warp : 0) * a.stages * Shape::kStageBytes;
-  // Warps that finish have none, and touch none.
+  // Warps that finish outputs have no ring and do not touch it.
   WeightRing ring(barriers.ring[multiplies ? warp : 0], multiplies ? a.stages : 0, lane);
   int fetch_set = first_set, fetch_block = begin, fetch_stage = 0;
   const auto fetch = [&] {
@@ -397,7 +398,7 @@ __global__ void __launch_bounds__(wgmma_threads(kTokens), kTokens <= 32 ? 2 : 1)
   stage_wgmma_x<Block, kTokens>(a, begin * Format::kTiles, (end - begin) * Format::kTiles,
                                 shared + a.shared.x, warp, lane);
   __syncthreads();
-  wait_for_cluster();  // the barriers of all blocks are there
+  wait_for_cluster();  // the barriers of all thread blocks are initialized
 
   constexpr int kSums = 16 * kTokens;
   float* received = reinterpret_cast<float*>(shared + a.shared.received);
@@ -437,11 +438,11 @@ __global__ void __launch_bounds__(wgmma_threads(kTokens), kTokens <= 32 ? 2 : 1)
       wait_for_cluster(&barriers.received, turn & 1);
       finish_wgmma_set<kTokens>(a, set, received, rank, thread);
       __syncwarp();
-      // For nobody behind the last set: who has left has no barrier any more.
+      // Not after the last set: a thread block that has exited has no barrier any more.
       if (set + set_step < a.sets && lane < kQuantSlices) arrive_in(&barriers.taken, lane);
     }
   }
-  // Nobody leaves while what it has sent may still be on its way.
+  // A thread block must not exit while what it has sent may still be in flight.
   arrive_in_cluster();
   wait_for_cluster();
 #endif

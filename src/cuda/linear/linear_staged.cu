@@ -3,10 +3,11 @@
 // buffers in shared memory (the paper's double buffering, several steps deep), because x is then
 // too large to be read again by every warp.
 //
-// A block takes 32 rows per warp, all tokens (up to 64) and, where there are too few rows for all
-// multiprocessors, one of several slices of the columns; the block that finishes a tile last adds
-// the slices up, always in the same order. Buffers hold rows of 64 columns = 8 pieces of 16 bytes,
-// piece c of row r at place c ^ (r % 8), so that neither copies nor ldmatrix meet bank conflicts.
+// A thread block takes 32 rows per warp, all tokens (up to 64) and, where there are too few rows
+// for all multiprocessors, one of several splits of the columns; the thread block that finishes a
+// tile last adds up the splits, always in the same order. Buffers hold rows of 64 columns = 8
+// chunks of 16 bytes, with chunk c of row r at place c ^ (r % 8), so that neither copies nor
+// ldmatrix have bank conflicts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,12 +19,12 @@
 namespace spillway::cuda {
 namespace {
 
-constexpr int kMaxCounters = kScratchCounterBytes / sizeof(uint32_t);  // one per split tile
+constexpr int kMaxCounters = kScratchCounterBytes / sizeof(uint32_t);  // one per tile that is split
 constexpr int kMaxSplits = 16;
-constexpr size_t kDeclaredBytes = 16;  // at most, of shared memory beside the ring (finish_tile)
+constexpr size_t kDeclaredBytes = 16;  // upper bound of the static shared memory (finish_tile)
 
 // NT tiles of 8 tokens, W warps, S steps in the ring. blockIdx.x = tile * splits + split;
-// blockIdx.y counts groups of 8 NT tokens.
+// blockIdx.y is the group of 8 NT tokens.
 template <class T, int NT, int W, int S>
 __global__ void __launch_bounds__(32 * W)
     staged_kernel(const __grid_constant__ LinearParams p, int splits, std::byte* scratch) {
@@ -41,14 +42,14 @@ __global__ void __launch_bounds__(32 * W)
   const int steps = static_cast<int>(int64_t{split + 1} * all_steps / splits) - first;
   const uint32_t base = shared_address(ring);
 
-  // Copies: thread -> piece thread % 8 of rows thread / 8 + i * kThreads / 8.
+  // A thread copies chunk thread % 8 of rows thread / 8 + i * kThreads / 8.
   constexpr int kPasses = kRows * 8 / kThreads;  // = 8
   constexpr int kRowsPerPass = kThreads / 8;
   const int piece = thread % 8;
   const std::byte* from[kPasses];
 #pragma unroll
   for (int i = 0; i < kPasses; ++i) {
-    // Rows of a gated block: 16 of the gate, 16 of up for each warp.
+    // A gated thread block has, for each warp, 16 rows of the gate and 16 of up.
     const int local = thread / 8 + i * kRowsPerPass;
     const bool up = gated && local % 32 >= 16;
     const int index = place.row + (gated ? local / 32 * 16 + local % 16 : local);
@@ -126,7 +127,7 @@ void launch_shape(const LinearParams& p, int splits, const LinearScratch& scratc
   const int steps = (p.k + kStepColumns - 1) / kStepColumns;
   splits =
       allowed_splits(splits, tiles, steps, groups, size_t(rows) * 8 * NT * sizeof(float), scratch);
-  // Per device and cheap; a graph does not record it.
+  // This is set per device and is cheap; a graph does not record it.
   SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(bytes)));
   launch(kernel, dim3(tiles * splits, groups), dim3(32 * s.warps), bytes, stream, p, splits,
@@ -161,7 +162,7 @@ void run(const LinearParams& p, const LinearVariant& v, const LinearScratch& scr
 }  // namespace
 
 int best_splits(int64_t tiles, int64_t steps, int64_t slots) {
-  // Blocks of a wave take as long as their steps, plus filling the ring and meeting the others.
+  // A wave of thread blocks takes as long as its steps, plus filling the ring and adding up splits.
   int best = 1;
   double best_time = 0;
   for (int splits = 1; splits <= kMaxSplits && splits * 4 <= steps; ++splits) {
@@ -199,14 +200,14 @@ bool staged_supports(int index, const LinearProblem& problem, const GpuShape& gp
 }
 
 size_t flat_scratch_bytes(int sms) {
-  // best_splits() goes up to eight blocks per slot, but only where they are small; larger grids
-  // are not split when this does not hold them.
+  // best_splits() uses up to eight thread blocks per slot, but only where they are small; larger
+  // grids are not split if this size does not hold them.
   return kScratchCounterBytes + size_t(sms) * 8 * (size_t{32} << 10);
 }
 
 LinearVariant plan_staged(const LinearProblem& problem, const GpuShape& gpu) {
   LinearVariant variant;
-  // The ring must fit: 64 KiB on Turing is not served, 99 KiB on some Ampere and Ada.
+  // The ring must fit: Turing's 64 KiB are not supported, some Ampere and Ada have 99 KiB.
   const bool large = gpu.compute_capability == 80 || gpu.compute_capability == 90;
   const auto tiles = [&](int index) {
     const int64_t rows = 32 * kShapes[index].warps;
@@ -214,14 +215,15 @@ LinearVariant plan_staged(const LinearProblem& problem, const GpuShape& gpu) {
   };
   variant.index = !large || problem.tokens <= 32 ? 2 : 0;
   if (large && problem.gated && problem.tokens <= 16) {
-    // H200, 22016 rows, alone: 48.2 us with the lower tiles, 50.7 with the highest (split).
+    // H200, 22016 rows, not overlapping: 48.2 us with the lower tiles, 50.7 with the highest
+    // (split).
     const int low = problem.tokens <= 8 ? 2 : 0;
     variant.index = tiles(low) >= gpu.sms ? low : 3;
   }
-  // Where every multiprocessor has a tile, meeting costs more than what splitting evens out. H200:
+  // If every multiprocessor has a tile, adding up splits costs more than splitting gains. H200:
   // 22016 rows, 8 tokens: 48.2 us whole, 51.6 in two; 11008 rows: 26.5 and 27.4.
   if (problem.tokens > kFlatTokens || tiles(variant.index) >= gpu.sms) return variant;
-  // Slots are multiprocessors, not blocks: two blocks on one share its bandwidth.
+  // Slots are multiprocessors, not thread blocks: two thread blocks on one share its bandwidth.
   variant.splits =
       best_splits(tiles(variant.index), (problem.k + kStepColumns - 1) / kStepColumns, gpu.sms);
   return variant;

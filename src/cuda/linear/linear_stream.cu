@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flat GEMM (FlashDecoding++, section 4) at the speed of memory: one block per multiprocessor, all
-// with the same share of the weights, whose ring in shared memory never runs dry.
+// Flat GEMM (FlashDecoding++, section 4) at the speed of memory: one thread block per
+// multiprocessor, all with the same share of the weights, whose ring in shared memory never runs
+// dry.
 //
-// The weights are cut into tiles of 32 rows per warp and steps of 64 columns; block b of B takes
-// items [b, b + 1) * tiles * steps / B of that list, tile by tile. One warp copies up to S steps
-// ahead, across the ends of tiles, so that about 100 KiB per multiprocessor are always on their
-// way; by tensor copies, which do not stand in the way of what the other warps load from the ring
-// (with cp.async a deeper ring was slower). What several blocks have of one tile meets in the
-// scratch memory, added up in the order of blocks by the one that comes last.
+// The weights are cut into tiles of 32 rows per warp and steps of 64 columns; thread block b of B
+// takes items [b, b + 1) * tiles * steps / B of that list, tile by tile. One warp copies up to S
+// steps ahead, across the ends of tiles, so that about 100 KiB per multiprocessor are always in
+// flight. It uses tensor copies, which do not delay the other warps' loads from the ring (with
+// cp.async a deeper ring was slower). If several thread blocks share a tile, their sums go to the
+// scratch memory, and the last one to finish adds them up in the order of thread blocks.
 //
-// Of a slice, tiles, items and blocks are those of the whole matrix: blocks that have none of its
-// tiles are not launched, and of a tile at its ends the rows outside are zeros that nobody stores.
+// For a slice of a matrix, the tiles, items and thread blocks are those of the whole matrix: thread
+// blocks that have no tile of the slice are not launched, and in a tile at its ends the rows
+// outside are zeros that are not stored.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,9 +26,9 @@
 namespace spillway::cuda {
 namespace {
 
-constexpr uint32_t kAlignment = 1024;  // of the ring: the order of pieces goes by addresses
+constexpr uint32_t kAlignment = 1024;  // of the ring: the swizzle of chunks depends on addresses
 
-// How items are dealt to blocks.
+// Deals items to thread blocks.
 struct Shares {
   int64_t items;
   int blocks;
@@ -36,8 +38,9 @@ struct Shares {
   }
 };
 
-// Whether this block is the last of a tile's to come; then `sum` is what all of them have. A block
-// has at most two tiles that it shares: that in which it begins (slot 0) and that in which it ends.
+// Returns whether this thread block is the last of a tile's to finish; then `sum` is the sum over
+// all of them. A thread block shares at most two tiles: the one in which it begins (slot 0) and the
+// one in which it ends.
 template <int NT, int W>
 __device__ __forceinline__ bool add_slices(float (&sum)[2][NT][4], const Shares& shares, int block,
                                            int tile, int steps, std::byte* scratch) {
@@ -69,7 +72,7 @@ __device__ __forceinline__ bool add_slices(float (&sum)[2][NT][4], const Shares&
   meet();
   if (!is_last) return false;
   __threadfence();
-  constexpr int kAhead = 16 / NT;  // blocks whose sums are on their way at once
+  constexpr int kAhead = 16 / NT;  // thread blocks whose sums are in flight
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float4 total[NT];
@@ -102,24 +105,26 @@ __device__ __forceinline__ bool add_slices(float (&sum)[2][NT][4], const Shares&
   return true;
 }
 
-// What blocks copy from: boxes of a whole tile's rows (gated: of half a tile's) and of all tokens.
+// The matrices that thread blocks copy from, in boxes of a whole tile's rows (gated: half a tile's)
+// and of all tokens.
 struct StreamMaps {
   CUtensorMap weights[3];
   CUtensorMap x;
 };
 
-// The whole matrices that a call has slices of, and which part of the work it is.
+// The whole matrices that a call has slices of, and the part of the work that this launch does.
 struct StreamWhole {
   int n[3];      // rows
-  int first[3];  // of them, that the slice begins with
+  int first[3];  // the row of each that the slice begins with
   int tiles, blocks;
   int first_tile, end_tile, first_block;
 };
 
-// Steps in the ring of a block. With kSharedBytes no two blocks fit a multiprocessor: where one
-// ends the next kernel's begins to fill its ring, on every multiprocessor the same. When two fit,
-// those that were free first got two and others none; H200, Llama-2-7B: 8 sequences decode 7.5%
-// faster with one, 32 sequences 5%. What is left is for attention's blocks.
+// The size of a thread block's ring. With kSharedBytes no two thread blocks fit on a
+// multiprocessor: where one ends, one of the next kernel starts to fill its ring, the same on every
+// multiprocessor. When two fitted, multiprocessors that were free first got two and others none;
+// H200, Llama-2-7B: with one, 8 sequences decode 7.5% faster, 32 sequences 5%. The rest is for
+// attention's thread blocks.
 constexpr int kRingBytes = 108 << 10;
 constexpr int kSharedBytes = 116 << 10;
 constexpr int stage_bytes(int warps, int token_tiles) {
@@ -129,8 +134,8 @@ constexpr int stages_of(int warps, int token_tiles) {
   return std::min(10, kRingBytes / stage_bytes(warps, token_tiles));
 }
 
-// NT tiles of 8 tokens, W warps that multiply and one that copies. Registers for two blocks: half
-// is for the kernels between linear layers, which run beside it.
+// NT tiles of 8 tokens; W warps multiply and one copies. Registers are limited as for two thread
+// blocks: half is for the kernels between linear layers, which run beside this one.
 template <class T, int NT, int W>
 __global__ void __launch_bounds__(32 * (W + 1), NT* W < 48 ? 2 : 1)
     stream_kernel(const __grid_constant__ LinearParams p, const __grid_constant__ StreamMaps maps,
@@ -152,7 +157,7 @@ __global__ void __launch_bounds__(32 * (W + 1), NT* W < 48 ? 2 : 1)
   const uint32_t ring = (shared_address(shared_memory) + kAlignment - 1) / kAlignment * kAlignment;
   const auto full = [&](int stage) { return shared_address(barriers + stage); };
   const auto empty = [&](int stage) { return shared_address(barriers + S + stage); };
-  // Rows of the slice: the first may be before it.
+  // Returns the tile's rows in the slice: the first may be before it.
   const auto place = [&](int of) {
     const int rows = gated ? kRows / 2 : kRows;
     int part = 0;
@@ -205,7 +210,7 @@ __global__ void __launch_bounds__(32 * (W + 1), NT* W < 48 ? 2 : 1)
     return;
   }
 
-  wait_for_previous();  // outputs may be what the kernel before still reads
+  wait_for_previous();  // the previous kernel may still read what this one overwrites
   const uint32_t tile0 = (gated ? 16 : 32) * warp * kRowBytes;
   const uint32_t tile1 = tile0 + (gated ? kRows / 2 : 16) * kRowBytes;
   float sum[2][NT][4] = {};
@@ -229,8 +234,8 @@ __global__ void __launch_bounds__(32 * (W + 1), NT* W < 48 ? 2 : 1)
 #endif
 }
 
-constexpr int kWarps[] = {2, 3, 4, 6};  // of the variants
-constexpr int kBarrierBytes = 1024;     // at most, of what is declared in shared memory
+constexpr int kWarps[] = {2, 3, 4, 6};  // of each variant
+constexpr int kBarrierBytes = 1024;     // an upper bound of the static shared memory
 constexpr int kShapeCount = sizeof(kWarps) / sizeof(kWarps[0]);
 
 constexpr int shared_bytes(int warps, int token_tiles) {
@@ -238,8 +243,9 @@ constexpr int shared_bytes(int warps, int token_tiles) {
   return std::max(ring + int(kAlignment), kSharedBytes);
 }
 
-// A tile each if that is enough to draw all of the memory's bandwidth: what is never cut need not
-// be added up. Else all multiprocessors, and where tiles are few, the same number for each.
+// Returns the number of thread blocks: with at most as many tiles as multiprocessors, the same
+// number for each tile (often one: a tile that is not split need not be added up), unless more than
+// 30% of the multiprocessors would idle. Otherwise one per multiprocessor.
 int blocks_for(int64_t tiles, int64_t steps, int sms) {
   int64_t blocks = sms;
   if (tiles <= sms) blocks = sms / tiles * tiles;
@@ -261,14 +267,15 @@ void launch_shape(const LinearParams& p, StreamWhole whole, int splits,
   for (int i = 0; i < parts; ++i) whole.tiles += tiles_of(whole.n[i]);
   const size_t slot = size_t(rows) * 8 * NT * sizeof(float);
   int blocks = splits > 0 ? splits : blocks_for(whole.tiles, steps, gpu.sms);
-  // What does not fit is cut into fewer pieces; one block shares no tile and needs no room.
+  // If the scratch is too small, fewer thread blocks are used; a single one shares no tile and
+  // needs none.
   const size_t room =
       scratch.bytes > kScratchCounterBytes ? scratch.bytes - kScratchCounterBytes : 0;
   const int64_t most =
       std::min(int64_t{whole.tiles} * steps, static_cast<int64_t>(room / (2 * slot)));
   whole.blocks = blocks = static_cast<int>(std::clamp<int64_t>(most, 1, blocks));
   SPW_ASSERT(whole.tiles <= int(kScratchCounterBytes / sizeof(uint32_t)));
-  // Per device and cheap; a graph does not record it.
+  // This is set per device and is cheap; a graph does not record it.
   SPW_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   const DType type = std::is_same_v<T, __half> ? DType::kF16 : DType::kBF16;
   StreamMaps maps = {};
@@ -281,7 +288,7 @@ void launch_shape(const LinearParams& p, StreamWhole whole, int splits,
   const auto block_of = [&](int64_t item) {
     return static_cast<int>(((item + 1) * blocks - 1) / items);
   };
-  // Tiles that lie together go together.
+  // Neighbouring tiles share a launch.
   const auto run_tiles = [&](int first, int end) {
     whole.first_tile = first;
     whole.end_tile = end;
@@ -290,7 +297,7 @@ void launch_shape(const LinearParams& p, StreamWhole whole, int splits,
     launch(kernel, dim3(static_cast<unsigned>(count)), dim3(32 * (warps + 1)), bytes, stream, p,
            maps, whole, scratch.data);
   };
-  int first = 0, end = 0;  // of what is not launched yet
+  int first = 0, end = 0;  // tiles that are not launched yet
   for (int i = 0, before = 0; i < parts; before += tiles_of(whole.n[i++])) {
     if (p.part[i].n == 0) continue;
     const int from = before + whole.first[i] / tile_rows,
@@ -344,19 +351,21 @@ bool stream_supports(int index, const LinearProblem& problem, const GpuShape& gp
 
 int plan_stream(const LinearProblem& problem, const GpuShape& gpu) {
   if (!stream_supports(0, problem, gpu)) return -1;
-  // Low tiles do not keep their few warps fed (index 0). Where a multiprocessor can have a tile to
-  // itself and most have one, the lowest such: the fewer rows, the sooner a block ends (H200, 12288
-  // rows of 4096 columns: 26 us with 96 rows a tile, 31 with 128).
+  // Low tiles do not keep their few warps busy (index 0). If every tile can have a multiprocessor
+  // to itself and most multiprocessors have one, the lowest such tiles are best: the fewer rows,
+  // the sooner a thread block ends (H200, 12288 rows of 4096 columns: 26 us with 96 rows a tile, 31
+  // with 128).
   const auto tiles = [&](int index) { return problem.n / (32 * kWarps[index]); };
   const auto serves_most = [&](int index) { return tiles(index) * 10 >= int64_t{gpu.sms} * 7; };
-  // x of many tokens leaves less room for the ring, and lower tiles win (32 tokens: 48.0 us instead
-  // of 49.2 for 22016 x 4096, 13.5 instead of 14.0 for 4096 x 4096).
+  // With many tokens x leaves less room for the ring, and lower tiles win (32 tokens: 48.0 us
+  // instead of 49.2 for 22016 x 4096, 13.5 instead of 14.0 for 4096 x 4096).
   const bool many = problem.tokens > 16;
   const int tallest = many ? 2 : kShapeCount - 1;
   for (int index = 1; index <= tallest; ++index) {
     if (serves_most(index) && tiles(index) <= gpu.sms) return index;
   }
-  // Else the tallest that are enough, which read x least often; else several blocks for a tile.
+  // Otherwise the tallest tiles that are numerous enough are best, as they read x least often;
+  // otherwise several thread blocks share a tile.
   for (int index = tallest; index > 0; --index) {
     if (serves_most(index)) return index;
   }

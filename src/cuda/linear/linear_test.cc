@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers on the GPU against sums in double: every kind of kernel and variant, all types and
-// epilogues, sizes that fit no tile, outputs that were poisoned and are surrounded by guards.
+// Compares linear layers on the GPU with sums in double: every kind of kernel and variant, all
+// types and epilogues, sizes that fit no tile, and outputs that were poisoned and are surrounded by
+// guards.
 #include "cuda/linear/linear.h"
 
 #include <cuda_runtime_api.h>
@@ -26,7 +27,7 @@ bool has_gpu() {
   return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
 }
 
-// Device memory with a copy of what the host put there.
+// Device memory that is initialized with bytes of the host.
 class DeviceBytes {
  public:
   explicit DeviceBytes(const std::vector<std::byte>& bytes) : size_(bytes.size()) {
@@ -93,14 +94,14 @@ struct Case {
   ActivationKind activation = ActivationKind::kSilu;
   bool bias = true;
   int x_padding = 8;  // elements between rows of x
-  float scale = 1;    // of x
+  float scale = 1;    // factor of x
   float w_scale = 1;
   int x_offset = 0;  // elements before x: misaligns it
 };
 
 constexpr size_t kGuard = 64;  // elements around each part's output, and between its rows
 
-// A call, its memory and what must come out.
+// A call with its memory and the expected output.
 class Problem {
  public:
   explicit Problem(const Case& c) : c_(c) {
@@ -177,7 +178,7 @@ class Problem {
   }
 
   const LinearCall& call() const { return call_; }
-  // The call with its output as it was at first: poisoned, or what is added to.
+  // Returns the call with its output reset: poisoned, or the values to accumulate onto.
   const LinearCall& fresh_call() const {
     SPW_CUDA_CHECK(cudaDeviceSynchronize());
     SPW_CUDA_CHECK(
@@ -207,9 +208,10 @@ class Problem {
       double want = *want_[i];
       if (c_.out_type == DType::kF16) want = std::clamp(want, -65504.0, 65504.0);
       const double value = get(c_.out_type, got, i);
-      // F32 sums of k products of deviation 1 / sqrt(k), and the roundings on the way out.
+      // Errors come from F32 sums of k products of deviation 1 / sqrt(k), and from rounding the
+      // result.
       const double sums = double{c_.scale} * double{c_.w_scale} * 0x1p-24 * (8 + std::sqrt(c_.k));
-      // A gated product has the errors of both factors; the library's are rounded to x's type.
+      // A gated product has the errors of both factors, which the library rounds to x's type.
       const bool gated = c_.epilogue == Epilogue::kGated;
       const double middle = !gated || rounds == 1     ? 0
                             : c_.type == DType::kBF16 ? 0x1p-8
@@ -298,7 +300,7 @@ TEST_F(LinearTest, GemvIsRightInEveryVariant) {
   }
 }
 
-// Many launches: cases of their own, so that they can be run beside each other.
+// There are many launches, so each case is a test of its own and tests can run in parallel.
 class FlatLinearTest : public LinearTest,
                        public testing::WithParamInterface<std::tuple<DType, std::pair<int, int>>> {
 };
@@ -369,7 +371,7 @@ TEST_F(LinearTest, WhatPlansChooseIsRight) {
   expect_counters_at_zero();
 }
 
-// Of GpuShape's defaults, an H200; no GPU is needed.
+// Plans for GpuShape's defaults, an H200; no GPU is needed.
 TEST(LinearPlanTest, FewRowsAreDealtToManyWarpsWhetherLaunchesOverlapOrNot) {
   for (int tokens : {1, 2, 8}) {
     const LinearProblem problem{DType::kF16, 4096, 11008, tokens};
@@ -445,7 +447,7 @@ TEST_F(LinearTest, TheLibraryIsRightBeforeAndAfterTuning) {
         const Problem problem(c);
         linear_library(*library, problem.fresh_call(), scratch_, nullptr);
         problem.expect_right("library", 3);
-        if (c.epilogue != Epilogue::kAccumulate) {  // tuning overwrites what is there
+        if (c.epilogue != Epilogue::kAccumulate) {  // tuning overwrites the output
           const LinearCall calls[] = {problem.call()};
           tune_library(*library, calls, scratch_, nullptr);
           linear_library(*library, problem.fresh_call(), scratch_, nullptr);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers without a library: any type, size, alignment and GPU. 16-bit types go to
-// linear_staged.cu where they can; the rest is a plain tiled product in F32. Also where the kinds
-// of kernel begin by default.
+// Linear layers without a library: any type, size, alignment and GPU. 16-bit types use
+// linear_staged.cu where they can; the rest is a plain tiled product in F32. This file also says
+// where the kinds of kernel begin by default.
 #include <algorithm>
 
 #include "cuda/linear/linear.h"
@@ -10,11 +10,11 @@
 namespace spillway::cuda {
 namespace {
 
-constexpr int kTile = 64;   // tokens and rows of a block
-constexpr int kDepth = 16;  // columns of a step
+constexpr int kTile = 64;   // tokens and rows of a thread block
+constexpr int kDepth = 16;  // columns per step
 
-// 256 threads, 4 x 4 sums each; the rows of a thread are 16 apart so that stores coalesce.
-// blockIdx.x: row groups, blockIdx.y: tokens.
+// 256 threads compute 4 x 4 sums each; the rows of a thread are 16 apart so that stores coalesce.
+// The grid is (row groups, tokens).
 template <class T>
 __global__ void __launch_bounds__(256) tiled_kernel(const __grid_constant__ LinearParams p) {
   __shared__ float xs[kDepth][kTile + 4];
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(256) tiled_kernel(const __grid_constant__ Line
         for (int i = 0; i < 4; ++i) {
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
-            // Both halves are written with constants so that sums stay in registers.
+            // Gate and up are indexed with constants so that their sums stay in registers.
             if (q == 0) sum[0][i][j] = fmaf(xv[i], wv[j], sum[0][i][j]);
             if (q == 1) sum[1][i][j] = fmaf(xv[i], wv[j], sum[1][i][j]);
           }
@@ -102,11 +102,12 @@ void linear_tiled(const LinearCall& call, const LinearScratch& scratch, cudaStre
 }
 
 InflectionPoints default_points(const LinearProblem& problem, bool library) {
-  // Without tensor cores the passes of linear_gemv.cu are all there is before a GEMM.
+  // Without tensor cores, only the passes of linear_gemv.cu come before a GEMM.
   if (problem.dtype == DType::kF32) return {kGemvTokens + 1, 2 * kGemvTokens + 1};
-  // Measured on an H200: the flat kernels win from one token (4096 x 4096: 10.3 us, GEMV 12.1;
-  // 16384 x 4096: 31.6 and 34.1), gated layers' from 3 on. For few rows they do so up to 8, gated
-  // (which the library computes in two steps) up to 16; otherwise the library is as fast from 3 on.
+  // Measured on an H200: the flat kernels win from one token on (4096 x 4096: 10.3 us, GEMV 12.1;
+  // 16384 x 4096: 31.6 and 34.1), for gated layers from 3 on. With few rows they win up to 8
+  // tokens, gated (which the library computes in two steps) up to 16; otherwise the library is as
+  // fast from 3 on.
   const GpuShape gpu = current_gpu();
   const bool few_rows = !problem.gated && has_few_rows(problem, gpu);
   const int32_t m1 = few_rows || (!problem.gated && gpu.compute_capability >= 90) ? 1 : 3;

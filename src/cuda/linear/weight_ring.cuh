@@ -2,8 +2,8 @@
 // A warp's own ring of buffers in shared memory through which weights stream: bulk copies that
 // complete on a barrier (Hopper), cp.async (Ampere, Ada), plain loads (Turing).
 //
-// Used by one warp, all lanes together. Per buffer: begin(), copy() for each range, end(); later
-// wait(), reading, and release() before the buffer is filled again.
+// All lanes of one warp use it together. For each buffer they call begin(), copy() for each range,
+// and end(); later wait(), then read, and release() before the buffer is filled again.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace spillway::cuda {
 
 class WeightRing {
  public:
-  // `barriers`: `stages` words of 8 bytes of this warp.
+  // `barriers`: `stages` 8-byte words that belong to this warp.
   __device__ __forceinline__ WeightRing(uint64_t* barriers, int stages, int lane)
       : barriers_(shared_address(barriers)), stages_(stages), lane_(lane) {
 #if __CUDA_ARCH__ >= 900
@@ -30,7 +30,7 @@ class WeightRing {
 #endif
   }
 
-  // Says how many bytes the copies into buffer `stage` will bring.
+  // Announces how many bytes will be copied into buffer `stage`.
   __device__ __forceinline__ void begin(int stage, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
     if (lane_ == 0) {
@@ -38,7 +38,7 @@ class WeightRing {
     }
 #endif
   }
-  // Both 16-byte aligned, bytes a multiple of 16.
+  // Both addresses are 16-byte aligned, and `bytes` is a multiple of 16.
   __device__ __forceinline__ void copy(int stage, uint8_t* to, const uint8_t* from,
                                        uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
@@ -57,14 +57,15 @@ class WeightRing {
     }
 #endif
   }
-  // Also where nothing was copied: buffers are counted.
+  // Must be called even if nothing was copied, as buffers are counted.
   __device__ __forceinline__ void end() {
 #if __CUDA_ARCH__ >= 800 && __CUDA_ARCH__ < 900
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
   }
 
-  // Waits for the buffer filled longest ago; after it `stages` - 1 may still be on their way.
+  // Waits for the buffer that was filled longest ago; up to `stages` - 1 later ones may still be in
+  // flight after it.
   __device__ __forceinline__ void wait(int stage, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
     asm volatile(
@@ -97,7 +98,7 @@ class WeightRing {
     __syncwarp();
 #endif
   }
-  // The buffer that was read may be filled again.
+  // Says that the buffer that was read may be filled again.
   __device__ __forceinline__ void release() { __syncwarp(); }
 
  private:

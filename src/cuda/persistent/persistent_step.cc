@@ -15,10 +15,11 @@ bool is_aligned16(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 ==
 
 bool is_16_bit(DType type) { return type == DType::kF16 || type == DType::kBF16; }
 
-// Of activations beside such weights.
+// Returns the type of the activations that go with weights of this type.
 DType values_of(DType weights) { return is_16_bit(weights) ? weights : DType::kF16; }
 
-// What is dealt to blocks: pairs of rows, or sets of groups of 16.
+// Returns how many units of work are dealt to thread blocks: pairs of rows, or sets of groups of 16
+// rows.
 int deals_of(const StepPhase& phase, DType weights) {
   const bool gated = phase.kind == PhaseKind::kGated;
   const int rows = is_16_bit(weights) ? 2 : kGroupRowCount * (gated ? 1 : set_groups(phase.kind));
@@ -28,7 +29,7 @@ int deals_of(const StepPhase& phase, DType weights) {
   return deals;
 }
 
-// A matrix of a phase. False where it cannot be copied as the persistent step copies.
+// Sets matrix i of a phase. Returns false if the persistent step cannot copy this matrix.
 bool set_matrix(StepPhase& phase, int i, const LinearPart& part) {
   const WeightView& w = part.w;
   SPW_ASSERT(w.cols == phase.k && w.rows < (int64_t{1} << 30));
@@ -97,7 +98,8 @@ void PersistentStep::note_written(const std::byte* data) {
 
 bool PersistentStep::defer_norm(const DeferredNorm& norm) {
   const bool layer = norm.kind == NormKind::kLayer;
-  // One at a time: of another whose result nobody is known to want no more, too little is known.
+  // Only one norm is deferred at a time. A new one replaces it only if a phase has read the old
+  // result and the new one overwrites it.
   if (deferred_.norm && (!norm_read_ || deferred_.norm->out.data != norm.out.data)) return false;
   if (deferred_.copy && deferred_.copy->out.data == norm.out.data) return false;
   if (norm.x.rows != 1 || norm.x.dtype != DType::kF32 || !is_16_bit(norm.out.dtype) ||
@@ -138,7 +140,7 @@ PersistentStep::Deferred PersistentStep::take_deferred(bool step_ends) {
 
 bool PersistentStep::add(StepPhase& phase, DType values, std::optional<DType> weights,
                          const Shared& shared) {
-  // Attention goes with any weights that have its type of values.
+  // Attention can share a launch with any weights whose activations have its type.
   const bool first = phases_.count == 0;
   if (phases_.count == kStepPhases || (!first && values != values_)) return false;
   WeightTypes all = weights_;
@@ -189,8 +191,8 @@ bool PersistentStep::add_linear(const LinearCall& call) {
     const LinearPart& part = call.parts[i];
     SPW_ASSERT(gated && i == 1 ? part.w.rows == w.rows
                                : part.out.rows == 1 && part.out.cols == part.w.rows);
-    if (part.w.rows == 0) continue;  // others of it are elsewhere
-    // Blocks read x while others already write.
+    if (part.w.rows == 0) continue;  // this device has no rows of this matrix
+    // Some thread blocks read x while others already write the output.
     if (!set_matrix(phase, count, part) || must_keep(part.out.data) || part.out.data == phase.x)
       return false;
     phase.out[count++] = part.out.data;
@@ -221,7 +223,7 @@ bool PersistentStep::add_append(const LinearCall& call, const AppendCall& append
   if (!find_input(call.x, values_of(w.dtype), phase) || must_keep(call.parts[0].out.data))
     return false;
   SPW_ASSERT(call.parts[0].out.cols == w.rows);
-  // Matrices of another type are a phase of their own, with the same input.
+  // Matrices of another type become a phase of their own with the same input.
   StepPhase other = phase;
   other.joined = true;
   std::optional<DType> other_type;
@@ -233,7 +235,7 @@ bool PersistentStep::add_append(const LinearCall& call, const AppendCall& append
     if (is_other) other_type = type;
     if (!set_matrix(is_other ? other : phase, i, call.parts[i])) return false;
   }
-  if (call.parts[0].out.data == phase.x) return false;  // as in add_linear()
+  if (call.parts[0].out.data == phase.x) return false;  // the same reason as in add_linear()
   phase.out[0] = call.parts[0].out.data;
   phase.out[1] = kv.k;
   phase.out[2] = kv.v;
@@ -250,7 +252,7 @@ bool PersistentStep::add_append(const LinearCall& call, const AppendCall& append
     for (int i = 0; i < 3; ++i) other.out[i] = phase.out[i];
     other.kv_table = phase.kv_table;
     other.layer = phase.layer;
-    if (!add(other, values_of(w.dtype), *other_type, shared)) {  // neither, then
+    if (!add(other, values_of(w.dtype), *other_type, shared)) {  // then neither phase is kept
       --phases_.count;
       phases_.x_bytes = x_bytes;
       weights_ = types;

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step of one token as one kernel: all layers, one block per multiprocessor, and the memory never
-// waits.
+// Runs a step of one token as one kernel: it computes all layers with one thread block per
+// multiprocessor, and its memory reads never pause.
 //
-// With a launch per op the memory idles at every boundary: blocks end at different times, the next
-// kernel's begin, fetch the token's vector, and only then ask for weights (H200, Llama-2-7B: 76% of
-// the bandwidth, launches overlapping). Here blocks stay. The ops of the step are phases; between
-// two of them is a grid barrier in memory. Which weights a warp multiplies with is known
-// from the beginning, and they do not depend on the token: they are copied into the warp's own ring
-// in shared memory as far ahead as that reaches, across the ends of phases, so that copies are on
-// their way while the blocks wait there. So are the full pages of K and V, which the step does not
-// change. Weights are F16, BF16 or packed, of one type a launch or of two that files mix
+// With a launch per op the memory idles at every boundary: thread blocks end at different times,
+// those of the next kernel start, fetch the token's vector, and only then request weights (H200,
+// Llama-2-7B: 76% of the bandwidth, with overlapping launches). Here the thread blocks stay
+// resident. The ops of the step are phases, and between two phases there is a grid barrier in
+// memory. Which weights a warp multiplies with is known from the beginning and does not depend on
+// the token: they are copied into the warp's own ring of stages in shared memory as far ahead as it
+// has room, across the ends of phases, so that copies are in flight while the thread blocks wait at
+// a barrier. The same goes for full pages of K and V, which the step does not change. Weights are
+// F16, BF16 or packed; a launch has weights of one type, or of two that files mix
 // (persistent_step_kernel.h).
 //
-// A row's sum is made in one order, whatever phases surround it: an op gives the same
-// bits in a launch of its own and in one with all others.
+// A row's sum is made in one order, whatever phases surround it: an op gives the same bits in a
+// launch of its own and in one with all others.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,9 +30,9 @@
 
 namespace spillway::cuda {
 
-// The sum of a norm's row is needed by every block, so each computes it: norms are not phases but
-// part of what the next phase does with its input, and their result comes to memory
-// only for others.
+// A norm that has not been computed yet. Every thread block needs the sum over the norm's row, so
+// each computes it: norms are not phases but part of the way in which the next phase reads its
+// input. The result is written to memory only if other kernels need it.
 struct DeferredNorm {
   NormKind kind = NormKind::kRms;
   Activations x, out;
@@ -43,28 +44,31 @@ struct DeferredCopy {
   Activations x, out;
 };
 
-// Collects ops. An add_ or defer_ function that returns false has changed nothing: the op is not
-// for the persistent step, and the caller launches what was collected and then the op.
+// Collects ops for a launch. An add_ or defer_ function that returns false has changed nothing: the
+// persistent step cannot take the op, and the caller launches the collected ops and then the op
+// itself.
 class PersistentStep {
  public:
   explicit PersistentStep(const GpuShape& gpu);
 
-  // Whether a GPU can do this at all, with weights of these types.
+  // Returns whether a GPU supports this at all, with weights of these types.
   static bool serves(const GpuShape& gpu, const WeightTypes& weights);
-  // For what blocks hand to each other: zeroed when allocated, left so.
+  // The size of the memory that thread blocks exchange data through. The caller zeroes it once;
+  // every launch leaves its counters at zero.
   static size_t scratch_bytes(const GpuShape& gpu);
 
   bool add_linear(const LinearCall& call);
   bool add_append(const LinearCall& call, const AppendCall& append);
   bool add_attention(const AttentionCall& call);
   bool defer_norm(const DeferredNorm& norm);
-  bool defer_copy(const DeferredCopy& copy);  // one row
+  bool defer_copy(const DeferredCopy& copy);  // of one row
 
   bool empty() const { return phases_.count == 0; }
   void launch(std::byte* scratch, cudaStream_t stream);
 
-  // What is deferred and not known to be needless, in this order, to be computed behind launch();
-  // then nothing is. At a step's end nobody will read what a phase has read already.
+  // Returns the deferred ops, in this order, to be computed after launch(), and forgets them. Those
+  // known to be needless are left out: at the end of a step, results that a phase has already read
+  // have no other reader.
   struct Deferred {
     std::optional<DeferredCopy> copy;
     std::optional<DeferredNorm> norm;
@@ -77,13 +81,13 @@ class PersistentStep {
     std::optional<PhaseAppends> appends;
     std::optional<PhaseAttends> attends;
   };
-  // `weights`: none of attention.
+  // `weights` is nullopt for attention.
   bool add(StepPhase& phase, DType values, std::optional<DType> weights, const Shared& shared);
-  // Shared memory for the input of all phases and of k columns.
+  // Returns the shared memory needed for the input of all phases so far and of one with k columns.
   int input_bytes(const WeightTypes& weights, int k) const;
-  // Where phase.x is read, and how: false where it cannot be.
+  // Sets where and how the phase reads x. Returns false if it cannot.
   bool find_input(const Activations& x, DType type, StepPhase& phase) const;
-  // Whether something deferred would be lost or changed if `data` were written now.
+  // Returns whether writing to `data` now would lose or change something deferred.
   bool must_keep(const std::byte* data) const;
   void note_read(const Activations& x);
   void note_written(const std::byte* data);
@@ -91,11 +95,11 @@ class PersistentStep {
   GpuShape gpu_;
   StepPhases phases_ = {};
   DType values_ = DType::kF16;  // type of activations
-  WeightTypes weights_;         // none: only attention so far
+  WeightTypes weights_;         // empty while there is only attention
   Shared shared_;
   Deferred deferred_;
   bool copy_read_ = false, norm_read_ = false;
-  // Results that are not in memory and never will be: their input has changed.
+  // Outputs that were deferred and can no longer be computed, because their input has changed.
   std::vector<const std::byte*> gone_;
 };
 

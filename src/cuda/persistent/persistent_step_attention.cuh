@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of the persistent step's token (persistent_step.h): each warp takes whole pages with a
-// maximum of its own; the warps of a block meet in shared memory, the blocks of a kv head in device
-// memory, where the last to come adds up.
+// Attention of the persistent step's token (persistent_step.h): each warp computes whole pages with
+// a maximum of its own. The warps of a thread block merge their softmax states in shared memory,
+// the thread blocks of a kv head in device memory, where the last one to arrive merges.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -11,7 +11,8 @@
 
 namespace spillway::cuda {
 
-// Shared memory of a phase: queries, the last page of K and V, and what warps hand over.
+// Shared memory of an attention phase: queries, the last page of K and V, and the warps' softmax
+// states.
 template <int D, int G>
 struct AttentionShared {
   alignas(16) uint16_t q[G * D];
@@ -21,7 +22,7 @@ struct AttentionShared {
   bool is_last;
 };
 
-// Device memory of one item, before blocks meet.
+// The softmax state of one item in device memory, before the merge over thread blocks.
 template <int D, int G>
 struct AttentionPart {
   float out[G][D];
@@ -30,12 +31,12 @@ struct AttentionPart {
 
 #if __CUDA_ARCH__ >= 900
 
-// What a warp has of up to G queries. Lane l has elements [l * D / 32, (l + 1) * D / 32) of the
-// sums.
+// A warp's softmax state of up to G queries. Lane l has elements [l * D / 32, (l + 1) * D / 32) of
+// the output.
 template <class T, int D, int G>
 struct WarpQueries {
   float max[G], sum[G], out[G][D / 32];
-  float weight[G], rescale[G];  // between the page of K and that of V
+  float weight[G], rescale[G];  // kept from the page of K to that of V
 
   __device__ void clear() {
 #pragma unroll
@@ -46,9 +47,9 @@ struct WarpQueries {
     }
   }
 
-  // Lanes 2 t and 2 t + 1 have token t of the page: half of its elements each, starting at
-  // different ones, so that eight lanes read from all banks. Tokens [first, end) of the page are
-  // seen; `scale` includes log2(e).
+  // Adds a page of K. Lanes 2 t and 2 t + 1 have token t of the page, half of its elements each.
+  // They start at different elements, so that eight lanes read from all banks. The token attends to
+  // tokens [first, end) of the page; `scale` includes log2(e).
   __device__ __forceinline__ void take_keys(const uint8_t* page, const uint16_t* q, float scale,
                                             int first, int end) {
     constexpr int kPieces = D / 16;
@@ -81,7 +82,7 @@ struct WarpQueries {
       for (int offset = 2; offset < 32; offset *= 2)
         top = fmaxf(top, __shfl_xor_sync(~0U, top, offset));
       const float both = fmaxf(max[g], top);
-      // Nothing but -inf so far: exp2(-inf - -inf) would be NaN.
+      // If all scores so far are -inf, exp2(-inf - -inf) would be NaN.
       const float base = both == -INFINITY ? 0 : both;
       rescale[g] = exp2f(max[g] - base);
       weight[g] = exp2f(s - base);
@@ -125,9 +126,10 @@ struct WarpQueries {
   }
 };
 
-// A thread's share of what a block begins with: the queries, and the page that the token was
-// written to, whose rows behind it are not numbers yet. All of it is on its way before any of it is
-// waited for: stored as it comes, the page would be asked for when the queries are there.
+// A thread's share of what a thread block loads first: the queries, and the page that the token was
+// written to, whose rows behind the token are zeroed. All loads are issued before any of them is
+// waited for: if each were stored as it comes, the page would be requested only when the queries
+// have arrived.
 template <int D, int G>
 class FirstLoads {
  public:
@@ -154,7 +156,8 @@ class FirstLoads {
   }
 
  private:
-  // In pieces of 16 bytes: all queries, a row, a page of K or V, and a thread's share of both.
+  // Counts in chunks of 16 bytes: all queries, a row, a page of K or V, and a thread's share of
+  // both pages.
   static constexpr int kQueries = G * D / 8;
   static constexpr int kRow = 2 * D / 16, kPage = kKvBlockTokens * kRow;
   static constexpr int kPieces = 2 * kPage / kStepThreads;
@@ -163,7 +166,7 @@ class FirstLoads {
   uint4 page_[kPieces];
 };
 
-// exp2(own - base), 0 where a part has seen nothing.
+// Returns exp2(own - base), or 0 where a partition has no visible token.
 __device__ __forceinline__ float part_weight(float own, float base) {
   return own == -INFINITY ? 0 : exp2f(own - base);
 }
@@ -195,7 +198,7 @@ __device__ void attention_phase(const StepPhases& step, const StepPhase& phase,
           token.block * s.block_bytes + static_cast<int64_t>(head) * (kKvBlockTokens * D * 2);
       loads.load_page(phase, at, last_tokens);
     }
-    if (item != static_cast<int>(blockIdx.x)) sync_compute_warps();  // mem was read
+    if (item != static_cast<int>(blockIdx.x)) sync_compute_warps();  // all warps have read mem
     loads.store(mem, full < pages);
     sync_compute_warps();
     WarpQueries<T, D, G> mine;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers over packed quantized rows of the persistent step's token (persistent_step.h), with
-// the products of linear_quant_few.cuh: all warps share a group of 16 rows, each an eighth of its
-// blocks, and their sums meet in shared memory.
+// The persistent step's linear layers with packed quantized weights (persistent_step.h), with the
+// products of linear_quant_few.cuh: all warps share a group of 16 rows, each multiplies an eighth
+// of its blocks, and their sums are added up in shared memory.
 #pragma once
 
 #include "cuda/linear/linear_quant_few.cuh"
@@ -10,18 +10,20 @@
 
 namespace spillway::cuda {
 
-// Sums of a round's sets, of two rounds in turn: one is read while the next is written.
+// The sums of a round's sets, double-buffered: those of one round are read while the next are
+// written.
 inline constexpr int kRoundSets = 4;
 struct GroupSums {
   float of[2][kRoundSets][2][kStepWarps][kGroupRowCount];
 };
 
-// Where a phase's input lies in shared memory: as products want it, each warp's blocks on their
-// own; what is taken off their sums; and, where x is normed, x as it is.
+// The layout of a phase's input in shared memory: x in the form that products read, separately for
+// each warp's blocks; the sums of x that correct the products; and, if a norm is applied, the plain
+// normalized x.
 template <class Block>
 struct GroupInput {
   static constexpr int kXSums = QuantShape<Block>::kXSums;
-  int warp_tiles;  // of a warp, at most
+  int warp_tiles;  // of one warp, at most
   int sums_at, normed_at, bytes;
 
   __host__ __device__ explicit GroupInput(int k) {
@@ -30,7 +32,7 @@ struct GroupInput {
     const int tiles = kStepWarps * warp_tiles + kPairTiles;
     sums_at = tiles * 64;
     normed_at = sums_at + tiles * 2 * kXSums * 4;
-    // Longer rows are not normed (kStepNormColumns).
+    // Longer rows have no norm applied (kStepNormColumns).
     bytes = (normed_at + (k <= kStepNormColumns ? 2 * k : 0) + 127) / 128 * 128;
   }
   __device__ __forceinline__ uint4* x(uint8_t* input, int warp) const {
@@ -43,7 +45,7 @@ struct GroupInput {
 
 #if __CUDA_ARCH__ >= 900
 
-// A persistent step over such weights.
+// Packed weights of one type in a persistent step.
 template <class Block>
 struct PackedWeights {
   using Value = __half;
@@ -84,7 +86,7 @@ struct PackedWeights {
     const GroupInput<Block> at(phase.k);
     FewSums<Block, 1> few(at.x(input, seat.warp), at.sums(input, seat.warp), lane);
     const bool interleaved = step.appends.interleaved;
-    // Of a set, threads 0 to 15 have the rows of its first group, 16 to 31 those of its second.
+    // Threads 0 to 15 have the rows of a set's first group, 16 to 31 those of its second.
     const int item = lane / kGroupRowCount, row = lane % kGroupRowCount;
     const bool neighbours = phase.kind == PhaseKind::kAppend && interleaved;
     for (int round = 0; round * kRoundSets < sets.count; ++round) {
@@ -118,7 +120,7 @@ struct PackedWeights {
   }
 
  private:
-  // What one stage holds: blocks from `block` of the warp's on, of which it has `left` more.
+  // Adds the products of one stage: blocks from the warp's `block` on, of which `left` are left.
   __device__ __forceinline__ static void add_stage(FewSums<Block, 1>& few, const uint8_t* stage,
                                                    int block, int left) {
     using P = Sizes;
@@ -136,7 +138,7 @@ struct PackedWeights {
   }
 };
 
-// A persistent step over weights of two such types, each phase of one.
+// Packed weights of two types in a persistent step; each phase has one of them.
 template <class First, class Second, DType kSecond>
 struct MixedWeights {
   using Value = __half;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The persistent kernel (persistent_step.h), for one kind of weights: PlainWeights of
-// persistent_step_linear.cuh or PackedWeights of persistent_step_groups.cuh.
+// The persistent kernel (persistent_step.h), as a template over the kind of weights: PlainWeights
+// of persistent_step_linear.cuh, or PackedWeights or MixedWeights of persistent_step_groups.cuh.
 #pragma once
 
 #include "cuda/cuda_error.h"
@@ -12,15 +12,16 @@
 
 namespace spillway::cuda {
 
-// Beside the warps that compute, four of which one asks for copies: registers are handed over among
-// fours. All have 168 to begin with.
+// A thread block has four warps beside those that compute, of which one issues copies: registers
+// are moved between warpgroups of four warps. Every thread starts with 168.
 inline constexpr int kStepBlockThreads = kStepThreads + 128;
 inline constexpr int kFeederRegisters = 56, kComputeRegisters = 224;
 static_assert(kFeederRegisters + 2 * kComputeRegisters == 3 * 168);
 
 #if __CUDA_ARCH__ >= 900
 
-// All blocks have come here `arrivals` / gridDim.x times, and see what the others have written.
+// Waits until all thread blocks have arrived `arrivals` / gridDim.x times, and makes their writes
+// visible.
 __device__ __forceinline__ void grid_barrier(uint32_t* counter, uint32_t arrivals) {
   sync_compute_warps();
   if (threadIdx.x == 0) {
@@ -69,7 +70,8 @@ __device__ __forceinline__ void run_phases(const StepPhases& step) {
       Weights::template multiply<D>(step, phase, token, seat, ring, input, sums);
     }
   }
-  // Nobody looks at the first counter after having counted here.
+  // A thread block that has counted here no longer reads the first counter, so the last one resets
+  // both.
   if (threadIdx.x == 0 && atomicAdd(counters + 1, 1) == gridDim.x - 1) {
     counters[0] = 0;
     counters[1] = 0;
@@ -78,7 +80,7 @@ __device__ __forceinline__ void run_phases(const StepPhases& step) {
 
 #endif
 
-// The weights are named by a tag, for the host as well.
+// The kinds of weights are declared here because the host names them as template arguments, too.
 template <class T>
 struct PlainWeights;
 template <class Block>
@@ -94,9 +96,9 @@ __global__ void __launch_bounds__(kStepBlockThreads, 1)
 #endif
 }
 
-inline constexpr int kStepBarrierBytes = 1024;  // of all rings
+inline constexpr int kStepBarrierBytes = 1024;  // for the barriers of all rings
 
-// `Pieces`: of heads of any size, which does not change their bytes.
+// `Pieces` may be of any head size, which does not change its stages' bytes.
 template <class Weights, class Pieces>
 void launch_persistent_of(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream) {
   const bool one_query = step.attends.heads == step.attends.kv_heads;
@@ -112,7 +114,7 @@ void launch_persistent_of(const StepPhases& step, const GpuShape& gpu, cudaStrea
   config.blockDim = dim3(kStepBlockThreads);
   config.dynamicSmemBytes = static_cast<size_t>(bytes);
   config.stream = stream;
-  // Blocks wait for each other: all of them run, or none.
+  // The launch is cooperative: thread blocks wait for each other, so all of them must run or none.
   cudaLaunchAttribute together = {};
   together.id = cudaLaunchAttributeCooperative;
   together.val.cooperative = 1;

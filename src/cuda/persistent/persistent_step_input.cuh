@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The input of one of the persistent step's linear layers, in every block's shared memory
-// (persistent_step.h).
+// Loads the input of the persistent step's linear layers into the shared memory of every thread
+// block (persistent_step.h).
 #pragma once
 
 #include "cuda/persistent/persistent_step_ring.cuh"
@@ -43,7 +43,7 @@ __device__ __forceinline__ void norm_input(const StepPhase& phase, T* to, float*
   }
 }
 
-// The norm of phase.x.
+// Writes the norm of phase.x to `to`.
 template <class T>
 __device__ __forceinline__ void take_normed(const StepPhase& phase, T* to, float* partial) {
   if (phase.norm == NormKind::kRms) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void take_normed(const StepPhase& phase, T* to, float
   }
 }
 
-// Brings a norm's weights into the L2 cache before every block wants them at once.
+// Prefetches a norm's weights into the L2 cache before every thread block reads them.
 __device__ __forceinline__ void expect_norm(const StepPhase& phase) {
   if (phase.norm_weight == nullptr || threadIdx.x != 0) return;
   for (int i = 32 * static_cast<int>(blockIdx.x); i < phase.k; i += 32 * gridDim.x) {

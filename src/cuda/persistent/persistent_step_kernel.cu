@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Persistent steps over F16 and BF16, and what all of them need of shared memory.
+// Persistent steps over F16 and BF16, and the shared memory that each kind of weights needs.
 #include "cuda/persistent/persistent_step_kernel.h"
 
 #include <algorithm>
@@ -18,8 +18,8 @@ constexpr int kAttentionBytes = sizeof(AttentionShared<128, 4>);
 constexpr int kLeastStages = 4;
 static_assert(sizeof(StepPhases) <= 32764, "a kernel's arguments");
 
-// How weights of a type come: what a stage of a ring takes, what the kernel declares itself, and
-// the input of k columns.
+// The memory that weights of a type need, in bytes: a stage of a ring, the kernel's static shared
+// memory, and the input of k columns.
 struct WeightShape {
   int stage_bytes, declared_bytes, input_bytes;
 };
@@ -42,7 +42,7 @@ void launch_plain(const StepPhases& step, const GpuShape& gpu, cudaStream_t stre
   launch_persistent_of<PlainWeights<T>, PairPieces<128>>(step, gpu, stream);
 }
 
-// All there are, those of one type first.
+// All kinds of weights that have a kernel; those of a single type come first.
 struct WeightKind {
   DType type, other;
   WeightShape (*shape)(int k);

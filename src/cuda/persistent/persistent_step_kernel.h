@@ -12,15 +12,16 @@
 
 namespace spillway::cuda {
 
-// Whether there is a kernel for weights of these types: F16 and BF16 in rows, others packed.
+// Returns whether there is a kernel for weights of these types: F16 and BF16 in rows, others
+// packed.
 bool has_persistent_kernel(const WeightTypes& weights);
-// Shared memory for the input of a phase with k columns (0: of attention), and how deep each warp's
-// ring is beside it: 0 where a GPU cannot do so.
+// The shared memory for the input of a phase with k columns (k = 0: for attention), and the number
+// of stages that each warp's ring has beside it; 0 stages if the GPU cannot run the kernel.
 int persistent_input_bytes(const WeightTypes& weights, int k);
 int persistent_stages(const GpuShape& gpu, const WeightTypes& weights, int input_bytes);
 size_t persistent_scratch_bytes(const GpuShape& gpu);
 
-// All of its phases. Throws kDevice when the launch is refused.
+// Launches all phases of the step. Throws kDevice if the launch is refused.
 void launch_persistent(const StepPhases& step, const WeightTypes& weights, const GpuShape& gpu,
                        cudaStream_t stream);
 

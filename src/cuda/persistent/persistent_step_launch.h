@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches a persistent step over weights of one type, or two: each is compiled in
-// persistent_step_four.cu, _eight.cu or _k.cu.
+// Launches a persistent step over weights of one type or of two. These functions are compiled in
+// persistent_step_four.cu, _eight.cu and _k.cu.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@
 
 namespace spillway::cuda {
 
-// All phases of the step. Throws kDevice when the launch is refused.
+// Each function launches all phases of the step. Throws kDevice if the launch is refused.
 void launch_persistent_q4_0(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
 void launch_persistent_q4_1(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);
 void launch_persistent_g4(const StepPhases& step, const GpuShape& gpu, cudaStream_t stream);

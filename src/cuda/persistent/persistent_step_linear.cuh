@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers of F16 and BF16 of the persistent step's token (persistent_step.h): each warp has
-// sums over its columns; those of a row meet in shared memory, are added up in the order of
-// columns, and become what the phase says.
+// The persistent step's linear layers with F16 and BF16 weights (persistent_step.h). Each warp
+// computes sums over its columns; the sums of a row are added up in shared memory in the order of
+// columns, and the phase's epilogue is applied.
 #pragma once
 
 #include "cuda/persistent/persistent_step_input.cuh"
@@ -9,7 +9,8 @@
 
 namespace spillway::cuda {
 
-// Sums of a round's pairs, of two rounds in turn: one is read while the next is written.
+// The sums of a round's pairs, double-buffered: those of one round are read while the next are
+// written.
 inline constexpr int kRoundPairs = 64;
 struct PairSums {
   float of[2][kRoundPairs][2][kColumnWarps];
@@ -17,8 +18,8 @@ struct PairSums {
 
 #if __CUDA_ARCH__ >= 900
 
-// Eight columns of two rows with x. Two sums per row: not every product waits for the one before
-// it.
+// Multiplies eight columns of two rows with x. Each row has two sums, so that not every product
+// waits for the one before it.
 template <class T>
 __device__ __forceinline__ void add_eight(const uint8_t* piece, int column, const float (&x)[8],
                                           float (&sum)[2][2]) {
@@ -32,7 +33,7 @@ __device__ __forceinline__ void add_eight(const uint8_t* piece, int column, cons
   }
 }
 
-// A piece of two rows with x.
+// Multiplies a piece of two rows with x.
 template <class T>
 __device__ __forceinline__ void add_products(const uint8_t* piece, const T* x, int columns,
                                              float (&sum)[2][2]) {
@@ -50,7 +51,7 @@ __device__ __forceinline__ void add_products(const uint8_t* piece, const T* x, i
   }
 }
 
-// The sums over the warp of two values: lanes 0 to 15 have the first, the others the second.
+// Returns the sums over the warp of two values: lanes 0 to 15 get that of a, the others that of b.
 __device__ __forceinline__ float sum_of_two(float a, float b) {
   const bool low = threadIdx.x % 32 < 16;
   float mine = low ? a : b;
@@ -69,7 +70,7 @@ __device__ __forceinline__ void linear_phase(const StepPhases& step, const StepP
   const BlockPairs pairs(phase, seat);
   const WarpColumns columns(phase.k, seat.warp);
   x += columns.first;
-  // Where a warp's columns are one whole piece, it holds its part of x.
+  // If a warp's columns are exactly one piece, it keeps its part of x in registers.
   const bool holds_x = columns.count == kPieceColumns;
   float held[kPieceColumns / 256][8];
   if (holds_x) {
@@ -115,7 +116,7 @@ __device__ __forceinline__ void linear_phase(const StepPhases& step, const StepP
   }
 }
 
-// A persistent step over such weights.
+// F16 or BF16 weights of a persistent step.
 template <class T>
 struct PlainWeights {
   using Value = T;

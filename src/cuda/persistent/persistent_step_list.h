@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each warp of the persistent step reads, and in which order (persistent_step.h). For kernels
-// as well (relaxed constexpr).
+// Defines what each warp of the persistent step reads, and in which order (persistent_step.h).
+// Kernels use it as well (relaxed constexpr).
 //
-// Rows of F16 or BF16 are dealt to blocks in pairs; kColumnWarps warps share a pair, each with its
-// range of the columns, in pieces of kPieceColumns: a block's warps end together, and blocks as
-// near to each other as pairs are small. Packed rows (tensor/packed_layout.h) come in groups of 16,
-// and all warps share a group. Attention's pages go round the warps of the block that has their
-// part. StepCursor goes through all of it for the copies, which run ahead; the warp that computes
-// goes phase by phase, with the same functions.
+// Rows of F16 or BF16 are dealt to thread blocks in pairs. kColumnWarps warps share a pair, each
+// with its range of the columns, in pieces of kPieceColumns: so the warps of a thread block end
+// together, and thread blocks end nearly together because pairs are small. Packed rows
+// (tensor/packed_layout.h) come in groups of 16, and all warps share a group. Attention's pages go
+// round-robin to the warps of the thread block that computes their KV partition. StepCursor goes
+// through all of this for the copies, which run ahead; the warp that computes goes phase by phase
+// with the same functions.
 #pragma once
 
 #include <cstddef>
@@ -26,26 +27,26 @@ inline constexpr int kColumnWarps = 4;
 inline constexpr int kRowWarps = kStepWarps / kColumnWarps;
 inline constexpr int kPieceColumns = 1024;
 inline constexpr int kPieceRowBytes = 2 * kPieceColumns;
-inline constexpr int kMostPageBytes = kKvBlockTokens * 128 * 2;  // goes into a stage of every ring
+inline constexpr int kMostPageBytes = kKvBlockTokens * 128 * 2;  // fits a stage of every ring
 
-// By value. std::min() takes references, and in a kernel a constant of a namespace has no address:
-// the compiler says nothing and makes that path a trap.
+// Takes its arguments by value. std::min() takes references, and in a kernel a namespace-scope
+// constant has no address: the compiler gives no warning and turns that path into a trap.
 constexpr int lesser(int a, int b) { return a < b ? a : b; }
 constexpr int greater(int a, int b) { return a < b ? b : a; }
 
-// Which warp, of all.
+// The place of a warp in the grid.
 struct GridSeat {
   int block, blocks;
-  int warp;  // of the block
+  int warp;  // index in its thread block
 };
 
-// Where the token is, and how attention is dealt to blocks: items of one kv head, up to
-// `chunk` of its queries and a run of pages.
+// The token's position, and how attention is dealt to thread blocks: an item is one kv head, up to
+// `chunk` of its queries, and a run of pages (a KV partition).
 struct StepToken {
   int position;
-  int32_t block;          // of KV, that it is written to
-  int first_token;        // that it sees
-  int first_page, pages;  // that it sees; it is written to the last
+  int32_t block;          // the KV block that the token is written to
+  int first_token;        // the first token that it attends to
+  int first_page, pages;  // that it attends to; the token is written to the last one
   int pages_per_part, parts;
   int query_chunks;  // per kv head
   int items;
@@ -62,7 +63,7 @@ struct StepToken {
     t.first_page = t.first_token / kKvBlockTokens;
     t.pages = t.position / kKvBlockTokens - t.first_page + 1;
     t.query_chunks = (attends.heads / attends.kv_heads + chunk - 1) / chunk;
-    // Two pages per warp are worth a block of their own.
+    // KV is split into one partition per two pages of each warp, as far as there are thread blocks.
     const int rows = attends.kv_heads * t.query_chunks;
     const int wanted = (t.pages + 2 * kStepWarps - 1) / (2 * kStepWarps);
     const int most = greater(1, lesser(wanted, blocks / rows));
@@ -74,13 +75,13 @@ struct StepToken {
   constexpr int part_pages(int part) const {
     return lesser(pages_per_part, pages - part * pages_per_part);
   }
-  // Those of them that do not change in this step.
+  // Returns how many of these pages do not change in this step.
   constexpr int part_full_pages(int part) const {
     return part_pages(part) - (part == parts - 1 ? 1 : 0);
   }
 };
 
-// A pair of rows: of one matrix or, of a gated layer, of both.
+// A pair of rows, both of one matrix or, in a gated layer, one of gate and one of up.
 struct RowPair {
   int part;
   int row[2];
@@ -104,24 +105,26 @@ constexpr RowPair pair_of(const StepPhase& phase, bool interleaved, int index) {
   return {part, {2 * index, 2 * index + 1}};
 }
 
-// The pairs, or sets of groups, of a phase that are a block's: first + i * step for i < count. Of
-// pairs, warps of its first kColumnWarps take those of even i, the others those of odd i.
+// The pairs of rows, or sets of groups, of a phase that one thread block computes: first + i * step
+// for i < count. Its first kColumnWarps warps take the pairs with even i, the others those with odd
+// i.
 //
-// Dealt in turn: what blocks read at a time lies together (H200: F16 1%, Q4_0 2%, Q8_0 6% faster
-// than with a range for each). All blocks have as many, though some multiprocessors read faster (12
-// of 132 are done 15% sooner): when these are done the others read faster, and the next phase's
-// weights are on their way to those. Dealt by measured speed, steps were 3% slower.
+// Pairs are dealt round-robin, so that what thread blocks read at a time lies close together (H200:
+// F16 1%, Q4_0 2%, Q8_0 6% faster than with a contiguous range for each). All thread blocks get
+// equally many, though some multiprocessors read faster (12 of 132 finish 15% sooner): once these
+// have finished, the others read faster, and the next phase's weights are already being copied to
+// the finished ones. When pairs were dealt by measured speed, steps were 3% slower.
 struct BlockPairs {
   int first, step, count;
   constexpr BlockPairs(const StepPhase& phase, const GridSeat& seat)
       : first(seat.block),
         step(seat.blocks),
-        count((phase.pairs - first + step - 1) / step) {}  // 0 where there are fewer than blocks
+        count((phase.pairs - first + step - 1) / step) {}  // 0 if there are fewer pairs than blocks
   constexpr int operator[](int i) const { return first + i * step; }
 };
 constexpr int first_pair(int warp) { return warp / kColumnWarps; }
 
-// The columns of a warp.
+// The range of columns that a warp multiplies.
 struct WarpColumns {
   int first, count;
   constexpr WarpColumns(int k, int warp) {
@@ -131,17 +134,17 @@ struct WarpColumns {
   }
 };
 
-// How pairs of rows come into a ring: two copies of up to kPieceRowBytes.
+// Iterates over a warp's pairs of rows as they are copied into its ring: a piece is two copies of
+// up to kPieceRowBytes.
 template <int D>
 class PairPieces {
  public:
   static constexpr int kCopies = 2;
-  static constexpr int kCopyBytes =
-      kPieceRowBytes;  // from one's place in a stage to the next one's
+  static constexpr int kCopyBytes = kPieceRowBytes;  // offset of the second copy in a stage
   static constexpr int kStageBytes = kCopies * kCopyBytes;
   static_assert(kStageBytes >= kMostPageBytes);
 
-  // Whether there is anything for this warp.
+  // Goes to the first piece of a phase. Returns false if this warp has none.
   constexpr bool begin(const StepPhases& step, const StepPhase& phase, const GridSeat& seat) {
     const BlockPairs pairs(phase, seat);
     const int first = first_pair(seat.warp);
@@ -150,7 +153,7 @@ class PairPieces {
     if (left_ <= 0 || row_bytes_ == 0) return false;
     index_ = pairs[first];
     index_step_ = kRowWarps * pairs.step;
-    // Rows of one matrix, and of gate and up, are as far apart as they are in number.
+    // The distance from one pair to the next is constant within one matrix, and in gate and up.
     const bool gated = phase.kind == PhaseKind::kGated;
     const bool even =
         gated || (phase.kind == PhaseKind::kLinear && phase.n[1] == 0 && phase.n[0] % 2 == 0);
@@ -163,7 +166,7 @@ class PairPieces {
   constexpr int bytes() const { return lesser(kPieceRowBytes, row_bytes_ - at_); }
   constexpr const std::byte* from(int copy) const { return (copy == 0 ? row_[0] : row_[1]) + at_; }
 
-  // False behind the phase's last.
+  // Goes to the next piece. Returns false after the phase's last one.
   constexpr bool advance(const StepPhases& step, const StepPhase& phase, const GridSeat& seat) {
     at_ += bytes();
     if (at_ < row_bytes_) return true;
@@ -180,34 +183,34 @@ class PairPieces {
   }
 
  private:
-  // Of pair `index_`.
+  // Sets the addresses of the rows of pair `index_`.
   constexpr void set_rows(const StepPhases& step, const StepPhase& phase, const GridSeat& seat) {
     const RowPair pair = pair_of<D>(phase, step.appends.interleaved, index_);
     const bool gated = phase.kind == PhaseKind::kGated;
-    const int last = phase.n[pair.part] - 1;  // of an odd number of rows the last is read twice
+    const int last = phase.n[pair.part] - 1;  // if n is odd, the last row is read twice
     const int64_t bytes = 2 * static_cast<int64_t>(phase.k);
     const int64_t first = 2 * WarpColumns(phase.k, seat.warp).first;
     row_[0] = phase.w[pair.part] + pair.row[0] * bytes + first;
     row_[1] = phase.w[gated ? 1 : pair.part] + lesser(pair.row[1], last) * bytes + first;
   }
 
-  int index_ = 0;       // the pair
-  int index_step_ = 0;  // to the next one
-  int left_ = 0;        // pairs of this phase
-  int at_ = 0;          // bytes of a row
-  int row_bytes_ = 0;   // of this warp's columns
-  int64_t stride_ = 0;  // to the next pair; 0: it has to be looked up
+  int index_ = 0;       // the current pair
+  int index_step_ = 0;  // distance to the next pair
+  int left_ = 0;        // remaining pairs of this phase
+  int at_ = 0;          // offset in a row, in bytes
+  int row_bytes_ = 0;   // bytes of this warp's columns in a row
+  int64_t stride_ = 0;  // distance to the next pair; 0: it must be looked up
   const std::byte* row_[2] = {};
 };
 
-// --- Packed rows: groups of 16, dealt to blocks in sets: of one, of gate's and up's, or of the two
-// whose rows are rotated with each other.
+// Packed rows come in groups of 16, which are dealt to thread blocks in sets. A set is one group,
+// the groups of gate and up, or the two groups whose rows RoPE rotates with each other.
 inline constexpr int kGroupRowCount = static_cast<int>(kGroupRows);
 constexpr int set_groups(PhaseKind kind) { return kind == PhaseKind::kLinear ? 1 : 2; }
 
 struct RowGroup {
   int part;  // the matrix
-  int row;   // its first
+  int row;   // its first row
 };
 template <int D>
 constexpr RowGroup group_of(const StepPhase& phase, bool interleaved, int set, int item) {
@@ -215,8 +218,8 @@ constexpr RowGroup group_of(const StepPhase& phase, bool interleaved, int set, i
   const int groups = set_groups(phase.kind);
   int part = 0;
   for (int i = 0; i < 2; ++i) {
-    const int here = phase.n[i] / kGroupRowCount >> (groups - 1);  // no division, in a kernel
-    // Matrices of another type than the phase's are not here: none of its rows.
+    const int here = phase.n[i] / kGroupRowCount >> (groups - 1);  // no slow division
+    // A matrix of another type than the phase's has no rows here.
     if (part == i && set >= here && phase.n[1] + phase.n[2] > 0 && (i == 0 || phase.n[2] > 0)) {
       set -= here;
       part = i + 1;
@@ -229,7 +232,7 @@ constexpr RowGroup group_of(const StepPhase& phase, bool interleaved, int set, i
   return {part, kGroupRowCount * (groups * set + item)};
 }
 
-// The blocks of a group that are a warp's.
+// The range of a group's quantization blocks that a warp multiplies.
 template <int kElements>
 struct WarpBlocks {
   int first, count;
@@ -240,21 +243,22 @@ struct WarpBlocks {
   }
 };
 
-// How they come into a ring: one copy of as many chunks as make a stage worth its barrier.
+// How packed groups are copied into a ring: in one copy of as many chunks as make a stage worth its
+// barrier.
 template <class Block>
 struct GroupSizes {
   static constexpr int kElements = Block::kElements;
   static constexpr int kBlockBytes = kGroupRowCount * static_cast<int>(sizeof(Block));
-  static constexpr int kChunkBlocks = 256 / kElements;  // as products are made
+  static constexpr int kChunkBlocks = 256 / kElements;  // as many as products take at a time
   static constexpr int kChunkBytes = kChunkBlocks * kBlockBytes;
-  static constexpr int kChunks = kChunkBytes <= 2304 ? 2 : 1;  // of a stage
+  static constexpr int kChunks = kChunkBytes <= 2304 ? 2 : 1;  // per stage
   static constexpr int kStageBlocks = kChunks * kChunkBlocks;
   static constexpr int kMostBytes = kStageBlocks * kBlockBytes;
   constexpr void set(const StepPhase& /*phase*/) {}
   constexpr int block_bytes() const { return kBlockBytes; }
   constexpr int stage_bytes() const { return kMostBytes; }
 };
-// Of two types, phase by phase.
+// The same for two types, of which each phase has one.
 template <class First, class Second, DType kSecond>
 struct MixedSizes {
   static constexpr int kElements = First::kElements;
@@ -323,15 +327,15 @@ class SizedPieces {
   int set_ = 0, set_step_ = 0, item_ = 0;
   int left_ = 0;         // sets of this phase
   int at_ = 0;           // bytes of the slice
-  int slice_bytes_ = 0;  // of a group, that are this warp's
+  int slice_bytes_ = 0;  // bytes of a group that this warp reads
   const std::byte* slice_ = nullptr;
 };
 
 template <class Block, int D>
 using GroupPieces = SizedPieces<GroupSizes<Block>, D>;
 
-// Goes through all that a warp reads, from the first phase to the last; `Pieces` through the
-// weights of a linear layer.
+// Iterates over everything that a warp reads, from the first phase to the last. `Pieces` iterates
+// over the weights of a linear layer.
 template <class Pieces, int D>
 class StepCursor {
  public:
@@ -343,7 +347,7 @@ class StepCursor {
   }
 
   constexpr bool at_end() const { return phase_ >= phases_.count; }
-  // What is read now: a page, or a piece of weights.
+  // Tells whether the current read is a page of KV or a piece of weights.
   constexpr bool is_page() const { return is_attention_; }
   constexpr const std::byte* page() const {
     const PhaseSequence& s = phases_.sequence;
@@ -368,7 +372,7 @@ class StepCursor {
     if (!find_item()) next_phase();
   }
 
-  // The next item, from `item_` on, with pages that do not change and are this warp's.
+  // Goes to the next item, from `item_` on, in which this warp has pages that do not change.
   constexpr bool find_item() {
     for (; item_ < token_.items; item_ += seat_.blocks) {
       const int part = item_ % token_.parts;
@@ -382,7 +386,7 @@ class StepCursor {
     return false;
   }
 
-  // The first piece of the next phase that has any for this warp.
+  // Goes to the first piece of the next phase that has any for this warp.
   constexpr void next_phase() {
     while (++phase_ < phases_.count) {
       const StepPhase& phase = phases_.phases[phase_];
@@ -397,7 +401,7 @@ class StepCursor {
   GridSeat seat_;
   Pieces pieces_;
   int phase_ = -1;
-  int item_ = 0, head_ = 0, left_ = 0, page_ = 0;  // of attention; `left_` pages of this item
+  int item_ = 0, head_ = 0, left_ = 0, page_ = 0;  // attention; `left_` pages of this item
   bool is_attention_ = false, is_v_ = false;
 };
 

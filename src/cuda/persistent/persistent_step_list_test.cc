@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which the persistent step copies against that in which it computes, on the host:
-// random lists of phases, every warp of every block.
+// Compares the order in which the persistent step copies with that in which it computes, on the
+// host: random lists of phases, every warp of every thread block.
 #include "cuda/persistent/persistent_step_list.h"
 
 #include <gtest/gtest.h>
@@ -16,8 +16,8 @@ namespace {
 
 class RandomStep {
  public:
-  // `block_elements`: of packed rows; 0: rows of F16. Phases have weights of Q4_K or Q6_K, as far
-  // as anybody asks.
+  // `block_elements` is the block size of packed rows; 0 means rows of F16. Phases have weights of
+  // Q4_K or Q6_K, which only matters for MixedSizes.
   RandomStep(int head_dim, int chunk, uint32_t seed, int block_elements = 0)
       : random_(seed), block_elements_(block_elements), phases_(new StepPhases()) {
     blocks_ = pick(1, 9);
@@ -43,7 +43,7 @@ class RandomStep {
   const StepPhases& step() const { return *phases_; }
   int blocks() const { return blocks_; }
   int pairs(int phase) const { return pairs_[static_cast<size_t>(phase)]; }
-  // Of K (1) or V (2).
+  // The plane of K (1) or V (2).
   const std::byte* plane(const StepPhase& phase, int i) const {
     return planes_[&phase - phases_->phases][i];
   }
@@ -52,7 +52,8 @@ class RandomStep {
  private:
   int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
 
-  // Returns its pairs of rows, or sets of groups. Addresses are made up: nothing reads from them.
+  // Returns the phase's pairs of rows, or sets of groups. Addresses are made up: nothing reads from
+  // them.
   int fill(StepPhase& phase, int index, int head_dim) {
     phase.kind = static_cast<PhaseKind>(pick(0, 3));
     phase.weights = pick(0, 1) == 0 ? DType::kQ4_K : DType::kQ6_K;
@@ -86,7 +87,7 @@ class RandomStep {
     }
     int pairs = 0;
     const int matrices = phase.kind == PhaseKind::kAppend ? 3 : pick(1, 3);
-    // Of q, k and v some may be of another type, and so in another phase.
+    // Some of q, k and v may be of another type, and so in another phase.
     const int left_out =
         packed && matrices == 3 && phase.kind == PhaseKind::kAppend ? pick(0, 6) : 0;
     for (int i = 0; i < matrices; ++i) {
@@ -128,7 +129,8 @@ void expect_pages(const RandomStep& made, const StepPhase& phase, const StepToke
   }
 }
 
-// All warps of all blocks, phase by phase: attention's pages, and `expect_linear` for the others.
+// Goes through all warps of all blocks, phase by phase: checks attention's pages, and calls
+// `expect_linear` for the other phases.
 template <class Pieces, int D, int G, class F>
 void go_through(const RandomStep& made, F&& expect_linear) {
   const StepPhases& step = made.step();
@@ -181,7 +183,8 @@ void expect_same_order(uint32_t seed) {
   }
 }
 
-// The same of packed rows; and every group of every matrix is read once, by all warps together.
+// Checks the same for packed rows, and that every group of every matrix is read once, by all warps
+// together.
 template <class Sizes, int D, int G>
 void expect_same_group_order(uint32_t seed) {
   const RandomStep made(D, G, seed, Sizes::kElements);

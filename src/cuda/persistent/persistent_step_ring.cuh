@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each warp's ring in shared memory, through which comes what it reads (persistent_step_list.h),
-// copied as far ahead as the ring reaches. Device code for Hopper and later.
+// Each warp's ring of stages in shared memory, into which all that it reads
+// (persistent_step_list.h) is copied as far ahead as the ring has room. Device code for Hopper and
+// later.
 //
-// The copies are asked for by a warp of their own, behind those that compute: where the next piece
-// lies takes as many instructions as half of its products, and those who multiply should not wait
-// for them. As much as the ring takes: with fewer copies on their way at a time blocks met no
-// sooner.
+// A warp of its own, beside those that compute, issues the copies: finding where the next piece
+// lies takes as many instructions as half of its products, and the computing warps should not wait
+// for that. It fills the ring completely: with fewer copies in flight, thread blocks did not reach
+// the barrier any sooner.
 #pragma once
 
 #include "cuda/kernel/async_copy.cuh"
@@ -16,11 +17,11 @@ namespace spillway::cuda {
 
 #if __CUDA_ARCH__ >= 900
 
-// Of the warps that compute.
+// A barrier of the warps that compute.
 __device__ __forceinline__ void sync_compute_warps() { sync_first<kStepThreads>(); }
 
-// All rings of a block: memory, and for each stage a barrier that it is full and one that it is
-// empty again.
+// All rings of a thread block: their memory, and for each stage a barrier that says it is full and
+// one that says it is empty again.
 template <class Pieces>
 struct StepRings {
   static constexpr int kStageBytes = Pieces::kStageBytes;
@@ -36,26 +37,26 @@ struct StepRings {
   }
   __device__ __forceinline__ uint32_t empty(int warp, int i) const { return full(warp, i) + 8; }
 
-  // By one thread; then all of the block meet.
+  // Called by one thread; a barrier of the whole thread block must follow.
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < 2 * kStepWarps * stages; ++i) init_barrier(barriers + 8 * i, 1);
     publish_barriers();
   }
 };
 
-// What a warp that computes sees of its ring.
+// A computing warp's view of its ring.
 template <class Pieces>
 class StepRing {
  public:
   __device__ __forceinline__ StepRing(const StepRings<Pieces>& rings, int warp)
       : memory_(rings.stage(warp, 0)), barriers_(rings.full(warp, 0)), stages_(rings.stages) {}
 
-  // Waits for what comes next.
+  // Waits for the next piece or page and returns it.
   __device__ __forceinline__ const uint8_t* wait() {
     wait_barrier(barriers_ + 16 * stage_, parity_);
     return memory_ + stage_ * Pieces::kStageBytes;
   }
-  // The warp has read it.
+  // Called when the warp has read the current stage.
   __device__ __forceinline__ void release() {
     __syncwarp();
     if (threadIdx.x % 32 == 0) arrive(barriers_ + 16 * stage_ + 8);
@@ -73,8 +74,8 @@ class StepRing {
   uint32_t parity_ = 0;
 };
 
-// The warp that asks for copies; lane w for those of warp w. None of them waits: the warps meet at
-// barriers, so that one whose ring is full may wait for another that gets nothing.
+// Run by the warp that issues copies; lane w issues those of warp w. A lane never blocks on a full
+// ring: its warp may be waiting at a barrier for a warp whose ring would then not be filled.
 template <class Pieces, int D>
 __device__ __forceinline__ void feed_rings(const StepPhases& step, const StepToken& token,
                                            const GridSeat& seat, const StepRings<Pieces>& rings) {
@@ -83,8 +84,9 @@ __device__ __forceinline__ void feed_rings(const StepPhases& step, const StepTok
   StepCursor<Pieces, D> cursor(step, token, {seat.block, seat.blocks, warp});
   constexpr unsigned kLanes = (1U << kStepWarps) - 1;
   int stage = 0;
-  uint32_t parity = 1;  // of a new barrier, the phase before the first is over
-  // Together round by round: a lane that has nothing to do must not keep the others.
+  uint32_t parity = 1;  // a new barrier counts the phase before its first as complete
+  // The lanes go round by round together: a lane that has nothing to do must not hold up the
+  // others.
   while (__any_sync(kLanes, !cursor.at_end())) {
     const bool ready = !cursor.at_end() && try_barrier(rings.empty(warp, stage), parity);
     if (!__any_sync(kLanes, ready)) __nanosleep(20);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of the sums of one of the persistent step's linear layers (persistent_step.h).
+// Turns the sums of the persistent step's linear layers into their results (persistent_step.h).
 #pragma once
 
 #include "cuda/kv/qkv_append.cuh"
@@ -10,13 +10,13 @@ namespace spillway::cuda {
 
 #if __CUDA_ARCH__ >= 900
 
-// One thread's row. Pairs, of gate and up or of rows that are rotated with each other, lie in two
-// threads of a warp.
+// The result row of one thread. The two rows of a pair, of gate and up or rotated with each other
+// by RoPE, are in two threads of a warp.
 struct RowEnd {
-  int part = 0, row = 0;  // of the result
-  int r = 0;              // first or second of its pair
+  int part = 0, row = 0;  // of the result matrix
+  int r = 0;              // 0 or 1: first or second of its pair
   bool valid = false;
-  float before = 0, bias = 0;  // fetched while sums are made
+  float before = 0, bias = 0;  // fetched while sums are computed
 
   __device__ __forceinline__ void begin(const StepPhase& phase, int its_part, int its_row,
                                         int its_r, bool exists) {
@@ -31,7 +31,7 @@ struct RowEnd {
     }
   }
 
-  // All threads of the warp; the other of the pair is in lane ^ partner.
+  // Called by all threads of the warp. The other row of the pair is in lane ^ partner.
   template <int D>
   __device__ __forceinline__ void finish(const StepPhases& step, const StepPhase& phase,
                                          const StepToken& token, float sum, int partner) const {
@@ -52,7 +52,7 @@ struct RowEnd {
       }
       return;
     }
-    // As linears() and rope_and_append() would: rounded in between.
+    // Rounds in between as linears() and rope_and_append() would.
     const KvFaults faults{step.appends.faults, phase.layer};
     mine = QkvAppend::stored_sum(phase.out_type, part, mine, faults);
     other = QkvAppend::stored_sum(phase.out_type, 0, other, faults);  // its own thread reports

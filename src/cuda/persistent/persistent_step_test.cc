@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the persistent step takes, and what it leaves to others; on the host. What it computes:
-// tests of whole networks (tests/generation/cuda_test.cc, tests/placement).
+// Tests, on the host, which ops the persistent step takes and which it leaves to other kernels.
+// Tests of whole networks check what it computes (tests/generation/cuda_test.cc, tests/placement).
 #include "cuda/persistent/persistent_step.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace spillway::cuda {
 namespace {
 
-// Buffers that nothing reads from.
+// Buffers whose contents are never read.
 alignas(256) std::array<std::byte, 4096> memory;
 std::byte* place(int i) { return memory.data() + 256 * i; }
 const float* floats(int i) { return reinterpret_cast<const float*>(place(i)); }
@@ -70,7 +70,7 @@ TEST(PersistentStepTest, WhatNobodyHasReadIsComputedAfterAll) {
   EXPECT_FALSE(step.take_deferred(true).norm);
 }
 
-// In the middle of a step somebody else may want what a phase has read.
+// In the middle of a step another op may still need a result that a phase has read.
 TEST(PersistentStepTest, WhatWasReadIsComputedForOthersToo) {
   PersistentStep step{GpuShape()};
   ASSERT_TRUE(step.defer_norm(norm_of(kX, kNormed)));
@@ -85,7 +85,7 @@ TEST(PersistentStepTest, TakesNothingThatWouldSpoilWhatIsDeferred) {
   EXPECT_FALSE(step.add_linear(linear(kAttended, kNormed)));
   EXPECT_FALSE(step.defer_norm(norm_of(kAttended, kMlp)));
   EXPECT_TRUE(step.empty());
-  // Once x has changed, the norm of what it was is gone.
+  // Once x has changed, the norm of its old value can no longer be computed.
   ASSERT_TRUE(step.add_linear(linear(kNormed, kMlp)));
   EXPECT_FALSE(step.add_linear(add_to_x(kNormed)));  // it would read what it writes
   ASSERT_TRUE(step.add_linear(add_to_x(kMlp)));
@@ -95,7 +95,7 @@ TEST(PersistentStepTest, TakesNothingThatWouldSpoilWhatIsDeferred) {
 TEST(PersistentStepTest, LeavesToOthersWhatItCannotDo) {
   PersistentStep step{GpuShape()};
   LinearCall call = linear(kAttended, kMlp);
-  call.parts[0].w.dtype = DType::kQ4_0;  // as in the file, not packed
+  call.parts[0].w.dtype = DType::kQ4_0;  // in the layout of the file, not packed
   EXPECT_FALSE(step.add_linear(call));
   call.parts[0].w.dtype = DType::kQ5_1;
   call.parts[0].w.layout = WeightLayout::kGroups16;
@@ -115,7 +115,7 @@ TEST(PersistentStepTest, LeavesToOthersWhatItCannotDo) {
   EXPECT_TRUE(step.empty());
   ASSERT_TRUE(step.add_linear(linear(kAttended, kMlp)));
   call = linear(kAttended, kMlp);
-  call.x.dtype = call.parts[0].w.dtype = DType::kBF16;  // one type a launch
+  call.x.dtype = call.parts[0].w.dtype = DType::kBF16;  // a launch has activations of one type
   EXPECT_FALSE(step.add_linear(call));
 }
 
@@ -132,7 +132,7 @@ TEST(PersistentStepTest, PackedWeightsHaveF16Values) {
   ASSERT_TRUE(step.add_attention(attends));
   ASSERT_TRUE(step.add_linear(packed(DType::kQ4_0)));
   ASSERT_TRUE(step.add_attention(attends));
-  EXPECT_FALSE(step.add_linear(linear(kAttended, kMlp)));  // one kind of weights a launch
+  EXPECT_FALSE(step.add_linear(linear(kAttended, kMlp)));  // a launch has one kind of weights
   EXPECT_FALSE(step.add_linear(packed(DType::kQ4_K)));
   attends.q.dtype = attends.out.dtype = DType::kBF16;
   EXPECT_FALSE(step.add_attention(attends));
@@ -141,7 +141,7 @@ TEST(PersistentStepTest, PackedWeightsHaveF16Values) {
   EXPECT_FALSE(step.add_linear(odd));
 }
 
-// Files of mixed types have Q6_K beside another K type.
+// Files of mixed types have Q6_K beside another K-quant type.
 TEST(PersistentStepTest, TwoTypesShareALaunchWhereFilesMixThem) {
   for (const DType main : {DType::kQ4_K, DType::kQ5_K}) {
     PersistentStep step{GpuShape()};
@@ -171,7 +171,8 @@ TEST(PersistentStepTest, AppendsOfTwoTypesAreTwoPhasesOrNone) {
   append.kv.kv_heads = 2;
   append.kv.head_dim = 64;
   append.batch.sequences = 1;
-  // Each takes two phases: with an odd number in front the last one does not fit, and leaves none.
+  // Each append takes two phases: after an odd number of phases the last append does not fit, and
+  // adds none.
   PersistentStep step{GpuShape()};
   LinearCall one = call;
   one.count = 1;
@@ -185,7 +186,7 @@ TEST(PersistentStepTest, AppendsOfTwoTypesAreTwoPhasesOrNone) {
   EXPECT_FALSE(PersistentStep{GpuShape()}.add_append(call, append));
 }
 
-// Of a 70B's down projection, too.
+// The rows of a 70B model's down projection are this long.
 TEST(PersistentStepTest, LongPackedRowsFit) {
   LinearCall call = linear(kAttended, kMlp);
   call.parts[0].w.layout = WeightLayout::kGroups16;
@@ -213,7 +214,7 @@ TEST(PersistentStepTest, AttendsOverF16KvOfTheSizesItKnows) {
   EXPECT_FALSE(PersistentStep{GpuShape()}.add_attention(other));
 }
 
-// One launch knows one way to attend.
+// All attention phases of a launch share their parameters.
 TEST(PersistentStepTest, LayersThatDifferDoNotShareALaunch) {
   AttentionCall call = attention();
   call.params.window = 100;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A grid of columns by rows: y strides over rows, as there may be more than a grid holds.
+// The grid is columns by rows. Kernels stride over rows, as there may be more than a grid holds.
 dim3 grid_of(int64_t rows, int64_t cols) {
   return {static_cast<unsigned>((cols + kThreads - 1) / kThreads),
           static_cast<unsigned>(std::min<int64_t>(rows, 32768))};
@@ -45,7 +45,7 @@ __global__ void gated_activate_kernel(ActivationKind kind, const T* gate, int64_
   }
 }
 
-// Past this GPU's caches.
+// Loads from memory, past this GPU's caches.
 template <class T>
 __device__ __forceinline__ void load_anew(const T* from, T& to) {
   if constexpr (sizeof(T) == 16) {
@@ -74,8 +74,8 @@ __global__ void gather_kernel(const In* __restrict__ x, int64_t x_stride,
   }
 }
 
-// Four columns a thread where these are aligned: each access of the host's memory crosses the bus.
-// It is read anew every time, as nobody tells this GPU's caches what the host writes.
+// A thread copies four columns where these are aligned: each access to host memory crosses the bus.
+// It is read anew every time, because this GPU's caches do not see the host's writes.
 template <class In, class Out, int kWide>
 __global__ void copy_kernel(const In* x, int64_t x_stride, Out* out, int64_t out_stride,
                             int64_t rows, int64_t cols) {
@@ -109,7 +109,7 @@ __global__ void rope_angles_kernel(const int32_t* __restrict__ positions,
   const int64_t pair = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (pair >= pairs) return;
   for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-    // In double: at position 100,000 a float angle would be off by 1/200.
+    // The angle is computed in double: at position 100,000 a float angle would be off by 1/200.
     double sine, cosine;
     sincos(static_cast<double>(positions[row]) * static_cast<double>(frequencies[pair]), &sine,
            &cosine);
@@ -118,7 +118,7 @@ __global__ void rope_angles_kernel(const int32_t* __restrict__ positions,
   }
 }
 
-// As rope_and_append() reads it.
+// Reads an element the way rope_and_append() does.
 template <class T>
 __device__ __forceinline__ float rope_input(T x) {
   const bool is_half = std::is_same_v<T, __half>;
@@ -131,7 +131,7 @@ __global__ void rope_kernel(T* x, int64_t x_stride, const float* __restrict__ an
                             int64_t rows, int64_t work) {
   let_next_start();
   wait_for_previous();
-  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;  // (head, pair)
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;  // index of (head, pair)
   if (i >= work) return;
   const int64_t head = i / pairs;
   const int pair = static_cast<int>(i % pairs);

@@ -13,15 +13,17 @@ namespace spillway::cuda {
 
 // x = f(x), in place.
 void activate(ActivationKind kind, const Activations& x, cudaStream_t stream);
-// out = f(gate) * up; out may be gate or up. All of one type.
+// out = f(gate) * up; out may be gate or up. All have the same type.
 void gated_activate(ActivationKind kind, const Activations& gate, const Activations& up,
                     const Activations& out, cudaStream_t stream);
-// out[i] = x[rows[i]] in out's type; `rows` is device memory, null for the rows as they are.
+// out[i] = x[rows[i]] in out's type; `rows` is in device memory, or null for all rows in their
+// order.
 void gather_rows(const Activations& x, const int32_t* rows, const Activations& out,
                  cudaStream_t stream);
-// out = x in out's type. Either may be pinned host memory.
+// out = x in out's type. x or out may be pinned host memory.
 void copy_rows(const Activations& x, const Activations& out, cudaStream_t stream);
-// out[i][2 j], out[i][2 j + 1] = cos and sin of positions[i] * frequency[j], times scale. F32.
+// out[i][2 j], out[i][2 j + 1] = cosine and sine of positions[i] * frequencies[j], times scale.
+// F32.
 void rope_angles(const int32_t* positions, const float* frequencies, float scale,
                  const Activations& out, cudaStream_t stream);
 // Rotates the first angles.cols elements of each head of x, in place.

@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Four elements at a time, each read once, so that out may be x; dim a multiple of 4, at most 4 *
-// kThreads * kPerThread, rows aligned.
+// Reads four elements at a time, each once, so that out may be x. dim is a multiple of 4 and at
+// most 4 * kThreads * kPerThread; rows are aligned.
 template <NormKind kKind, class Out, int kPerThread>
 __global__ void __launch_bounds__(kThreads)
     vector_norm_kernel(const float* x, int64_t x_stride, const float* __restrict__ weight,
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr bool kLayer = kKind == NormKind::kLayer;
   __shared__ float partial[kNormWarps];
   const int quads = dim / 4;
-  // Weights do not depend on the kernel before.
+  // Weights can be read before the previous kernel has ended.
   float4 w[kPerThread], b[kLayer ? kPerThread : 1];
 #pragma unroll
   for (int j = 0; j < kPerThread; ++j) {
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A warp for each head.
+// Each warp computes one head.
 constexpr int kHeadWarps = 4;
 template <class T>
 __global__ void __launch_bounds__(kHeadWarps * 32)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norm of a row by one block. Sums are made in the order of kNormThreads threads, also where a
-// block has fewer, so that all kernels that norm give the same bits.
+// Computes the norm of a row by one thread block. Sums are made in the order of kNormThreads
+// threads, even if the thread block has fewer, so that all kernels that compute norms give the same
+// bits.
 #pragma once
 
 #include "cuda/kernel/block_sync.cuh"
@@ -11,8 +12,8 @@ namespace spillway::cuda {
 inline constexpr int kNormThreads = 512;
 inline constexpr int kNormWarps = kNormThreads / 32;
 
-// The sum over the block, for every thread: each brings those of kNormThreads / Threads threads,
-// the first of them its own. `partial`: kNormWarps floats of shared memory.
+// Returns the sum over the thread block to every thread. Each thread passes the values of
+// kNormThreads / Threads threads, its own first. `partial`: kNormWarps floats of shared memory.
 template <int Threads>
 __device__ __forceinline__ float norm_sum(float (&values)[kNormThreads / Threads], float* partial) {
 #pragma unroll
@@ -27,12 +28,12 @@ __device__ __forceinline__ float norm_sum(float (&values)[kNormThreads / Threads
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < kNormWarps; ++i) sum += partial[i];
-  sync_first<Threads>();  // partial may be written again
+  sync_first<Threads>();  // partial may be written again after this
   return sum;
 }
 
-// A thread's fours of a row: of its slot s and round j, four number threadIdx.x + s * Threads + j *
-// kNormThreads. Those behind the row's end are zero.
+// A thread's float4 elements of a row. The one of slot s and round j has index threadIdx.x + s *
+// Threads + j * kNormThreads. Those behind the row's end are zero.
 template <int Threads, int Rounds>
 using NormFours = float4[kNormThreads / Threads][Rounds];
 
@@ -41,7 +42,7 @@ __device__ __forceinline__ int norm_four(int slot, int round) {
   return static_cast<int>(threadIdx.x) + slot * Threads + round * kNormThreads;
 }
 
-// From the row in `v` to what it is multiplied with; with NormKind::kLayer the mean is taken off v.
+// Returns the scale of the row in `v`; with NormKind::kLayer it also subtracts the mean from v.
 template <NormKind kKind, int Threads, int Rounds>
 __device__ __forceinline__ float norm_scale(NormFours<Threads, Rounds>& v, int dim, float eps,
                                             float* partial) {
@@ -79,11 +80,11 @@ __device__ __forceinline__ float norm_scale(NormFours<Threads, Rounds>& v, int d
   return rsqrtf(norm_sum<Threads>(squares, partial) / static_cast<float>(dim) + eps);
 }
 
-// Four normed elements in the type of `Out`; `b` is added where the kind has a bias.
+// Stores four normalized elements as `Out`; `b` is added if the kind has a bias.
 template <NormKind kKind, class Out>
 __device__ __forceinline__ void store_normed(Out* to, const float4& v, float scale, const float4& w,
                                              const float4& b) {
-  // Written out: the compiler must not fuse here and not there.
+  // Written out so that the compiler does not fuse operations in one kernel and not in another.
   const auto normed = [&](float x, float weight, float bias) {
     const float scaled = __fmul_rn(x, scale);
     return kKind == NormKind::kLayer ? fmaf(scaled, weight, bias) : __fmul_rn(scaled, weight);

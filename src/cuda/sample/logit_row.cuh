@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels do with a row of logits, one block per row: find its best token, cut it down to its
-// likeliest ones, and walk through those in the order of their ids.
+// Functions on a row of logits, one thread block per row: find its best token, reduce it to its
+// likeliest tokens, and iterate over those in the order of their ids.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,9 +13,9 @@ constexpr int kRowThreads = 1024;
 constexpr int kRowWarps = kRowThreads / 32;
 constexpr int kRowDigits = 256;
 
-// A probability as a fixed-point number: sums do not depend on the order of addition.
+// A probability as a fixed-point number, so that sums do not depend on the order of addition.
 using Mass = unsigned long long;
-// More than any sum, also when sums have been taken away from it.
+// More than any sum, even after sums have been subtracted from it.
 constexpr Mass kEverything = Mass{1} << 63;
 
 struct RowShared {
@@ -27,19 +27,20 @@ struct RowShared {
   float top;
   int32_t best;
   uint32_t key;
-  Mass left;  // what is still wanted of the digits below: values, or their mass
+  Mass left;  // what the lower digits must still provide: a number of values, or their mass
   Mass total;
 };
 
-// Order-preserving: a < b <=> ordered_bits(a) < ordered_bits(b), for numbers; never 0.
+// Preserves the order: a < b <=> ordered_bits(a) < ordered_bits(b), for numbers; the result is
+// never 0.
 __device__ __forceinline__ uint32_t ordered_bits(float x) {
   const uint32_t bits = __float_as_uint(x);
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 
-// Calls f(id, logit) for the block's share of a row, in every thread by rising ids. Each thread has
-// kAhead loads of 16 bytes on their way: one after the other they would take a microsecond each.
-// Where a load would pass the end f is called with minus infinity, which counts for nothing.
+// Calls f(id, logit) for this thread's share of a row, by rising ids. Each thread has kAhead loads
+// of 16 bytes in flight: one after the other they would take a microsecond each. Where a load would
+// pass the end, f is called with minus infinity, which has no effect.
 template <int kAhead, class F>
 __device__ __forceinline__ void for_each_logit(const float* logits, int vocab, F&& f) {
   const int thread = threadIdx.x;
@@ -66,13 +67,14 @@ __device__ __forceinline__ void for_each_logit(const float* logits, int vocab, F
   if (last < vocab) f(last, logits[last]);
 }
 
-// None (-1) in a row with NaN or infinity.
+// Sets s.top and s.best to the row's largest logit and its token; best is -1 in a row with NaN or
+// infinity.
 __device__ inline void find_best(const float* logits, int vocab, RowShared& s) {
   float best = -INFINITY;
   int index = -1;
   bool wrong = false;
   for_each_logit<8>(logits, vocab, [&](int i, float x) {
-    if (x <= best) return;  // not NaN: one comparison for what nearly all logits are
+    if (x <= best) return;  // false for NaN: one comparison rejects nearly all logits
     if (x < INFINITY) {
       best = x;
       index = i;
@@ -80,7 +82,7 @@ __device__ inline void find_best(const float* logits, int vocab, RowShared& s) {
       wrong = true;
     }
   });
-  // Of a warp's lanes, all of them get it.
+  // Reduces over a warp; all lanes get the result.
   const auto take_warps_best = [&] {
     for (int offset = 16; offset > 0; offset /= 2) {
       const float x = __shfl_xor_sync(0xffffffffU, best, offset);
@@ -116,8 +118,8 @@ struct Kept {
   Mass ties = ~Mass{0};
 };
 
-// Cuts `kept` down to the likeliest tokens that are `wanted` many, or have that mass; fewer where
-// there are not so many.
+// Reduces `kept` to the `wanted` likeliest tokens, or to the likeliest ones that have this mass;
+// keeps fewer if there are not so many.
 template <bool kByMass, class Row>
 __device__ Kept keep_likeliest(const Row& row, const Kept& kept, Mass wanted, RowShared& s) {
   if (threadIdx.x == 0) {
@@ -142,7 +144,7 @@ __device__ Kept keep_likeliest(const Row& row, const Kept& kept, Mass wanted, Ro
     __syncthreads();
     if (threadIdx.x == 0) {
       int digit = kRowDigits - 1;
-      int lowest = digit;  // that has any value
+      int lowest = digit;  // the lowest digit with any value
       for (; digit >= 0; --digit) {
         if (s.count[digit] == 0) continue;
         lowest = digit;
@@ -150,8 +152,8 @@ __device__ Kept keep_likeliest(const Row& row, const Kept& kept, Mass wanted, Ro
         if (here >= s.left) break;
         s.left -= here;
       }
-      // Short of it, by rounding or because there are not so many: all that there is, in the digits
-      // below, too.
+      // If the sum falls short, by rounding or because there are too few tokens, everything is
+      // kept, also in the lower digits.
       if (digit < 0) {
         digit = lowest;
         s.left = kEverything;
@@ -171,7 +173,7 @@ __device__ Kept keep_likeliest(const Row& row, const Kept& kept, Mass wanted, Ro
   return cut;
 }
 
-// The sum over the threads before this one; the sum over all goes to s.total.
+// Returns the sum over the threads before this one, and sets s.total to the sum over all.
 __device__ inline Mass exclusive_sum(Mass value, RowShared& s) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   Mass sum = value;
@@ -191,7 +193,7 @@ __device__ inline Mass exclusive_sum(Mass value, RowShared& s) {
   return before + sum - value;
 }
 
-// The sum over all threads.
+// Returns the sum over all threads.
 __device__ inline Mass sum_of(Mass value, RowShared& s) {
   exclusive_sum(value, s);
   const Mass total = s.total;
@@ -199,13 +201,13 @@ __device__ inline Mass sum_of(Mass value, RowShared& s) {
   return total;
 }
 
-// A thread's run of ids, and of how many tokens with the cut's key those before it have.
+// A thread's range of ids, and how many tokens with the cut's key come before it.
 struct KeptRun {
   int begin;
   int end;
   Mass ties_before;
 
-  // Calls f(id) for those that are kept, by rising ids.
+  // Calls f(id) for the tokens that are kept, by rising ids.
   template <class Row, class F>
   __device__ __forceinline__ void for_each(const Row& row, const Kept& kept, F&& f) const {
     Mass tie = ties_before;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block per row: its largest logit, the sum of exponentials below it, and the likeliest tokens
-// by selection (logit_row.cuh), which are few and then sorted by counting who comes before whom.
+// One thread block computes a row: its largest logit, the sum of exponentials relative to that, and
+// the likeliest tokens by selection (logit_row.cuh). These are few and are then sorted by counting,
+// for each, the tokens before it.
 #include "cuda/kernel/launch.cuh"
 #include "cuda/sample/logit_row.cuh"
 #include "cuda/sample/logprobs.h"
@@ -23,8 +24,8 @@ struct Shared : RowShared {
   Entry top_entries[kMostLogprobs];
 };
 
-// One row as the selection sees it: the host's order, in which the zeros are equal. What has no
-// probability has no key.
+// A row as the selection sees it, in the host's order, in which the two zeros are equal. Tokens
+// without probability have key 0.
 struct Row {
   const float* logits;
   int vocab;
@@ -34,8 +35,8 @@ struct Row {
   }
 };
 
-// log(sum(exp(x - s.top))) of the row, in an order of addition that does not depend on who comes
-// when. A thread's terms are few enough for F32: vocab / kRowThreads.
+// Returns log(sum(exp(x - s.top))) of the row, added in an order that does not depend on timing. A
+// thread has few enough terms for F32: vocab / kRowThreads.
 __device__ double log_of_sum(const float* logits, int vocab, Shared& s) {
   const float top = s.top;
   float mine = 0;
@@ -49,13 +50,13 @@ __device__ double log_of_sum(const float* logits, int vocab, Shared& s) {
   return log(sum);
 }
 
-// The row's `count` likeliest tokens, in no order, as s.top_entries.
+// Sets s.top_entries to the row's `count` likeliest tokens, in no order.
 __device__ void find_likeliest(const Row& row, int count, Shared& s) {
   Mass possible = 0;
   for_each_logit<8>(row.logits, row.vocab, [&](int, float x) { possible += row.key_of(x) != 0; });
   possible = sum_of(possible, s);
   const auto wanted = static_cast<Mass>(count);
-  // Where fewer have a probability the first of the others follow, as on the host.
+  // If fewer tokens have a probability, the first of the others follow, as on the host.
   const Kept kept = possible < wanted ? Kept{0, wanted - possible}
                                       : keep_likeliest<false>(row, Kept(), wanted, s);
   const KeptRun run = kept_run(row, kept, s);
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   __shared__ Shared s;
   let_next_start();
   wait_for_previous();
-  // They may lie behind a bus: one thread asks.
+  // These may lie across a bus, so one thread reads them.
   if (threadIdx.x == 0) {
     s.asked = rows[blockIdx.x];
     s.id = ids[s.asked.row];

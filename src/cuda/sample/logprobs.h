@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What logits on the GPU say of tokens (device/logprobs.h): only that leaves it.
+// Log-probabilities of tokens from logits on the GPU (device/logprobs.h): only the results leave
+// the GPU.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,20 +11,21 @@
 
 namespace spillway::cuda {
 
-// scores[i] = what row i of `logits` [rows, vocab] F32 says of token ids[i] (Ops::score()). Both
-// are read and written once: device or pinned memory.
+// Sets scores[i] to the score of token ids[i] in row i of `logits` [rows, vocab] F32
+// (Ops::score()). ids and scores are read and written once, so they may be in device or pinned
+// memory.
 void score(const Activations& logits, const int32_t* ids, TokenScore* scores, cudaStream_t stream);
 
-// A row that is asked for log-probabilities.
+// A row whose log-probabilities are requested.
 struct LogprobsRow {
-  int32_t row;    // of the logits
-  int32_t count;  // of the most likely tokens: kMostLogprobs and the vocabulary at most
-  int32_t first;  // of these in `top`
+  int32_t row;    // row of the logits
+  int32_t count;  // number of most likely tokens: at most kMostLogprobs and the vocabulary's size
+  int32_t first;  // index of the first of these in `top`
 };
 
-// chosen[i] = the log-probability of token ids[rows[i].row], and in `top` those of the most likely
-// tokens. Nothing is written for a row without a token (-1). All of it is read and written once:
-// device or pinned memory.
+// Sets chosen[i] to the log-probability of token ids[rows[i].row], and `top` to those of the most
+// likely tokens. Nothing is written for a row without a token (-1). All arrays are read and written
+// once, so they may be in device or pinned memory.
 void logprobs(const Activations& logits, int64_t count, const LogprobsRow* rows, const int32_t* ids,
               float* chosen, TokenLogprob* top, cudaStream_t stream);
 

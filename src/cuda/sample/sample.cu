@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block per row. What sorting does on the host is done here by selection: the smallest logit
-// that is kept is found digit by digit of its bits, first by count (top-k), then by probability
-// mass (top-p); the draw walks the kept tokens in the order of their ids, as the host's does.
+// One thread block samples a row. The host sorts; here the smallest logit that is kept is selected
+// digit by digit of its bits, first by count (top-k), then by probability mass (top-p). The final
+// choice goes over the kept tokens in the order of their ids, as on the host.
 #include "cuda/kernel/launch.cuh"
 #include "cuda/sample/logit_row.cuh"
 #include "cuda/sample/sample.h"
@@ -9,22 +9,22 @@
 namespace spillway::cuda {
 namespace {
 
-constexpr float kLeast = -80;                 // a probability of e^-80 is never drawn
-constexpr float kMassOne = 1099511627776.0F;  // 2^40: a million of the likeliest fit 63 bits
+constexpr float kLeast = -80;                 // a probability of e^-80 is never sampled
+constexpr float kMassOne = 1099511627776.0F;  // 2^40: a million likely tokens' masses fit 63 bits
 
 struct Shared : RowShared {
   SampleRowArgs args;
   int32_t drawn;
 };
 
-// One row as the block sees it.
+// A row as the thread block sees it.
 struct Row {
   const float* logits;
   int vocab;
   float top;
   float inverse_temperature;
 
-  // What is never drawn has no key.
+  // Tokens that are never sampled have key 0.
   __device__ uint32_t key_of(float x) const { return scaled(x) > kLeast ? ordered_bits(x) : 0; }
   __device__ float scaled(float x) const { return (x - top) * inverse_temperature; }
   __device__ Mass mass_of(float x) const { return static_cast<Mass>(expf(scaled(x)) * kMassOne); }
@@ -52,7 +52,7 @@ __device__ int draw(const Row& row, const Kept& kept, double uniform, Shared& s)
   return s.drawn < 0 ? s.best : s.drawn;
 }
 
-// A thread's word of the row's arguments, which the block reads in one piece.
+// A thread's word of the row's arguments, which the thread block reads in one access.
 class ArgumentWord {
  public:
   __device__ explicit ArgumentWord(const SampleRowArgs* args) {
@@ -60,7 +60,7 @@ class ArgumentWord {
       word_ = __ldg(reinterpret_cast<const uint32_t*>(args) + threadIdx.x);
     }
   }
-  // All threads call it, once.
+  // Stores the arguments in shared memory. All threads call it, once.
   __device__ void share(Shared& s) const {
     if (threadIdx.x < kWords) reinterpret_cast<uint32_t*>(&s.args)[threadIdx.x] = word_;
     __syncthreads();
@@ -88,7 +88,7 @@ __device__ void adjust(float* logits, const SampleRowArgs& args, const LogitAdju
   __syncthreads();
 }
 
-// What a thread has replaced it puts back; none of the block reads the row any more.
+// Restores the logits that each thread has replaced. No thread reads the row any more.
 __device__ void put_back(float* logits, const SampleRowArgs& args, const ReplacedLogit* replaced) {
   __syncthreads();
   for (int i = threadIdx.x; i < args.adjustments; i += kRowThreads) {
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   __shared__ Shared s;
   let_next_start();
   wait_for_previous();
-  // Arguments may lie behind a bus: the block asks once, and waits where it needs them.
+  // The arguments may lie across a bus: they are read once, and waited for where they are needed.
   const ArgumentWord word(rows + blockIdx.x);
   float* const at = logits + blockIdx.x * stride;
   if (adjustments != nullptr) {
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
       kept = keep_likeliest<false>(row, kept, static_cast<Mass>(args.top_k), s);
     }
     if (args.top_p < 1) {
-      // The mass of what is kept so far.
+      // The probability mass that is kept so far.
       Mass mass = 0, tied = 0, count = 0;
       for_each_logit<4>(at, vocab, [&](int, float x) {
         const uint32_t key = row.key_of(x);
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
       kept = keep_likeliest<true>(row, kept, max(static_cast<Mass>(ceil(wanted)), Mass{1}), s);
     }
     if (args.min_p > 0) {
-      // Everything from e^least of the most likely one's probability on.
+      // Keeps the tokens with at least min_p times the probability of the most likely one.
       const float least = s.top + logf(args.min_p) * args.temperature;
       const uint32_t key = ordered_bits(least);
       if (key > kept.key) kept = {key, ~Mass{0}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The next token from its logits on the GPU: only that leaves it.
+// Samples the next token from its logits on the GPU: only the token leaves the GPU.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,17 +22,17 @@ struct SampleRowArgs {
 };
 static_assert(sizeof(SampleRowArgs) % 16 == 0, "adjustments lie behind, aligned to 16 bytes");
 
-// A logit as it was before its adjustment.
+// The value of a logit before its adjustment.
 struct ReplacedLogit {
   int32_t id;
   float logit;
 };
 
-// ids[i] = the token drawn from row i of `logits` [rows, vocab] F32; -1 where a logit is NaN or
-// infinity, or all are minus infinity. `rows`, `adjustments` (of all rows, aligned to 16 bytes;
-// null: none has any) and `ids` are read and written once: device or pinned memory. `replaced`
-// [adjustments] is device memory with which the logits are afterwards as they were; null: those
-// with adjustments are changed.
+// Sets ids[i] to the token sampled from row i of `logits` [rows, vocab] F32; -1 if a logit is NaN
+// or infinity, or all are minus infinity. `rows`, `adjustments` (of all rows, aligned to 16 bytes;
+// null: no row has any) and `ids` are read and written once: device or pinned memory. With
+// `replaced` [adjustments], which is device memory, the logits are restored afterwards; if it is
+// null, adjusted logits stay changed.
 void sample(const Activations& logits, const SampleRowArgs* rows,
             const LogitAdjustment* adjustments, ReplacedLogit* replaced, int32_t* ids,
             cudaStream_t stream);

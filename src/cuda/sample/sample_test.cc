@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens drawn on the GPU where it is known which they are, and what their logits say of them: rows
-// of every length and alignment, so that what matters lies before, in, between and behind the
-// vectors that the kernels read.
+// Tests sampling on the GPU where the right tokens are known, and log-probabilities: with rows of
+// every length and alignment, so that what matters lies before, in, between and behind the vectors
+// that the kernels read.
 #include "cuda/sample/sample.h"
 
 #include <cuda_runtime_api.h>
@@ -30,7 +30,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 SampleRowArgs greedy() { return {0, 1, 0, 0, 0, 0, 0}; }
 
-// The largest value with the lowest id; -inf never.
+// Returns the lowest id with the largest value; -inf never counts.
 int32_t best_of(const std::vector<float>& row) {
   int32_t best = -1;
   float top = -kInf;
@@ -40,7 +40,8 @@ int32_t best_of(const std::vector<float>& row) {
   return best;
 }
 
-// Rows of one length on the GPU, `offset` floats behind a multiple of 16 bytes and `padding` apart.
+// Rows of equal length on the GPU, `offset` floats behind a multiple of 16 bytes, with `padding`
+// floats between them.
 class LogitRows {
  public:
   LogitRows(const std::vector<std::vector<float>>& rows, size_t offset, size_t padding)
@@ -61,7 +62,7 @@ class LogitRows {
   static std::vector<float> on_host(const std::vector<std::vector<float>>& rows, size_t offset,
                                     size_t padding) {
     const size_t stride = rows[0].size() + padding;
-    // What is around the rows would win if it were looked at.
+    // The values around the rows would win if they were read.
     std::vector<float> host(offset + rows.size() * stride + 8, 1e30F);
     for (size_t i = 0; i < rows.size(); ++i)
       std::copy(rows[i].begin(), rows[i].end(), host.data() + offset + i * stride);
@@ -79,7 +80,7 @@ class SampleTest : public testing::Test {
     if (!have_gpu()) GTEST_SKIP() << "no GPU";
   }
 
-  // Arguments and ids lie in pinned memory, as those of CudaOps do.
+  // Arguments and ids are in pinned memory, as in CudaOps.
   static std::vector<int32_t> drawn(const std::vector<std::vector<float>>& rows,
                                     const std::vector<SampleRowArgs>& args,
                                     const std::vector<LogitAdjustment>& adjustments = {},
@@ -103,7 +104,7 @@ class SampleTest : public testing::Test {
       return {ids, ids + rows.size()};
     };
     if (adjustments.empty()) return draw(nullptr);
-    // First so that logits are left as they were, so that the second draw is from the same.
+    // The first draw restores the logits, so that the second one samples from the same.
     const GuardedBytes replaced(adjustments.size() * sizeof(ReplacedLogit));
     const std::vector<int32_t> first = draw(reinterpret_cast<ReplacedLogit*>(replaced.data()));
     EXPECT_TRUE(replaced.guards_are_whole());
@@ -113,8 +114,8 @@ class SampleTest : public testing::Test {
     return first;
   }
 
-  // What logprobs() says of rows [row] and ids [row], where `asked` of it is; beside the definition
-  // in double precision.
+  // Compares logprobs() for the rows and ids that `asked` lists with the definition in double
+  // precision.
   static void expect_logprobs(const std::vector<std::vector<float>>& rows,
                               const std::vector<int32_t>& ids, std::vector<LogprobsRow> asked,
                               size_t offset, size_t padding) {
@@ -146,7 +147,7 @@ class SampleTest : public testing::Test {
       SCOPED_TRACE(testing::Message() << "row " << row << " of " << rows[row].size() << ", "
                                       << asked[i].count << " asked for, " << offset << " behind");
       const TokenLogprob* const own = top.data() + asked[i].first;
-      if (ids[row] < 0) {  // nothing is written: it is poison still
+      if (ids[row] < 0) {  // nothing is written: the memory is still poisoned
         EXPECT_TRUE(std::isnan(chosen[i]));
         for (int32_t j = 0; j < asked[i].count; ++j) EXPECT_EQ(own[j].id, -1);
         continue;
@@ -156,8 +157,8 @@ class SampleTest : public testing::Test {
     }
   }
 
-  // A thread adds its share of exponentials in F32, and each of them is off by 2 ulp: together a
-  // few units of 2^-24; then there is one rounding of the result.
+  // A thread adds its share of exponentials in F32, each of which is off by 2 ulp: together a few
+  // units of 2^-24; then there is one rounding of the result.
   static void expect_same(const Logprobs& got, const Logprobs& want) {
     const auto expect_near = [](float a, float b) {
       if (std::isinf(b)) {
@@ -190,7 +191,8 @@ TEST_F(SampleTest, TheBestIsFoundInRowsOfEveryLengthAndAlignment) {
 
 TEST_F(SampleTest, OfEqualLogitsTheLowestIdIsTakenAndMinusInfinityNever) {
   constexpr size_t kVocab = 33003;
-  // Around the ends of vectors, of what a round of the block reads, and of the row.
+  // These are around the ends of vectors, of what a round of the thread block reads, and of the
+  // row.
   const std::vector<size_t> places = {0,    1,    2,     3,     4,     5,     4093,
                                       4095, 4096, 32764, 32767, 32768, 33000, 33002};
   for (size_t offset = 0; offset < 4; ++offset) {
@@ -271,17 +273,17 @@ TEST_F(SampleTest, AdjustmentsComeFirstAndAreOfTheirRow) {
   };
   add({{5000, 3.5F, 1, 0}}, 5000);
   add({}, 77);
-  add({{77, 0, 8, 0}}, 0);      // 4 / 8 is below the others
+  add({{77, 0, 8, 0}}, 0);      // 4 / 8 is below the other logits
   add({{77, -kInf, 1, 0}}, 0);  // forbidden
   add({{77, 0, 1, 3.5F}, {4, 0, 1, -0.5F}}, 4);
-  // More than the block has threads: all but the last two are taken away.
+  // There are more adjustments than threads; all tokens but the last two are pushed down.
   std::vector<LogitAdjustment> many;
   for (int32_t id = 0; id < static_cast<int32_t>(kVocab) - 2; ++id) many.push_back({id, 0, 1, 9});
   add(many, static_cast<int32_t>(kVocab) - 2);
   EXPECT_EQ(drawn(rows, args, adjustments, 1, 3), want);
 }
 
-// Three of them have a probability, in the same first digit of their bits: more are asked for.
+// Three tokens have a probability, in the same first digit of their bits, but top-k requests more.
 TEST_F(SampleTest, TopKOfMoreThanThereAreKeepsAll) {
   std::vector<float> row(100, -200);
   row[10] = 10, row[20] = 9, row[30] = 8.5F;  // 63%, 23% and 14%
@@ -313,12 +315,12 @@ TEST_F(SampleTest, LogprobsAreThoseOfDoublePrecision) {
 TEST_F(SampleTest, LogprobsOfEqualLogitsAreInTheOrderOfTheirIds) {
   for (const size_t vocab : {7, 4100, 33003}) {
     std::vector<std::vector<float>> rows(6, std::vector<float>(vocab, 0.25F));
-    // Of each value more than are asked for, and fewer.
+    // More tokens than requested have the same value, or fewer.
     for (size_t i = 0; i < vocab; ++i) {
       rows[1][i] = static_cast<float>(i % 3);
       rows[2][i] = i % 50 == 3 ? 2.0F : 1.0F;
       rows[3][i] = i % 2 == 0 ? 0.0F : -0.0F;  // equal
-      if (i != vocab / 2) rows[4][i] = -kInf;  // these have no probability, and follow the one
+      if (i != vocab / 2) rows[4][i] = -kInf;  // no probability: they follow the one that has
       rows[5][i] = -static_cast<float>(i % 1000);
     }
     const auto middle = static_cast<int32_t>(vocab / 2);
@@ -342,13 +344,13 @@ TEST_F(SampleTest, LogprobsAreOfTheRowsThatAskAndHaveAToken) {
   expect_logprobs(rows, ids, {{1, 0, 0}, {3, kMostLogprobs, 0}, {4, 5, 0}, {6, 20, 0}}, 1, 1);
 }
 
-// The whole way: what CudaOps makes of rows of which some ask, with penalties and without.
+// Tests all of CudaOps::sample(), where some rows request logprobs, with penalties and without.
 TEST_F(SampleTest, OpsGiveLogprobsOfLogitsBeforeTheirAdjustments) {
   constexpr size_t kVocab = 4099, kRows = 8;
   const std::unique_ptr<Device> device = make_cuda_device({});
   const Buffer logits = device->allocate(kRows * kVocab * sizeof(float), MemoryTag::kWorkspace);
   const Activations view{DType::kF32, kRows, kVocab, kVocab, logits.data()};
-  // Larger ones after smaller ones, so that memory grows.
+  // Larger requests follow smaller ones, so that memory grows.
   for (const size_t adjusted : {0, 3, 2000}) {
     std::vector<float> host = random_values(kRows * kVocab, 5 + adjusted, 3);
     host[6 * kVocab + 77] = kNan;
@@ -359,13 +361,13 @@ TEST_F(SampleTest, OpsGiveLogprobsOfLogitsBeforeTheirAdjustments) {
     for (size_t i = 0; i < kRows; ++i) {
       if (i % 3 != 0) {
         const float* const row = host.data() + i * kVocab;
-        int32_t best = 1;  // of the odd ones; the even ones are adjusted from the first on
+        int32_t best = 1;  // among odd ids; even ones are adjusted from the first on
         for (int32_t id = 1; id < static_cast<int32_t>(kVocab); id += 2) {
           if (row[id] > row[best]) best = id;
         }
         for (size_t j = 0; j < adjusted; ++j)
           adjustments[i].push_back({static_cast<int32_t>(j * 2), 0.5F, 1.3F, 2});
-        // Pushed down, so that what is chosen and what is most likely differ.
+        // The best token is pushed down, so that the chosen and the most likely token differ.
         if (adjusted > 0) adjustments[i].push_back({best, 0, 1, 50});
       }
       rows[i].adjustments = adjustments[i];
