@@ -72,7 +72,7 @@ struct DecoderOptions {
   HiddenStatesLink* link = nullptr;
 };
 
-// What a decoder has moved, and how long its ops waited, over a number of steps.
+// Statistics of a decoder over a number of steps: what it moved, and how long its ops waited.
 struct DecoderStats {
   HostAttention::Stats host_attention;
   HostLinear::Stats host_linear;

@@ -282,7 +282,7 @@ TEST(KvTurnsWaitsTest, EveryLayerThatComesLateIsCountedAndNoOther) {
   EXPECT_GT(late.waited_s, 0);
 }
 
-// Of 14 layers, 1, 3, 5, 8, 10 and 12 are swapped and share two buffers. The next step's layer 1 is
+// Layers 1, 3, 5, 8, 10 and 12 of 14 are swapped and share two buffers. The next step's layer 1 is
 // queued when layer 10 has been attended to, 3 milliseconds before the end of a step, and its layer
 // 3 when layer 12 has been, 1 millisecond before.
 TEST(KvTurnsEarlyTest, LayersOfTheNextStepAreEarlyIfTheyAreThereBeforeThisOneHasEnded) {

@@ -95,9 +95,9 @@ struct SwapGroup : PathRows {
   std::vector<SequenceSpan> written;
 };
 
-// Where the rows of a micro-batch find their KV in the layers of one layer group. All layer groups
-// have the same rows in the same order and equally many swap groups, each with its own tables and
-// blocks.
+// KvRows says where the rows of a micro-batch find their KV in the layers of one layer group. All
+// layer groups have the same rows in the same order and equally many swap groups, each with its own
+// tables and blocks.
 struct KvRows {
   PathRows resident;
   std::vector<SwapGroup> swaps;

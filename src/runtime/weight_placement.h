@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where weights are to live, and the devices, queue and folder that are needed for that.
+// The homes that weights should have, and the devices, queue and folder that are needed to bring
+// them there.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the bytes of weights come from that are in no memory yet: a model's files, or a random
+// Sources of the bytes of weights that are in no memory yet: a model's files, or a random
 // generator.
 #pragma once
 
