@@ -80,7 +80,7 @@ class HostAttention {
   std::unique_ptr<DeviceEvent> made_;   // the device has computed q, k and v
   std::unique_ptr<HostSignal> ready_;   // q, k and v are in host memory
   uint32_t number_ = 0;                 // of the current work
-  Activations out_;                     // where its result goes
+  Activations out_;                     // where the current result goes
   AttentionSums sums_;                  // softmax state for rows with partitioned KV
   int heads_ = 0;                       // of rows with partitioned KV; 0: none so far
   PinnedBuffer seen_;                   // softmax state that the CPU has computed

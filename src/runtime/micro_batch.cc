@@ -66,7 +66,7 @@ struct MicroBatchCutter {
   KvPath path_of(const StepSequence& sequence, int64_t end, double& turn) const {
     const Tier first = tier_at(sequence, 0), last = tier_at(sequence, end - 1);
     const int64_t blocks = blocks_for_tokens(end);
-    int64_t held_blocks = 0;  // at most, in a group of layers
+    int64_t held_blocks = 0;  // the most in any layer group
     for (int group = 0; group < groups(); ++group) {
       const auto table = sequence.table(group).first(static_cast<size_t>(blocks));
       held_blocks = std::max(held_blocks, held(table));

@@ -177,7 +177,7 @@ void WeightLoad::find_homes() {
   const DeviceTraits traits = traits_of(device_);
   for (const BoundWeight& weight : model_.weights) {
     targets_.push_back({&weight, weight_layout(traits, model_, weight), nullptr});
-    (void)views_.view(weight.slot);  // so that all layers are there
+    (void)views_.view(weight.slot);  // makes entries for all layers
   }
   const auto files = source_.files();
   views_.files.assign(files.begin(), files.end());

@@ -74,7 +74,7 @@ void WeightStream::add_reads(Order& order, Delivery& piece) {
     size_t part = 0;
     uint64_t offset = 0;  // in the part
   };
-  std::vector<Begin> begins;  // of the extents
+  std::vector<Begin> begins;  // one for each extent
   for (size_t i = 0; i < piece.parts.size(); ++i) {
     uint64_t offset = 0;
     for (const Extent& extent : piece.parts[i].extents) {
@@ -207,7 +207,7 @@ void WeightStream::work() {
 // Waits while there is nothing to load, and keeps the disk busy meanwhile.
 void WeightStream::read_on(std::unique_lock<std::mutex>& lock) {
   if (ahead_ == nullptr || !ahead_->has_more_to_read()) return changed_.wait(lock);
-  constexpr auto kLook = std::chrono::milliseconds(2);  // a few reads take longer
+  constexpr auto kLook = std::chrono::milliseconds(2);  // shorter than a few reads
   changed_.wait_for(lock, kLook);
   loading_ = true;
   lock.unlock();
