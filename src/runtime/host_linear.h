@@ -76,7 +76,7 @@ class HostLinear {
     uint64_t to_host_bytes = 0, to_device_bytes = 0;
     uint64_t weight_bytes = 0;  // read by the CPU
     double compute_s = 0;       // time the CPU computed
-    // The share of ops of at most kFewTokens tokens, whose speed is limited by memory bandwidth.
+    // The part of these from ops of at most kFewTokens tokens, which memory bandwidth limits.
     uint64_t few_bytes = 0;
     double few_s = 0;
     Stats& operator+=(const Stats& other);

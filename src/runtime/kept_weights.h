@@ -16,7 +16,7 @@
 namespace spillway {
 
 // Weights of one model for one device, each in the form that the device computes with, in host
-// memory or in a file of ours, as the previous plan left it; many may be missing. Owns memory and
+// memory or in a temporary file, as the previous plan left it; many may be missing. Owns memory and
 // files. Filled and emptied by weight_mover.h; weights go by their number in Model::weights.
 // Move-only.
 class KeptWeights {
@@ -32,7 +32,7 @@ class KeptWeights {
   // Returns the weight's memory, which is then no longer kept here.
   PinnedBuffer take(size_t weight) { return std::move(memory_[weight]); }
 
-  // Returns where the weight is in files(); the extent's file is an index of files().
+  // Returns where the weight is in files(), if it is there; the extent's file is an index of them.
   std::optional<Extent> try_extent(size_t weight) const {
     return empty() ? std::nullopt : in_file_[weight];
   }

@@ -23,7 +23,7 @@ namespace spillway {
 
 // Owns the staging planes on the device, which are used in turn: while attention works on a group
 // in one of them, the pages of the next group arrive in another. Items are loaded in the order in
-// which they are used. Called from one thread; nothing here waits unless `overlap` is off.
+// which they are used. Called from one thread; load() and end() wait only if `overlap` is off.
 class KvSwap {
  public:
   // `blocks` is the number of blocks of the largest group. Throws kOutOfMemory.

@@ -19,8 +19,8 @@ namespace spillway {
 
 // Copies KV for the layers of one layer group, which are numbered within the group. Host memory has
 // all blocks of the swapped layers: what a step writes is stored there in that step. So when a
-// layer leaves the device nothing else is copied, and loads, which ops may wait for, have the
-// link to themselves.
+// layer leaves the device nothing else is copied, and loads, which ops may wait for, have the link
+// to themselves.
 //
 // The step schedule (plan/block_schedule.h) decides which layer is loaded when, and does not depend
 // on the clock. So all copies of a step are queued ahead: a load waits in its queue until the

@@ -145,7 +145,7 @@ class ModelWeights : public WeightViews {
   // Returns the mapped bytes of the model's files: host memory that no device has allocated.
   uint64_t mapped_bytes() const { return memory_.mapped_bytes; }
 
-  // Hands the memory over to code that moves the weights on. The views stay as they are until then.
+  // Hands the memory over to code that moves the weights on. The views stay valid as long as it.
   WeightMemory take_memory() { return std::move(memory_); }
 
  private:

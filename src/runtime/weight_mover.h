@@ -28,9 +28,9 @@ ModelWeights load_weights(Device& device, const Model& model,
                           const WeightLoadOptions& options, const WeightPlacement& placement = {},
                           KeptWeights kept = {});
 
-// Frees all memory except what the next plan may want: weights in host memory or in files of ours
+// Frees all memory except what the next plan may want: weights in host memory or in temporary files
 // are handed on, weights on the device are copied to host memory. `next` is that plan's placement.
-// When it takes its own memory, at most `host_budget` of host memory is in use.
+// Once it has allocated its own memory, at most `host_budget` of host memory is in use.
 KeptWeights keep_weights(Device& device, const Model& model, ModelWeights weights,
                          const WeightPlacement& next, uint64_t host_budget);
 
