@@ -391,8 +391,8 @@ struct MicroBatchCutter {
   }
 
   // Makes sure that the last swap group has room for a partition that comes to the device, in all
-  // layer groups, and has none of its rows already. Returns false if no layer group holds any block
-  // of it.
+  // layer groups, and does not have the same rows already. Returns false if no layer group holds
+  // any block of the partition.
   bool find_parted_group(MicroBatch& batch, const Part& part, const SequencePart& piece,
                          bool continues) const {
     bool is_new = batch.swaps.empty() || continues, is_held = false;

@@ -166,7 +166,7 @@ class WeightStream {
   uint64_t slot_bytes_ = 0;
   std::vector<Slot> slots_;
   std::unique_ptr<DeviceStream> stream_;
-  std::mutex stream_mutex_;  // threads of copy_through_stages() take turns filling stream_
+  std::mutex stream_mutex_;  // held while stream_ is filled by copy_through_stages()
   std::unique_ptr<ExtentReader> reader_;
   std::unique_ptr<ReadAhead> ahead_;  // null: nothing comes from disk, or the host writes in place
   std::vector<std::unique_ptr<Stage>> stages_;

@@ -223,7 +223,7 @@ TEST_F(CompressedWeightsTest, AreInMemoryOnceAndOnlyCompressed) {
     EXPECT_GE(held, expected);
     EXPECT_LT(held, expected + 16 * 4096);
     EXPECT_EQ(usage.bytes[static_cast<size_t>(MemoryTag::kStaging)], 0U);
-    // Of the plain weights no more is in memory than a piece for each thread and some read ahead,
+    // No more of the plain weights is in memory than a piece for each thread and some read ahead,
     // and this model's pieces are small.
     EXPECT_LE(usage.peak_bytes,
               held + (2 + kPiecesAhead + 1) * (uint64_t{kHidden} * kHidden * 2 + 2 * 4096));

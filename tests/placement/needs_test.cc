@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan needs is computed before anything is allocated, and is exactly what a run then takes.
+// The needs of a plan are computed before anything is allocated, and a run then takes exactly these
+// bytes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

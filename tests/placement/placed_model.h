@@ -24,7 +24,7 @@
 
 namespace spillway::placement {
 
-// Where a model's data are, and how the model runs.
+// A placement of a model's data, and how the model runs.
 struct Placement {
   std::string name;
   TierShares weights = {};

@@ -17,7 +17,7 @@
 
 namespace spillway::placement {
 
-// Where KV is, in blocks of 16 tokens, and which processor attends to it.
+// Sizes of the memories that KV is in, in blocks of 16 tokens, and how attention is shared.
 struct Pools {
   std::string name;
   int32_t device = 0, host = 0, disk = 0;
