@@ -119,7 +119,7 @@ TEST_F(BatchJobTest, ABlockBeginsWithAllItsLines) {
 TEST_F(BatchJobTest, GoesOnWhereItWas) {
   ASSERT_TRUE(run({}, 100'000));
   const std::string expected = output();
-  // The job is interrupted that often, however far the engine gets between two steps of the job:
+  // The job takes at least `least_runs` runs, however far the engine gets between two of its steps:
   // with three requests outstanding, twenty requests take more steps than the first runs have.
   struct Case {
     int steps, least_runs;
