@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // main() of tests whose results depend on what the processor can do:
 //   --without=amx,avx512   leaves these instructions out, as if the processor lacked them
-//   --features             only says which are left
+//   --features             only prints which are left
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include "cpu/processor.h"
 
 int main(int argc, char** argv) {
-  // Before GoogleTest, whose lists of parameters ask what the processor has.
+  // Parse before GoogleTest starts, whose lists of parameters depend on what the processor has.
   std::vector<char*> others{argv[0]};
   bool only_say = false;
   try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far numbers are from others that they should be.
+// Measures how far computed numbers are from expected ones.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace spillway {
 
-// The squares of their differences by those of `expected`.
+// Returns the sum of the squared differences over the sum of the squares of `expected`.
 inline double nmse(const std::vector<float>& found, const std::vector<float>& expected) {
   double error = 0, power = 0;
   for (size_t i = 0; i < found.size(); ++i) {

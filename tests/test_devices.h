@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes devices for a session in a test: a CPU with one thread, an accelerator beside it.
+// Makes the devices of a session in a test: a CPU with one thread, and an accelerator beside it.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace spillway {
 
-// Every name but cpu is the accelerator, which is the host playing one.
+// Every name but cpu gives an accelerator that the host emulates.
 class TestDevices final : public DeviceFactory {
  public:
   std::unique_ptr<Device> make(const DeviceChoice& choice) const override {
@@ -29,7 +29,7 @@ class TestDevices final : public DeviceFactory {
   }
   std::vector<DeviceInfo> gpus() const override { return {}; }
 
-  mutable std::vector<std::string> asked;  // names, as they came
+  mutable std::vector<std::string> asked;  // requested names, in order
 };
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A host and an accelerator beside it, for tests beside code that sees Device alone.
+// A host and an emulated accelerator beside it, for tests of code that only sees Device.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace spillway {
 
-// The accelerator is the host playing one: its memory starts poisoned, and copies to and from it
-// come late, by up to a millisecond, so that whoever does not wait for one finds other bytes.
+// The host emulates the accelerator: its memory starts poisoned, and copies to and from it are late
+// by up to a millisecond, so that code which does not wait for a copy finds wrong bytes.
 struct TestMachine {
   explicit TestMachine(bool has_accelerator, uint64_t pinnable_bytes = ~uint64_t{0})
       : host(CpuDeviceOptions{.threads = 2}) {
@@ -22,12 +22,12 @@ struct TestMachine {
     options.pinnable_bytes = pinnable_bytes;
     accelerator = std::make_unique<EmulatedAccelerator>(options);
   }
-  // What ops run on.
+  // The device that ops run on.
   Device& device() { return accelerator ? static_cast<Device&>(*accelerator) : host; }
   uint64_t used(MemoryTag tag) { return device().usage().bytes[static_cast<int>(tag)]; }
 
   CpuDevice host;
-  IoQueue queue;  // behind nothing on disk it has no threads
+  IoQueue queue;  // has no threads as long as nothing is on disk
   std::unique_ptr<EmulatedAccelerator> accelerator;
 };
 

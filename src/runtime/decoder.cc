@@ -14,10 +14,11 @@ namespace {
 
 bool is_load(const StepEvent& event) { return event.kind == EventKind::kLoad; }
 bool is_hand_over(const StepEvent& event) { return event.subject == EventSubject::kHandOver; }
-// Whether it, or an event of its micro-batch behind it, may call ops.
+// Whether the event, or a later event of the same micro-batch's run, may call ops.
 bool calls_ops(const StepEvent& event) { return !is_load(event) && !is_hand_over(event); }
 
-// What is added to a position to find its row of a table; 0 where there is none.
+// Returns what is added to a position to find its row of a learned position table; 0 if there is
+// none.
 int position_offset(const ModelSpec& spec) {
   for (const OpSpec& op : spec.embedding->ops) {
     if (op.embedding.by_position) return op.embedding.offset;
@@ -25,7 +26,7 @@ int position_offset(const ModelSpec& spec) {
   return 0;
 }
 
-// Events that may come between those of a linear op, and do not end it.
+// Whether the event may come between those of a linear op without ending it.
 bool is_beside_linear(const StepEvent& event) {
   return event.subject == EventSubject::kWeights || event.subject == EventSubject::kLayerKv ||
          is_load(event);
@@ -113,7 +114,7 @@ Activations Decoder::take(Buffer& buffer, DType type, int64_t rows, int64_t cols
   const auto bytes = static_cast<size_t>(row_bytes(type, rows * cols));
   if (buffer.bytes() < bytes) {
     generation_.renew();
-    buffer = Buffer();  // give the old one back first
+    buffer = Buffer();  // free the old buffer first
     buffer = device_.allocate(bytes, MemoryTag::kActivations);
   }
   return {type, rows, cols, cols, buffer.data()};
@@ -173,7 +174,8 @@ void Decoder::check_step(const KvCache& kv, std::span<const StepSequence> sequen
   }
 }
 
-// All tokens that the step's rows can reach are in blocks, and these are where they may be.
+// Asserts that every token the step's rows can reach has a block, and that the blocks are in
+// memories where they may be.
 void Decoder::check_table(const KvCache& kv, const StepSequence& sequence, int group) const {
   const std::span<const BlockId> table = sequence.table(group);
   const int64_t end = sequence.start + static_cast<int64_t>(sequence.tokens.size());
@@ -182,7 +184,7 @@ void Decoder::check_table(const KvCache& kv, const StepSequence& sequence, int g
   Tier tier = Tier::kDevice;
   for (size_t i = 0; i < table.size(); ++i) {
     const BlockId block = table[i];
-    // Tables may go on behind the step's tokens, one further than another.
+    // Tables may have blocks behind the step's tokens, some groups' tables more than others'.
     SPW_ASSERT(block.group == group);
     SPW_ASSERT(i >= sequence.block_table.size() || block.tier == sequence.block_table[i].tier);
     if (block.is_released()) {
@@ -202,7 +204,8 @@ uint64_t Decoder::program(const KvCache& kv) {
 }
 
 StepBatch Decoder::batch_of(const MicroBatch& batch) const {
-  // Whatever ids the small tables' rows had.
+  // With embeddings in host memory, ops look up the small tables of brought rows by row number, not
+  // by id.
   const bool on_host = tables_ != nullptr;
   const auto numbers = on_host ? tables_->numbers(batch.tokens) : std::span<const int32_t>();
   return {on_host ? numbers : batch.ids,
@@ -242,13 +245,13 @@ void Decoder::attach(const KvCache& kv) {
 
 AttentionParams Decoder::attention_params(int layer) const {
   const AttentionSpec& of = attention_of(layer);
-  // What a chunk hides, tables do not have (micro_batch.h).
+  // Chunked attention needs no window: block tables leave out what a chunk hides (micro_batch.h).
   return {of.heads, of.scale, of.chunked ? 0 : of.window, attention_topk_};
 }
 
-// Swapped rows that attend to a share of their positions read V over the bus where that is fewer
-// bytes than its pages have: each query head reads entries of its own. Quantized ones are spread
-// over their page, and one takes as many sectors as all 16.
+// Swapped rows that attend to a share of their positions read V over the bus if that is fewer bytes
+// than copying its pages: each query head reads entries of its own. Quantized V is always copied:
+// an entry is spread over its page, and reading one touches as many sectors as reading all 16.
 bool Decoder::values_stay(const KvCache& kv) const {
   return attention_topk_ > 0 &&
          attention_topk_ * static_cast<float>(spec_.heads) < static_cast<float>(spec_.kv_heads) &&
@@ -269,12 +272,12 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
                                .sparse = attention_topk_ > 0});
   const MicroBatch& last = step_.batches.back();
   tokens_ = last.first_row + last.tokens;
-  // Everything that grows, before the program is known.
+  // Everything that can grow does so here, before the graph key is computed from its addresses.
   const int64_t logit_rows = step_.logits;
   if (logit_rows > 0) expect_rows(logit_rows);
   for (const MicroBatch& batch : step_.batches) sums_of(batch);
   attach(kv);
-  if (timeline_ != nullptr) record(timeline_);  // also in what has just been made
+  if (timeline_ != nullptr) record(timeline_);  // attach() may have made new recorders
   order_ = order_of_step();
   const ExpectedOps expected(lane_ != nullptr && lane_is_used() ? options_.host : nullptr);
   try {
@@ -284,7 +287,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
     if (turns_ != nullptr) turns_->end_step();
   } catch (...) {
     drawn_ = {};
-    // Nothing that is still queued may outlive the step's plan.
+    // Work that is still queued refers to step_ and must not outlive it.
     if (lane_ != nullptr) lane_->reset();
     if (swap_ != nullptr) swap_->reset();
     if (turns_ != nullptr) turns_->reset(kv.swapped());
@@ -315,14 +318,15 @@ void Decoder::count_attention(const KvCache& kv) {
   }
 }
 
-// Whether the CPU has a part in the step at hand.
+// Whether the CPU computes a part of the current step.
 bool Decoder::lane_is_used() const {
   return (options_.stream != nullptr && options_.stream->order(order_).uses_cpu()) ||
          std::ranges::any_of(step_.batches,
                              [](const MicroBatch& batch) { return batch.on_host.rows > 0; });
 }
 
-// The cut of linear ops depends on nothing else than how many tokens go through a layer together.
+// How linear ops are split between CPU and GPU depends only on the tokens that go through a layer
+// together.
 size_t Decoder::order_of_step() const {
   int64_t most = 0;
   for (const MicroBatch& batch : step_.batches) most = std::max<int64_t>(most, batch.tokens);
@@ -357,8 +361,8 @@ StepShape Decoder::shape_of_step(const KvCache& kv) const {
   return shape;
 }
 
-// The segments of a step as a device calls them. Each function refers to as little as a
-// std::function holds without taking memory.
+// Returns the graph segments of a step in the form in which a device calls them. Each function
+// captures so little that std::function stores it without allocating.
 std::span<const StepPart> Decoder::parts_of_step(KvCache& kv) {
   kv_ = &kv;
   parts_.clear();
@@ -403,8 +407,8 @@ void Decoder::run_events(KvCache& kv) {
     }
     ops_.run_step(batch, parts_of_step(kv));
   } else {
-    // Each micro-batch's run of events is a step of the device's. Loads go along with whatever is
-    // computed before them: they call no ops, and every step begins with an upload.
+    // Each micro-batch's run of events is one step for the device. Loads join the run of what is
+    // computed before them: they call no ops, and each such step begins with an upload.
     for (size_t i = 0; i < events_.size();) {
       const StepEvent& first = events_[i];
       size_t end = i + 1;
@@ -429,7 +433,7 @@ void Decoder::run_events(KvCache& kv) {
     }
   }
   end_drawn_linear();
-  // What the host has to do reads the step's plan.
+  // Work that the host has yet to do reads step_.
   if (lane_ != nullptr) lane_->synchronize();
   if (swap_ != nullptr) swap_->synchronize();
   x_->synchronize();
@@ -446,7 +450,7 @@ void Decoder::record(Timeline* timeline) {
   if (turns_ != nullptr) turns_->record(timeline);
 }
 
-// Whether it belongs to the linear op at hand, of which CPU and GPU share the rows.
+// Whether the event belongs to the current linear op, whose rows CPU and GPU share.
 bool Decoder::continues_linear(const StepEvent& event) const {
   if (is_beside_linear(event)) return true;
   const bool of_op = event.subject == EventSubject::kOp || event.subject == EventSubject::kCpu;
@@ -455,7 +459,7 @@ bool Decoder::continues_linear(const StepEvent& event) const {
          (event.kind == EventKind::kRun && now_.started);
 }
 
-// Executes the event, between two points of the timeline where there is one.
+// Executes the event; if a timeline records, between two of its marks.
 void Decoder::run_event(const StepEvent& event, KvCache& kv) {
   if (timeline_ == nullptr) return execute(event, kv);
   const bool continues = continues_linear(event);
@@ -487,7 +491,7 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
   const auto group = [&]() -> const SwapGroup& {
     return kv_rows(*batch, layer).swaps[static_cast<size_t>(event.group)];
   };
-  // A swapped layer's number among those of its group.
+  // Returns the index of a swapped layer in its layer group.
   const auto swapped_layer = [&] { return kv.shapes().place(layer).index; };
   WeightStream* const stream = options_.stream;
   switch (event.kind) {

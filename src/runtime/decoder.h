@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a decoder-only network over a batch of sequences, whatever its family: the lists of ops of
-// its spec, as they are lowered (model/lowered_layer.h).
+// Runs a decoder-only network of any family over a batch of sequences: executes the lowered op
+// lists of its spec (model/lowered_layer.h).
 #pragma once
 
 #include <array>
@@ -38,38 +38,41 @@
 
 namespace spillway {
 
-// How a decoder runs a model that is not all on its device.
+// How a decoder runs a model, in particular one that is not entirely on its device.
 struct DecoderOptions {
-  int max_tokens = 512;     // of a step: of a block, in FlexGen's words
-  int micro_tokens = 0;     // of a micro-batch; 0: of a step
-  int micro_sequences = 0;  // of a micro-batch; 0: any number
-  // Where weights are streamed from; null: all are on the device.
+  int max_tokens = 512;     // most tokens of a step (of FlexGen's batch block)
+  int micro_tokens = 0;     // most tokens of a micro-batch; 0: max_tokens
+  int micro_sequences = 0;  // most sequences of a micro-batch; 0: any number
+  // Streams the weights that are not on the device; null: all are there.
   WeightStream* stream = nullptr;
-  // By tokens of a step's largest micro-batch: which of the stream's orders it goes by.
+  // The CPU's share of linear ops, by the tokens of a step's largest micro-batch; this selects the
+  // streaming schedule of `stream`.
   std::vector<CpuLinearShare> cpu_linear = {};
-  // The CPU, where KV and embeddings live that are not on the device; null: there are none.
+  // The CPU device, in whose memory KV and embeddings live that are not on the device; null: none
+  // do.
   Device* host = nullptr;
-  // Of the decoding sequences whose KV is in host memory, the share that the CPU attends to.
+  // The share of the decoding sequences with KV in host memory whose attention the CPU computes.
   double host_share = 1;
-  int32_t staging_blocks = 0;  // of KV on the device, in each of two buffers; 0: nothing is swapped
-  // Sequences may be attended to in parts: memory for that is taken with a cache, and not in the
-  // first step that needs it.
+  int32_t staging_blocks = 0;  // KV blocks in each of two buffers on the device; 0: no swapping
+  // Whether attention over KV partitions may occur. Its memory is then allocated when a cache is
+  // attached, not in the first step that needs it.
   bool parts = false;
-  int64_t fixed_blocks = 0;  // of a part (PartLimits); 0: as large as it can be
-  // Of a step's tokens (of `max_tokens`), where the residual stream is between layers: the first
-  // ones' on the device, the last ones' on disk.
+  int64_t fixed_blocks = 0;  // KV blocks of a partition (PartLimits); 0: as large as possible
+  // How the hidden states of a step of `max_tokens` tokens are divided among the tiers while they
+  // wait between layers: the first rows are on the device, the last ones on disk.
   TierShares activations = {};
-  IoQueue* queue = nullptr;  // the engine's, for those on disk; null: there are none
+  IoQueue* queue = nullptr;  // the engine's, for hidden states on disk; null: none are there
   std::filesystem::path disk_dir = {};
-  uint64_t disk_budget = ~uint64_t{0};  // for these rows
+  uint64_t disk_budget = ~uint64_t{0};  // for hidden states on disk
   bool overlap = true;
-  // Of a part of a model (model/model_part.h): the facts of the whole model, and where hidden
-  // states come from and go to. Else the facts are those of the weights, and there is no link.
+  // Only for a decoder that runs a part of a model (model/model_part.h): the facts of the whole
+  // model, and the link that hidden states come from and go to. Otherwise the facts are those of
+  // the weights, and there is no link.
   std::optional<ModelFacts> facts = {};
   HiddenStatesLink* link = nullptr;
 };
 
-// What a decoder has moved and waited for in some steps.
+// Statistics of a decoder over a number of steps: what it moved, and how long its ops waited.
 struct DecoderStats {
   HostAttention::Stats host_attention;
   HostLinear::Stats host_linear;
@@ -82,8 +85,8 @@ struct DecoderStats {
   DecoderStats& operator+=(const DecoderStats& other);
 };
 
-// Owns the activation buffers of a step. One step at a time. The device, weights and spec must
-// outlive it.
+// Owns the activation buffers of a step and runs one step at a time. The device, weights and spec
+// must outlive it.
 //
 // A step goes layer by layer, and inside a layer micro-batch by micro-batch (FlexGen, Algorithm 1):
 // each layer's weights come to the device once a step, however many tokens it has.
@@ -95,52 +98,56 @@ class Decoder {
           const DecoderOptions& options);
 
   const ModelSpec& spec() const { return spec_; }
-  // Steps may have so many rows of logits: memory for them is taken now. Else it is when a step
-  // has them.
+  // Allocates memory for `logit_rows` rows of logits now. Without this call it is allocated in the
+  // first step that has so many.
   void expect_rows(int64_t logit_rows);
   int max_tokens() const { return options_.max_tokens; }
   Device& device() const { return device_; }
 
-  // Called in every layer of a step with what its attention is about to read (q rotated, K and V
-  // appended): for measurements. Steps are then computed op by op, and never replayed.
+  // The observer is called in every layer of a step with what its attention is about to read (q
+  // rotated, K and V appended). It is for measurements: steps are then computed op by op and never
+  // replayed.
   using AttentionObserver =
       std::function<void(const Activations& q, const KvLayerView& kv,
                          std::span<const SequenceSpan> spans, const AttentionParams& params)>;
   void observe_attention(AttentionObserver observer) { observer_ = std::move(observer); }
 
-  // Takes what steps with this cache need beside it now, and not in the first of them. Throws
-  // kOutOfMemory.
+  // Allocates now what steps with this cache need besides the cache, instead of in the first such
+  // step. Throws kOutOfMemory.
   void attach(const KvCache& kv);
 
-  // So many layers' KV takes turns on the device from now on (KvTurns::change): device_blocks() of
-  // the cache are then others. Between steps, with what the cache was made for.
+  // Changes the number of swapped layers to `turning`, at most the number that the cache was made
+  // for (KvTurns::change). This changes device_blocks() of the cache. Call it between steps.
   void change_turns(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves = {});
 
-  // Of the steps since the last call; waits for the device.
+  // Returns the statistics of the steps since the last call. Waits for the device.
   DecoderStats take_stats();
-  // Draws the steps from now on, which are then never replayed; null: not any more.
+  // Records the following steps in the timeline; recorded steps are never replayed. Null ends the
+  // recording.
   void record(Timeline* timeline);
 
-  // Rows that generate attend to this share of their context (AttentionParams::top_k); 0 = all.
+  // Sets the share of the context that rows which generate attend to (AttentionParams::top_k); 0:
+  // all.
   void set_attention_topk(float share) { attention_topk_ = share; }
   float attention_topk() const { return attention_topk_; }
-  // Behind which multiples of blocks a sequence may go on in another memory; 0: it may not, as rows
-  // that attend to a share of their context have no parts.
+  // A sequence's KV may continue in another memory only at multiples of this many blocks. 0: it
+  // must be in one memory, since rows that attend to a share of their context cannot use
+  // partitions.
   int64_t span_blocks() const {
     if (attention_topk_ > 0) return 0;
     return options_.fixed_blocks > 0 ? options_.fixed_blocks : kAttentionPartBlocks;
   }
 
-  // The last number that was beyond the range of the KV type, on the device or where the host
-  // attends; steps go on after it. Waits for the device.
+  // Returns the last key or value that was beyond the range of the KV type, on the device or where
+  // the host computes attention. Steps continue after such a fault. Waits for the device.
   std::optional<KvFault> find_kv_fault();
 
   // Computes the step, appends K and V to the cache, and returns logits [sum of logit_rows, vocab],
-  // F32, in the device's memory, in order of the sequences, valid until the next step. Throws
-  // kInvalidArgument for a token outside the vocabulary, a position outside the context, or too
-  // many tokens; the cache is then as it was. kCorrupt where KV or activations did not come back
-  // from the disk as they went there: nothing of this step counts then. A part of a model without
-  // head returns nothing.
+  // F32, in the device's memory, in the order of the sequences, valid until the next step. A part
+  // of a model without a head returns nothing. Throws kInvalidArgument for a token outside the
+  // vocabulary, a position outside the context, or too many tokens; the cache is then unchanged.
+  // Throws kCorrupt if KV or activations read from disk differ from what was written; the step's
+  // results are then invalid.
   Activations step(KvCache& kv, std::span<const StepSequence> sequences);
 
  private:
@@ -155,7 +162,7 @@ class Decoder {
   AttentionParams attention_params(int layer) const;
   void count_attention(const KvCache& kv);
   bool has_shape(const KvCache& kv) const;
-  // Where the rows of a micro-batch find their KV in a layer.
+  // Returns where the rows of a micro-batch find their KV in this layer.
   const KvRows& kv_rows(const MicroBatch& batch, int layer) const {
     return batch.of(spec_.states.layers[static_cast<size_t>(layer)].group);
   }
@@ -166,7 +173,7 @@ class Decoder {
   void run_events(KvCache& kv);
   void run_events(size_t begin, size_t end, KvCache& kv);
   std::span<const StepPart> parts_of_step(KvCache& kv);
-  // The one place where execution tells events apart, and where it tells ops apart.
+  // The only functions that distinguish kinds of events (execute) and kinds of ops (run_op).
   void execute(const StepEvent& event, KvCache& kv);
   void run_op(const StepEvent& event, KvCache& kv);
   void run_event(const StepEvent& event, KvCache& kv);
@@ -179,18 +186,18 @@ class Decoder {
   const LoweredOp& lowered(const StepEvent& event) const {
     return model_->layer(event.layer).ops[static_cast<size_t>(event.op)];
   }
-  // What a place of a list holds: rows of so many columns. Of the residual stream, the
-  // micro-batch's at hand.
+  // Returns a `rows` x `columns` view of what a place of a list refers to. For the residual stream
+  // that is the current micro-batch's.
   Activations at(const LoweredLayer& list, Place place, int64_t rows, int64_t columns);
   void norm(int layer, int op, int64_t rows);
-  // A linear op: what is on the device, and the CPU's rows of what is not.
+  // These run a linear op: the GPU's part on the device, and the CPU's rows beside it.
   void prepare_linear(const StepEvent& event, int64_t rows);
   void run_linear(const StepEvent& event, int64_t rows);
   void start_linear_on_cpu(const StepEvent& event, int64_t rows);
   void multiply_segment(const StepEvent& event);
   bool try_project_and_append(const StepEvent& event, KvCache& kv, const MicroBatch& batch);
   const StreamedLinear* try_streamed(int layer, int op) const;
-  // Finds q, k and v of a layer and where attention's result goes.
+  // Sets now_.qkv, now_.attended and now_.angles for a layer's attention.
   void begin_attention(int layer, const MicroBatch& batch);
   void attend_on_device(int layer, const KvCache& kv, const MicroBatch& batch);
   void start_on_host(int layer, KvCache& kv, const MicroBatch& batch);
@@ -198,9 +205,9 @@ class Decoder {
   void attend_swapped(int layer, const MicroBatch& batch, const SwapGroup& group);
   void begin_parts(int layer, const KvCache& kv, const MicroBatch& batch);
   void end_parts(int layer, const MicroBatch& batch);
-  // Of the parted rows of a micro-batch, the sums.
+  // Returns the softmax state of a micro-batch's rows with partitioned KV.
   AttentionSums sums_of(const MicroBatch& batch);
-  // Of the micro-batch at hand.
+  // Activations of the current micro-batch.
   struct PathActivations {
     Activations all, q, k, v, angles, out;
   };
@@ -208,7 +215,7 @@ class Decoder {
   void rope_rows(int layer, const PathActivations& rows);
   void gather_logit_rows(const StepEvent& event, const MicroBatch& batch);
   Activations angles_of(const MicroBatch& batch, int rope);
-  // The first `rows` rows of a buffer.
+  // Returns the first `rows` rows of a buffer, which grows if it is too small.
   Activations take(Buffer& buffer, DType type, int64_t rows, int64_t cols);
   Activations scratch(int buffer, int64_t rows, int64_t columns);
   Activations residual(Buffer& buffer, int64_t rows, int64_t cols);
@@ -217,11 +224,11 @@ class Decoder {
   Ops& ops_;
   const ModelSpec& spec_;
   std::shared_ptr<const LoweredModel> model_;
-  std::vector<StateRule> rules_;  // by group of layers
+  std::vector<StateRule> rules_;  // by layer group
   const ModelWeights& weights_;
   DecoderOptions options_;
   ModelFacts facts_;
-  DType inner_type_;  // of activations between matrices
+  DType inner_type_;  // type of activations between matrices
   StepPrograms programs_;
   AttentionObserver observer_;
   float attention_topk_ = 0;
@@ -230,47 +237,48 @@ class Decoder {
 
   std::unique_ptr<StallClock> stalls_;
   Timeline* timeline_ = nullptr;
-  // A linear op that CPU and GPU share, in the drawing: where it has begun and come to.
+  // For the timeline: the linear op that CPU and GPU currently share, and the marks where it began
+  // and where it ends so far.
   struct {
     const StreamedLinear* op = nullptr;
     size_t begin = 0, end = 0;
   } drawn_;
-  std::unique_ptr<HostLane> lane_;  // null where the CPU has no part in steps
+  std::unique_ptr<HostLane> lane_;  // the CPU executor; null if the CPU has no part in steps
   std::unique_ptr<HostLinear> host_linear_;
   std::unique_ptr<HostAttention> host_attention_;
   std::unique_ptr<KvSwap> swap_;
   std::unique_ptr<KvTurns> turns_;      // null where all layers' KV is resident
   std::unique_ptr<HostTables> tables_;  // null where embeddings are on the device
 
-  CutStep step_;  // the one at hand
+  CutStep step_;  // the current one, divided into micro-batches
   StepShape shape_;
-  std::vector<StepEvent> events_;       // of a step of that shape
+  std::vector<StepEvent> events_;       // of a step with shape_
   std::vector<GraphSegment> segments_;  // of these events
-  std::vector<StepPart> parts_;         // of the step at hand: its segments
-  KvCache* kv_ = nullptr;               // that the parts are of
+  std::vector<StepPart> parts_;         // the graph segments of the current step
+  KvCache* kv_ = nullptr;               // the cache that parts_ refer to
   int64_t tokens_ = 0;
-  size_t order_ = 0;               // of the stream's
-  std::vector<int> first_pieces_;  // of the linear ops that stream, by their number in the order
-  std::vector<std::span<const WeightView>> pieces_;  // that are held, by number
-  // What events of a micro-batch in a layer hand each other.
+  size_t order_ = 0;               // the streaming schedule of the current step
+  std::vector<int> first_pieces_;  // first weight segment of each streamed linear op
+  std::vector<std::span<const WeightView>> pieces_;  // acquired weight segments, by number
+  // State that the events of a micro-batch in a layer pass to each other.
   struct {
     Activations x;
-    Activations qkv, angles, attended;  // of attention
+    Activations qkv, angles, attended;  // for attention
     RopeStyle rope_style = RopeStyle::kHalves;
-    bool appended = false;                     // k and v are in the cache already
-    AttentionSums sums;                        // of the parted rows
-    KvLayerView swapped;                       // the pages of the group that has come
-    LinearOp op;                               // the linear one at hand
-    const StreamedLinear* streamed = nullptr;  // of it; null: all is on the device
-    bool started = false;                      // the CPU is at its rows of it
+    bool appended = false;                     // k and v are already in the cache
+    AttentionSums sums;                        // softmax state of rows with partitioned KV
+    KvLayerView swapped;                       // the pages of the swap group that has arrived
+    LinearOp op;                               // the current linear op
+    const StreamedLinear* streamed = nullptr;  // its streamed rows; null: all is on the device
+    bool started = false;                      // the CPU has started its rows of it
     int first_piece = 0;
   } now_;
 
-  Generation generation_;             // of the memory below
+  Generation generation_;             // address epoch of the memory below
   std::unique_ptr<ResidualStore> x_;  // [tokens of the step, hidden]
-  std::vector<Buffer> scratches_;     // LoweredModel::buffers; those of the head grow on demand
-  std::vector<Buffer> angles_;        // of each rope [tokens of the step, dims]
-  Buffer sums_;  // AttentionSums [tokens]; where sequences are attended to in parts
+  std::vector<Buffer> scratches_;     // LoweredModel::buffers; the head's grow on demand
+  std::vector<Buffer> angles_;        // for each rope [tokens of the step, dims]
+  Buffer sums_;                       // AttentionSums [tokens], for attention over KV partitions
 };
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of a decoder: what the events of a step compute, from embeddings to logits.
+// The part of Decoder that computes what the events of a step ask for, from embeddings to logits.
 #include <algorithm>
 #include <utility>
 
@@ -63,7 +63,7 @@ void Decoder::take_over(const MicroBatch& batch) {
   options_.link->receive(now_.x);
 }
 
-// A step that is replayed has not taken its rows, which are all on the device then.
+// In a replayed step nothing has called take_rows(); its rows are then all on the device.
 void Decoder::hand_over(const MicroBatch& batch) {
   if (!x_->is_away(batch.first_row, batch.tokens)) take_rows(batch);
   options_.link->send(now_.x);
@@ -94,7 +94,7 @@ void Decoder::norm(int layer, int op, int64_t rows) {
             at(list, of.output, rows, spec_.hidden));
 }
 
-// Its norms, and what it multiplies with what.
+// Runs the norms before the op, and sets now_.op to its inputs, matrices and outputs.
 void Decoder::prepare_linear(const StepEvent& event, int64_t rows) {
   const LoweredLayer& list = model_->layer(event.layer);
   const LoweredOp& lowered = list.ops[static_cast<size_t>(event.op)];
@@ -114,7 +114,8 @@ void Decoder::prepare_linear(const StepEvent& event, int64_t rows) {
   int64_t columns = 0;
   for (const MatrixSpec& matrix : of.matrices) columns += matrix.rows;
   const Activations out = at(list, lowered.output, rows, columns);
-  // Results lie side by side; what is left of a gated op comes first.
+  // The matrices' results lie side by side. A gated op's result is in the first columns: it is
+  // written over `up`, so `up` comes before the gate.
   int64_t first = gated ? columns : 0;
   for (size_t i = 0; i < of.matrices.size(); ++i) {
     const int64_t count = of.matrices[i].rows;
@@ -139,7 +140,7 @@ void Decoder::start_linear_on_cpu(const StepEvent& event, int64_t rows) {
 void Decoder::run_linear(const StepEvent& event, int64_t rows) {
   if (!std::exchange(now_.started, false)) prepare_linear(event, rows);
   const LinearOp& op = now_.op;
-  // Gate and up are one op: where one of them streams, rows of both are multiplied as it comes.
+  // Gate and up are one op: if either is streamed, rows of both are multiplied as segments arrive.
   const bool all_or_none = op.kind == LinearOp::Kind::kGated && now_.streamed != nullptr;
   LinearOp::SomeRows some;
   for (const LinearOp::Part& part : op.parts) {
@@ -176,7 +177,8 @@ void Decoder::multiply_segment(const StepEvent& event) {
   now_.op.run(ops_, some);
 }
 
-// q, k and v where all is on the device: rotated and appended to the cache with it.
+// Computes q, k and v, rotates them and appends them to the cache in one op, if everything it needs
+// is on the device.
 bool Decoder::try_project_and_append(const StepEvent& event, KvCache& kv, const MicroBatch& batch) {
   const LoweredLayer& list = model_->layer(event.layer);
   const LoweredOp& lowered = list.ops[static_cast<size_t>(event.op)];
@@ -273,7 +275,8 @@ AttentionSums Decoder::sums_of(const MicroBatch& batch) {
           spec_.heads, spec_.head_dim};
 }
 
-// Rotated once for all parts; what is written on the device is there before any of them is seen.
+// q and k are rotated once for all partitions. What is written on the device is appended before any
+// partition is attended to.
 void Decoder::begin_parts(int layer, const KvCache& kv, const MicroBatch& batch) {
   begin_attention(layer, batch);
   const PathActivations rows = rows_on(layer, {batch.parted.first_row, batch.parted.rows, {}});

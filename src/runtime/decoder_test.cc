@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a decoder does around its ops: refusals, the order of events, observers and statistics. That
-// its logits are right wherever everything is, tests/generation/ and tests/placement/ show.
+// Tests what a decoder does around its ops: refusals, the order of events, observers and
+// statistics. tests/generation/ and tests/placement/ test its logits, for every placement.
 #include "runtime/decoder.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ namespace {
 using testing_models::tiny_model;
 using testing_models::tiny_prompt;
 
-// A model on an accelerator, its weights streamed from host memory or resident.
+// A model on an accelerator, with its weights resident or streamed from host memory.
 struct RunningModel {
   explicit RunningModel(const char* kind, bool streams = false, int micro_tokens = 0)
       : model(tiny_model(kind, DType::kF16)),
@@ -115,7 +115,7 @@ TEST(RuntimeDecoderTest, AStepOfNothingOrWithoutLogitsReturnsNone) {
   EXPECT_EQ(logits.dtype, DType::kF32);
 }
 
-// In the drawing every event has its place in the order of the schedule.
+// A timeline records every event, so it shows the order in which they are executed.
 TEST(RuntimeDecoderTest, EventsAreExecutedInTheOrderOfTheSchedule) {
   for (const bool streams : {false, true}) {
     for (const int batches : {1, 3}) {
@@ -165,7 +165,8 @@ TEST(RuntimeDecoderTest, TheObserverSeesEveryLayerOnce) {
   });
   const std::vector<int32_t> prompt = tiny_prompt(9, 1), next{7};
   const StepSequence first = running.sequence(prompt), second = running.sequence(next, 9);
-  for (int round = 0; round < 4; ++round) {  // steps that would be replayed, too
+  // The later rounds would be replayed if there were no observer.
+  for (int round = 0; round < 4; ++round) {
     for (const StepSequence& step : {first, second}) {
       layers.clear();
       (void)running.decoder->step(running.kv, {&step, 1});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What plans need to know of a device that is here.
+// Reads the traits that plans need to know from a device of this machine.
 #pragma once
 
 #include "device/device.h"
@@ -7,7 +7,7 @@
 
 namespace spillway {
 
-// `host` is the CPU beside it; the device itself where that is the CPU.
+// `host` is the CPU beside the device, or the device itself if that is the CPU.
 DeviceTraits traits_of(const Device& device, const Device& host);
 inline DeviceTraits traits_of(const Device& device) { return traits_of(device, device); }
 

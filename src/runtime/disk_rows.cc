@@ -41,14 +41,15 @@ std::vector<Extent> DiskRows::extents_of(const StreamedLinear& linear) const {
 
 void DiskRows::begin(Slot& slot, const StreamedLinear& linear) {
   slot.linear = nullptr;
-  slot.read = {};  // waits for what nobody wanted
+  slot.read = {};  // waits for reads that were not used
   slot.read =
       reader_.begin(extents_of(linear), aligned_part(slot.memory.data(), slot.memory.bytes()));
   slot.linear = &linear;
   slot.places.clear();
 }
 
-// Of the same order; behind the last the first, for the next step.
+// Returns the next op of the same streaming schedule with rows on disk; after the last op the
+// first, for the next step.
 const StreamedLinear* DiskRows::next_of(const StreamedLinear& linear) const {
   for (const StreamOrder* order : orders_) {
     const auto& all = order->linears;
@@ -71,7 +72,7 @@ const std::vector<const std::byte*>& DiskRows::take(const StreamedLinear& linear
     slot.read.wait();
   } catch (const Error&) {
     slot.linear = nullptr;
-    if (!came_ahead) throw;  // else it is a failure of some time ago
+    if (!came_ahead) throw;  // else the failure is from reading ahead
     begin(slot, linear);
     slot.linear = nullptr;
     slot.read.wait();
@@ -83,7 +84,7 @@ const std::vector<const std::byte*>& DiskRows::take(const StreamedLinear& linear
     try {
       begin(other, *next);
     } catch (const Error&) {
-      // Tried again when it is its turn.
+      // take() tries it again when that op comes.
     }
   }
   if (slot.places.empty()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that the CPU multiplies of matrices that live on disk: they come into host memory ahead of
-// their op (HeteGen's staging, where the disk is the third that works beside CPU and link).
+// Reads the rows that the CPU multiplies of matrices on disk into host memory, ahead of their op
+// (HeteGen's staging, with the disk working beside CPU and link).
 #pragma once
 
 #include <array>
@@ -16,28 +16,28 @@
 
 namespace spillway {
 
-// Two buffers: an op's rows are multiplied in one while the next op's are read into the other.
-// Called by the host lane, in the order of ops; what came ahead for an op that is not the next one
-// is dropped. Queue and weights must outlive it.
+// Has two buffers: an op's rows are multiplied in one while the next op's rows are read into the
+// other. Called by the CPU executor, in the order of ops; rows read ahead for an op that turns out
+// not to be the next one are dropped. Queue and weights must outlive it.
 class DiskRows {
  public:
-  // For steps by these orders. Throws kOutOfMemory.
+  // For steps with these streaming schedules. Throws kOutOfMemory.
   DiskRows(Device& host, IoQueue& queue, const WeightViews& weights,
            std::span<const StreamOrder* const> orders);
 
-  // Whether an op has such rows.
+  // Whether the CPU has rows of an op that are on disk.
   static bool has(const WeightViews& weights, const StreamedLinear& linear);
   bool has(const StreamedLinear& linear) const { return has(weights_, linear); }
-  // Where they are, in the order of linear.on_cpu; waits until they are there. The next op's begin
-  // to come. Throws kIo; a later call tries again.
+  // Waits for an op's rows and returns where they are, in the order of linear.on_cpu. Starts
+  // reading the next op's rows. Throws kIo; a later call tries again.
   const std::vector<const std::byte*>& take(const StreamedLinear& linear);
 
  private:
   struct Slot {
-    const StreamedLinear* linear = nullptr;  // whose rows are in it, or on their way
+    const StreamedLinear* linear = nullptr;  // whose rows are in it, or being read
     Buffer memory;
-    std::vector<const std::byte*> places = {};  // of linear->on_cpu; empty until they are there
-    ExtentBatch read = {};                      // into it; last: it waits before the memory goes
+    std::vector<const std::byte*> places = {};  // of linear->on_cpu; empty until they are read
+    ExtentBatch read = {};  // into memory; last: it waits before the memory goes
   };
   std::vector<Extent> extents_of(const StreamedLinear& linear) const;
   void begin(Slot& slot, const StreamedLinear& linear);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random weights for models that are only a shape (dummy:NAME).
+// Makes random weights for models that are only a shape (dummy:NAME).
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace spillway {
 
-// Fills weights of a size in the GBs at the speed of memory: one pattern per type and spread,
-// copied by all threads from another place for each weight. The model must outlive it.
+// Fills weights of many GBs at the speed of memory: there is one pattern per type and spread, which
+// all threads copy, from a different place for each weight. The model must outlive it.
 class DummySource final : public WeightSource {
  public:
   explicit DummySource(const Model& model);
@@ -25,12 +25,13 @@ class DummySource final : public WeightSource {
   uint64_t bytes_to_make(const BoundWeight& weight) const override;
 
  private:
-  // Type and columns: what keeps activations at the same scale from layer to layer.
+  // Type and columns. The columns determine the spread, which keeps activations at the same scale
+  // from layer to layer.
   using PatternKey = std::pair<DType, int64_t>;
   static PatternKey key_of(const BoundWeight& weight);
   const RandomPattern& pattern(const BoundWeight& weight);
   void fill(const BoundWeight& weight, std::byte* data);
-  // Rows to groups of rows, in place.
+  // Packs rows into groups of rows, in place.
   void pack(const BoundWeight& weight, std::byte* data);
 
   const Model& model_;

@@ -30,7 +30,7 @@ Model some_weights() {
 
 class DummySourceTest : public testing::Test {
  protected:
-  // These weights, made together, as the host sees them.
+  // Makes these weights together and returns their bytes.
   std::vector<std::vector<std::byte>> make(Device& device, WeightLayout layout,
                                            const std::vector<size_t>& numbers,
                                            const WeightLoadOptions& options = {}) {
@@ -57,7 +57,7 @@ class DummySourceTest : public testing::Test {
   TestMachine machine_{true};
 };
 
-// Weights go where a plan wants them, in another order with every plan.
+// A plan decides where weights go, so every plan makes them in another order.
 TEST_F(DummySourceTest, ValuesDoNotDependOnWhatElseIsMade) {
   for (const WeightLayout layout : {WeightLayout::kRows, WeightLayout::kGroups16}) {
     const auto together = make(machine_.host, layout, all_);

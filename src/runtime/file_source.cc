@@ -19,9 +19,9 @@
 namespace spillway {
 namespace {
 
-// Rows of a weight in its type, from `first` on, out of `stored`, which has them in the file's
-// type. Rows are those of WeightSlot::stored_rows; `first` begins a group of 16 where the layout
-// has groups. False when there was a number that G4 cannot hold.
+// Quantizes rows of a weight from `stored`, which has them in the file's type, to `to`. Rows are
+// those of WeightSlot::stored_rows; the first of them begins a group of 16 if the layout has
+// groups. Returns false if there was a number that G4 cannot hold.
 bool compress_rows(const WeightTarget& target, const std::byte* stored, std::byte* to,
                    int64_t rows) {
   const DType from = target.weight->file_dtype();
@@ -39,7 +39,7 @@ bool compress_rows(const WeightTarget& target, const std::byte* stored, std::byt
   return good;
 }
 
-// As above, for rows whose type stays.
+// Copies rows whose type does not change, in the layout of the target.
 void copy_rows(const WeightTarget& target, const std::byte* stored, std::byte* to, int64_t rows) {
   const DType type = target.weight->dtype;
   const int64_t cols = target.weight->slot.stored_cols(), row = row_bytes(type, cols);
@@ -49,7 +49,7 @@ void copy_rows(const WeightTarget& target, const std::byte* stored, std::byte* t
   std::memcpy(to + packed * row, stored + packed * row, static_cast<size_t>((rows - packed) * row));
 }
 
-// Extents to read, and which rows of which target they are.
+// Extents to read, and the rows and target that each of them holds.
 struct Sources {
   struct Rows {
     size_t target = 0;
@@ -64,7 +64,8 @@ struct Sources {
   }
 };
 
-// Memory of the host: charged to it where it is known, as stream_extents() has it.
+// Host memory. It is charged to `host`, unless only a device is known that the host cannot write
+// to, as for stream_extents().
 class HostMemory {
  public:
   HostMemory(Device& host, uint64_t bytes) : bytes_(bytes) {
@@ -83,7 +84,7 @@ class HostMemory {
   AlignedBuffer uncharged_;
 };
 
-// Bytes of a row (WeightSlot::stored_rows) in the file.
+// Returns the bytes of a row (WeightSlot::stored_rows) in the file.
 int64_t file_row_bytes(const BoundWeight& weight) {
   return row_bytes(weight.file_dtype(), weight.slot.stored_cols());
 }
@@ -104,7 +105,7 @@ class FileSource::Making {
   }
 
  private:
-  // Each piece becomes what it should be as soon as it is read.
+  // Makes weights whose pieces can be converted as soon as they are read.
   void make_as_they_come() {
     Sources sources;
     for (size_t i = 0; i < targets_.size(); ++i) {
@@ -127,7 +128,7 @@ class FileSource::Making {
                    });
   }
 
-  // All of it is read before any of it is made.
+  // Makes a weight that can only be converted when all of it has been read.
   void make_assembled(size_t number) {
     const WeightTarget& target = targets_[number];
     const BoundWeight& weight = *target.weight;
@@ -156,7 +157,7 @@ class FileSource::Making {
     make_rows(target, 0, turned.data(), rows);
   }
 
-  // By several threads at a time.
+  // Called by several threads at a time.
   void make_rows(const WeightTarget& target, int64_t first, const std::byte* stored, int64_t rows) {
     const BoundWeight& weight = *target.weight;
     const int64_t cols = weight.slot.stored_cols(), row = row_bytes(weight.dtype, cols);
@@ -186,7 +187,7 @@ class FileSource::Making {
   const std::span<const std::filesystem::path> paths_;
   const std::span<const WeightTarget> targets_;
   const WeightLoadOptions& options_;
-  std::mutex copying_;  // into a device's memory: one piece at a time
+  std::mutex copying_;  // held while copying to a device's memory
 };
 
 void FileSource::make(Device& device, std::span<const WeightTarget> targets,

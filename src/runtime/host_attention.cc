@@ -35,7 +35,7 @@ HostAttention::HostAttention(Device& device, Device& host, HostLane& lane, DType
   ready_ = device.make_signal();
 }
 
-// Ops may still read the result.
+// Ops may still be reading the result.
 HostAttention::~HostAttention() { lane_.reset(); }
 
 Activations HostAttention::as_floats(const Activations& x, Buffer& buffer) {
@@ -47,7 +47,8 @@ Activations HostAttention::as_floats(const Activations& x, Buffer& buffer) {
 
 namespace {
 
-// Without a branch in it, many at a time: this is one thread's work in every layer.
+// Written without a branch, so that many values are compared at a time: one thread does this in
+// every layer.
 bool has_largest_half(const uint16_t* halves, int64_t count) {
   constexpr uint16_t kWithoutSign = 0x7fff, kLargest = 0x7bff;
   uint16_t any = 0;
@@ -57,7 +58,8 @@ bool has_largest_half(const uint16_t* halves, int64_t count) {
 
 }  // namespace
 
-// Conversions to F16 saturate: what is as large as it can be was larger, and is stored as NaN.
+// Conversions to F16 saturate: a value of the largest magnitude was larger before. It is stored as
+// NaN and reported as a fault.
 void HostAttention::find_saturated(const Activations& halves, const Activations& x, KvFault fault) {
   constexpr float kLargestHalf = 65504;
   for (int64_t row = 0; row < x.rows; ++row) {
@@ -88,7 +90,7 @@ AttentionSums HostAttention::host_sums(int64_t rows) const {
   return {{DType::kF32, rows, columns, columns, seen_.data()}, heads_, static_cast<int>(dim)};
 }
 
-// On the lane: the only one that uses the host's ops meanwhile.
+// Runs on the CPU executor, the only user of the host's ops meanwhile.
 void HostAttention::compute(const KvLayerView& kv, const HostRows& rows,
                             const AttentionParams& params, bool appends) {
   const auto begin = std::chrono::steady_clock::now();
@@ -161,8 +163,8 @@ void HostAttention::start(const Activations& qkv, const KvLayerView& kv, const H
   if (!overlap_) lane_.synchronize();
 }
 
-// Ops take the result straight out of pinned memory: a copy would wait for those of weights that
-// the link has before it.
+// Ops read the result directly from pinned memory, since a copy would wait behind weight copies
+// that are already queued on the link.
 void HostAttention::finish(StallClock& stalls) {
   stalls.time(StallCause::kHostAttention, [&] { lane_.wait_for_work(number_); });
   const int64_t shared = sums_.rows();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that the CPU attends to beside a device have the bits that they have where the host is the
-// device.
+// Tests that rows which the CPU attends to beside a device have the same bits as if the host were
+// the device.
 #include "runtime/host_attention.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ class HostAttentionTest : public testing::TestWithParam<Bits> {
   Device& host() { return machine_.host; }
   Device& device() { return machine_.device(); }
 
-  // Random rows in the device's type, and the same as floats, in host memory.
+  // Random rows in the device's type, and the same rows as floats, both in host memory.
   struct Rows {
     std::vector<std::byte> stored = {}, floats = {};
     int64_t count = 0, columns = 0;
@@ -82,7 +82,7 @@ class HostAttentionTest : public testing::TestWithParam<Bits> {
     device().copy_to_host(bytes.data(), x.data, bytes.size());
     return bytes;
   }
-  // What the host gives where it is the device.
+  // Computes attention with the host as the device.
   std::vector<std::byte> attended_by_host(Rows& rows, const std::vector<SequenceSpan>& spans,
                                           int layer) {
     const Activations x = rows.as_floats();
@@ -106,11 +106,11 @@ class HostAttentionTest : public testing::TestWithParam<Bits> {
 
 std::vector<int32_t> blocks_from(int32_t first, int32_t count) {
   std::vector<int32_t> blocks(static_cast<size_t>(count));
-  std::iota(blocks.rbegin(), blocks.rend(), first);  // in no order that could be guessed
+  std::iota(blocks.rbegin(), blocks.rend(), first);  // no sequence of ids that could be guessed
   return blocks;
 }
 
-// Prompts of several sequences, then a token of each, in every layer.
+// Runs prompts of several sequences, then a token of each, in every layer.
 TEST_P(HostAttentionTest, RowsHaveTheBitsOfTheHostsOwnOps) {
   const std::vector<int32_t> tables[] = {blocks_from(0, 3), blocks_from(3, 1), blocks_from(4, 5)};
   const int32_t lengths[] = {40, 1, 70};
@@ -143,14 +143,14 @@ TEST_P(HostAttentionTest, RowsHaveTheBitsOfTheHostsOwnOps) {
   EXPECT_EQ(attention_.take_stats().to_host_bytes, 0U);
 }
 
-// The first positions of a sequence are on the device, its last ones and the new rows are the
-// host's; another sequence is all the host's.
+// The first positions of one sequence are on the device, the last ones and the new rows are the
+// host's. Another sequence is entirely the host's.
 TEST_P(HostAttentionTest, PartsAreAddedToWhatTheDeviceHasSeen) {
   constexpr int32_t kPartBlocks = kAttentionPartTokens / kKvBlockTokens;
   const std::vector<int32_t> table = blocks_from(0, kPartBlocks + 3), other = blocks_from(30, 2);
   const auto all = std::span(table);
   const int32_t length = kAttentionPartTokens + 30;
-  // The sequence as it is, in each of the memories.
+  // Both caches have the whole sequence.
   Rows before = random_rows(length), other_before = random_rows(20);
   const SequenceSpan whole{0, length, 0, all}, whole_other{0, 20, 0, other};
   for (const KvLayerView& kv : {kv_.host_layer(0), reference_kv_.layer(0)}) {
@@ -165,7 +165,7 @@ TEST_P(HostAttentionTest, PartsAreAddedToWhatTheDeviceHasSeen) {
   device().copy_to_device(on_device_kv.k, at_home.k, plane);
   device().copy_to_device(on_device_kv.v, at_home.v, plane);
 
-  // A new token of each.
+  // Compute a new token of each sequence.
   Rows x = random_rows(2), nothing = rows_of(2, kQ);
   const std::vector<SequenceSpan> both{{0, 1, length, all}, {1, 1, 20, other}};
   const auto expected = attended_by_host(x, both, 0);
@@ -207,7 +207,7 @@ TEST_P(HostAttentionTest, PartsAreAddedToWhatTheDeviceHasSeen) {
   }
 }
 
-// A key that was larger than the device's type can say is stored as no number, and reported.
+// A key beyond the range of the device's type is stored as NaN and reported.
 TEST_P(HostAttentionTest, SaturatedKeysAreAFault) {
   const std::vector<int32_t> table = blocks_from(0, 1);
   HostRows rows;

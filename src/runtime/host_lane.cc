@@ -22,7 +22,7 @@ HostLane::~HostLane() {
 
 uint32_t HostLane::start(DeviceStream& queue, HostSignal& ready, std::function<void()> work) {
   const uint32_t number = ++last_;
-  queue.store(ready, number);  // first: where this fails, nobody waits for it
+  queue.store(ready, number);  // first: if this throws, no work waits for the signal
   const std::lock_guard lock(mutex_);
   queue_.push_back({number, &ready, std::move(work)});
   changed_.notify_all();
@@ -37,7 +37,7 @@ void HostLane::synchronize() {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-// Where the device itself has failed, nobody will say that work may begin.
+// A device that has failed never signals that work may begin, so the thread has to give up waiting.
 void HostLane::reset() noexcept {
   try {
     device_.synchronize();

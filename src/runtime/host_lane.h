@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's part of a step: what it computes beside the device, one thing after the other.
+// The CPU executor: runs the CPU's part of a step beside the device, one piece of work after the
+// other.
 #pragma once
 
 #include <atomic>
@@ -16,10 +17,10 @@
 
 namespace spillway {
 
-// A thread that owns the host's ops while a step runs. It and the device's compute queue tell each
-// other by numbers in pinned memory how far they are: that takes a microsecond or two, and a step
-// has hundreds of such meetings (a call of the host by the driver takes tens). Filled from one
-// thread; the device must outlive it.
+// A thread that owns the host's ops while a step runs. The thread and the device's compute queue
+// signal their progress to each other through numbers in pinned memory. That takes a microsecond or
+// two, where a host callback by the driver takes tens, and a step has hundreds of such meetings.
+// Work is queued from one thread; the device must outlive it.
 class HostLane {
  public:
   explicit HostLane(Device& device);
@@ -27,15 +28,15 @@ class HostLane {
   HostLane(const HostLane&) = delete;
   HostLane& operator=(const HostLane&) = delete;
 
-  // Calls `work` when all that `queue` has so far is done, after the work before it. What it
-  // throws, synchronize() throws; work behind it is left out then. Returns its number. `ready` is
-  // this queue's, made by the device; it must outlive the work.
+  // Queues `work`: it is called after the work before it, when everything that `queue` has so far
+  // is done. If it throws, synchronize() rethrows that, and work behind it is skipped. Returns the
+  // work's number. `ready` is this queue's signal, made by the device; it must outlive the work.
   uint32_t start(DeviceStream& queue, HostSignal& ready, std::function<void()> work);
-  // Ops called from now on begin when the work of this number is done, or left out.
+  // Makes ops called from now on wait until the work of this number is done or skipped.
   void wait_for_work(uint32_t number);
-  // All of it is done; throws what went wrong first.
+  // Waits until all work is done; throws the first failure.
   void synchronize();
-  // After a step that ended early: nothing is left to do, whatever went wrong.
+  // After a step that ended early: waits until no work is left, and ignores failures.
   void reset() noexcept;
 
  private:
@@ -47,7 +48,7 @@ class HostLane {
   void work();
 
   Device& device_;
-  std::unique_ptr<HostSignal> done_;  // the last that is
+  std::unique_ptr<HostSignal> done_;  // number of the last work that is done
   uint32_t last_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -18,7 +18,7 @@
 namespace spillway {
 namespace {
 
-// With an accelerator beside the host, and on the host alone.
+// Runs with an accelerator beside the host, and on the host alone.
 class HostLaneTest : public testing::TestWithParam<bool> {
  protected:
   uint32_t start(std::function<void()> work) {
@@ -39,10 +39,10 @@ TEST_P(HostLaneTest, WorksThroughWhatItIsGivenInOrder) {
   }
   lane_.synchronize();
   EXPECT_EQ(done, expected);
-  lane_.synchronize();  // of nothing
+  lane_.synchronize();  // there is no work
 }
 
-// Copies of an accelerator come late.
+// The accelerator's copies arrive late, so that work which begins too early finds old bytes.
 TEST_P(HostLaneTest, WorkBeginsWhenItsQueueIsThere) {
   constexpr size_t kBytes = 4096;
   Buffer on_device = device_.allocate(kBytes, MemoryTag::kStaging);
@@ -81,7 +81,7 @@ TEST_P(HostLaneTest, ThrowsWhatWentWrongFirstAndLeavesOutWhatIsBehind) {
   start([] { throw std::runtime_error("first"); });
   const uint32_t last = start([&] { done.push_back(3); });
   start([] { throw std::runtime_error("second"); });
-  lane_.wait_for_work(last);  // the device does not wait for ever
+  lane_.wait_for_work(last);  // must return although work was skipped
   device_.compute().synchronize();
   try {
     lane_.synchronize();
@@ -90,7 +90,7 @@ TEST_P(HostLaneTest, ThrowsWhatWentWrongFirstAndLeavesOutWhatIsBehind) {
     EXPECT_STREQ(error.what(), "first");
   }
   EXPECT_EQ(done, std::vector{1});
-  lane_.synchronize();  // it was thrown once
+  lane_.synchronize();  // the failure was thrown once
   start([&] { done.push_back(5); });
   lane_.synchronize();
   EXPECT_EQ(done, (std::vector{1, 5}));
@@ -125,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(Machines, HostLaneTest, testing::Bool(), [](const auto&
   return kind.param ? "accelerator" : "host_alone";
 });
 
-// The host's memory, and a device that has failed.
+// A device with the host's memory, which has failed.
 class LostDevice final : public Device {
  public:
   explicit LostDevice(Device& host) : host_(host) {}
@@ -140,7 +140,7 @@ class LostDevice final : public Device {
   Device& host_;
 };
 
-// A queue whose turn never comes.
+// A queue that never does its work.
 class LostQueue final : public DeviceStream {
  public:
   void copy_to_device(std::span<const CopyPiece> /*pieces*/) override {}

@@ -15,7 +15,7 @@ WeightView columns_of(const WeightView& bias, int64_t first, int64_t count) {
   return {bias.dtype, 1, count, bias.data + row_bytes(bias.dtype, first)};
 }
 
-// The first columns of results are the CPU's, part by part.
+// Returns how many columns the CPU computes. Each part's first columns are the CPU's.
 int64_t cpu_columns(const StreamedLinear& streamed) {
   int64_t columns = 0;
   for (const MatrixRows& rows : streamed.on_cpu) columns += rows.count;
@@ -77,7 +77,7 @@ HostLinear::HostLinear(Device& device, Device& host, HostLane& lane, const Model
   disk_rows_ = std::make_unique<DiskRows>(host, *queue, weights, orders);
 }
 
-// They live on the device.
+// Biases live on the device; the CPU needs copies.
 void HostLinear::copy_biases(std::span<const StreamOrder* const> orders) {
   for (const StreamOrder* order : orders) {
     for (const StreamedLinear& linear : order->linears) {
@@ -93,7 +93,7 @@ void HostLinear::copy_biases(std::span<const StreamOrder* const> orders) {
   }
 }
 
-// The same op on what the CPU has: its rows, one part's results beside the other's.
+// Returns the op as the CPU computes it: on its rows alone, with the parts' results side by side.
 LinearOp HostLinear::on_host(const LinearOp& op, const StreamedLinear& streamed) const {
   const int64_t tokens = op.x.rows, columns = cpu_columns(streamed);
   LinearOp host = op;
@@ -113,9 +113,9 @@ LinearOp HostLinear::on_host(const LinearOp& op, const StreamedLinear& streamed)
   return host;
 }
 
-// Of a token or a few, ops write to and read from the host's memory themselves: a copy would wait
-// for those of weights that the link has before it. More goes by the link's engines, as ops cross
-// it at a tenth of its speed.
+// For a token or a few, ops access host memory directly: a copy would wait behind weight copies
+// that are already queued on the link. Larger transfers use copies, since ops cross the link at a
+// tenth of its speed.
 bool HostLinear::goes_straight(const Activations& some) const {
   constexpr int64_t kStraightBytes = 256 << 10;
   return ops_reach_them_ && row_bytes(DType::kF32, some.rows * some.cols) <= kStraightBytes;
@@ -135,7 +135,7 @@ void HostLinear::in_chunks(const Activations& rows, Fn&& chunk) {
   }
 }
 
-// To host memory, one row behind the other.
+// Copies rows to host memory, where they are contiguous.
 void HostLinear::send(const Activations& from, const Activations& to) {
   stats_.to_host_bytes += static_cast<uint64_t>(row_bytes(DType::kF32, to.rows * to.cols));
   if (goes_straight(to)) return device_.ops().copy(from, to);
@@ -147,7 +147,8 @@ void HostLinear::send(const Activations& from, const Activations& to) {
   });
 }
 
-// All of a layer's; of the head, whose rows may be all of a prompt's, some at a time.
+// Returns how many tokens fit into the buffers: all of a layer's. Only a head may have more, if
+// logits of a whole prompt are wanted.
 int64_t HostLinear::tokens_that_fit(const LinearOp& op, const StreamedLinear& streamed) const {
   const auto fit = [](const PinnedBuffer& buffer, int64_t columns) {
     return static_cast<int64_t>(buffer.bytes()) / row_bytes(DType::kF32, columns);
@@ -159,8 +160,9 @@ int64_t HostLinear::tokens_that_fit(const LinearOp& op, const StreamedLinear& st
 
 void HostLinear::start(const LinearOp& op, const StreamedLinear& streamed, StallClock& stalls) {
   const int64_t fit = tokens_that_fit(op, streamed);
-  // Parts of one size: kernels are chosen by tokens, and a last part of one token would be computed
-  // by another kernel, with other bits, than the same token among many.
+  // Passes have about the same number of tokens. Kernels are chosen by that number, so a last pass
+  // of one token would be computed by another kernel, with other bits, than the same token among
+  // many.
   const int64_t parts = std::max<int64_t>(1, (op.x.rows + fit - 1) / fit);
   const int64_t tokens = (op.x.rows + parts - 1) / parts;
   int64_t first = 0;
@@ -194,7 +196,7 @@ void HostLinear::begin(const LinearOp& op, const StreamedLinear& streamed) {
   }
   send(op.x, host.x);
   if (op.mode == LinearMode::kAccumulate) {
-    // The CPU adds to what is there, as the device would: then a row has the same bits.
+    // The CPU adds to the present values, as the device would, so that a row has the same bits.
     SPW_ASSERT(op.parts.size() == 1);
     send(op.parts[0].out.columns(0, rows[0].view.rows), host.parts[0].out);
   }
@@ -217,7 +219,8 @@ void HostLinear::begin(const LinearOp& op, const StreamedLinear& streamed) {
   });
 }
 
-// On the lane: waits for them.
+// Sets `rows` to the buffers that rows from disk were read into. Runs on the CPU executor, and
+// waits for the reads.
 void HostLinear::find_on_disk(const StreamedLinear& streamed, LinearOp::SomeRows& rows) {
   const std::vector<const std::byte*>& places = disk_rows_->take(streamed);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -233,7 +236,7 @@ void HostLinear::join(StallClock& stalls) {
   take({DType::kF32, tokens, columns, columns, output_.data()});
 }
 
-// The CPU's results, part by part beside each other.
+// Takes over the CPU's results, in which the parts lie side by side.
 void HostLinear::take(const Activations& from) {
   if (goes_straight(from)) return take_rows(from, 0);
   in_chunks(from, [&](int64_t first, const Activations& some, const Activations& staged) {
@@ -244,7 +247,7 @@ void HostLinear::take(const Activations& from) {
   });
 }
 
-// Of the tokens from `first` on.
+// Copies the results of the tokens from `first` on to the parts' outputs.
 void HostLinear::take_rows(const Activations& from, int64_t first) {
   int64_t at = 0;
   for (size_t i = 0; i < op_.parts.size(); ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear ops whose matrices are not all on the device: rows that come there are multiplied there,
-// rows that lie in host memory on the CPU, at the same time (HeteGen, 4.2).
+// Linear ops whose matrices are not all on the device: the device multiplies the rows that are
+// copied to it, and at the same time the CPU multiplies its rows in host memory (HeteGen, 4.2).
 #pragma once
 
 #include <cstdint>
@@ -23,39 +23,40 @@
 
 namespace spillway {
 
-// A linear op as ops have it (device/ops.h), whoever computes which rows of it.
+// A linear op as ops have it (device/ops.h), independent of which processor computes which rows.
 struct LinearOp {
   enum class Kind : uint8_t { kLinears, kActivated, kGated };
-  struct Part {        // of each matrix of the op, in its order
-    WeightView whole;  // without data where it is not on the device
+  struct Part {        // one for each matrix of the op, in its order
+    WeightView whole;  // has no data if it is not on the device
     WeightView bias;
-    Activations out;  // of a gate: scratch
+    Activations out;  // scratch for a gate
   };
   Kind kind = Kind::kLinears;
   LinearMode mode = LinearMode::kStore;
   ActivationKind activation = ActivationKind::kRelu;
-  SmallVector<Part, 3> parts = {};  // of a gated one: gate, up
+  SmallVector<Part, 3> parts = {};  // of a gated op: gate, then up
   Activations x;
 
-  // Rows of each part as they lie somewhere; `first` is their number in the whole.
+  // Rows of a part in one place; `first` is the number of the first of them in the whole part.
   struct Rows {
-    WeightView view;  // no rows: others of the part are elsewhere
+    WeightView view;  // no rows: this place has none of the part
     int64_t first = 0;
   };
-  using SomeRows = SmallVector<Rows, 3>;  // of each part
-  // For some of the tokens.
+  using SomeRows = SmallVector<Rows, 3>;  // one for each part
+  // Returns the same op for some of the tokens.
   LinearOp of_tokens(int64_t first, int64_t count) const;
-  // Multiplies these rows, into their columns of the parts' results.
+  // Multiplies these rows and writes the results to their columns of the parts' outputs.
   void run(Ops& ops, const SomeRows& rows) const;
 };
 
 inline constexpr int64_t kFewTokens = 8;
 
-// The CPU's side. Called from one thread; the devices, the lane and the weights must outlive it.
+// Computes the CPU's rows of linear ops. Called from one thread; the devices, the CPU executor and
+// the weights must outlive it.
 class HostLinear {
  public:
-  // For steps by these orders, which name rows in `weights`, of as many tokens as `uses` say.
-  // `queue` may be null where none of these are on disk.
+  // For steps with these streaming schedules, which name rows in `weights`, and with as many tokens
+  // as `uses` say. `queue` may be null if none of the rows are on disk.
   HostLinear(Device& device, Device& host, HostLane& lane, const ModelSpec& spec,
              const WeightViews& weights, std::span<const StreamOrder* const> orders,
              std::span<const CpuRows> uses, IoQueue* queue);
@@ -64,24 +65,26 @@ class HostLinear {
   HostLinear(const HostLinear&) = delete;
   HostLinear& operator=(const HostLinear&) = delete;
 
-  // The CPU begins with its rows of the op. Of more tokens than it has room for (a head's, where
-  // all of a prompt's logits are wanted) the first ones are waited for.
+  // Starts the CPU on its rows of the op. If the op has more tokens than the buffers hold (a
+  // head's, if the logits of a whole prompt are wanted), they are computed in several passes, of
+  // which all but the last are waited for.
   void start(const LinearOp& op, const StreamedLinear& streamed, StallClock& stalls);
-  // Ops called from now on see the result of what was started.
+  // Makes ops called from now on see the result of what was started.
   void join(StallClock& stalls);
 
   struct Stats {
     uint64_t to_host_bytes = 0, to_device_bytes = 0;
     uint64_t weight_bytes = 0;  // read by the CPU
-    double compute_s = 0;       // of the CPU
-    // Of that, ops of kFewTokens at most: their speed is that of memory.
+    double compute_s = 0;       // time the CPU computed
+    // The part of these from ops of at most kFewTokens tokens, which memory bandwidth limits.
     uint64_t few_bytes = 0;
     double few_s = 0;
     Stats& operator+=(const Stats& other);
   };
-  // Since the last call; while no work is queued.
+  // Returns the statistics since the last call. Call it only while no work is queued.
   Stats take_stats() { return std::exchange(stats_, {}); }
-  // Draws what the CPU does from now on; null: not any more. While no work is queued.
+  // Records the CPU's work in the timeline from now on; null ends that. Call it only while no work
+  // is queued.
   void record(Timeline* timeline) { timeline_ = timeline; }
 
  private:
@@ -92,7 +95,7 @@ class HostLinear {
   void take(const Activations& from);
   void take_rows(const Activations& from, int64_t first);
   bool goes_straight(const Activations& some) const;
-  // Some rows at a time, as many as fit the device's staging memory.
+  // Calls `chunk` for as many rows at a time as fit into the device's staging memory.
   template <class Fn>
   void in_chunks(const Activations& rows, Fn&& chunk);
   LinearOp on_host(const LinearOp& op, const StreamedLinear& streamed) const;
@@ -106,9 +109,9 @@ class HostLinear {
   PinnedBuffer input_, output_;
   bool ops_reach_them_ = false;
   Buffer staging_;                                                      // on the device
-  std::unique_ptr<DiskRows> disk_rows_;                                 // null where there are none
+  std::unique_ptr<DiskRows> disk_rows_;                                 // null if there are none
   std::map<std::tuple<int, int, int>, std::vector<std::byte>> biases_;  // layer, op, matrix
-  // The work at hand.
+  // The current work.
   uint32_t number_ = 0;
   LinearOp op_;
   const StreamedLinear* streamed_ = nullptr;

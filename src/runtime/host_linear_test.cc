@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever rows of a linear op are the CPU's: beside those of the device they are the whole
-// product, to the bit.
+// Tests that the CPU's rows and the device's rows of a linear op together are the whole product,
+// bit for bit, however the rows are split.
 #include "runtime/host_linear.h"
 
 #include <fmt/core.h>
@@ -25,9 +25,9 @@
 namespace spillway {
 namespace {
 
-constexpr int kRoom = 24;  // tokens that there is room for
+constexpr int kRoom = 24;  // most tokens that fit into the buffers
 
-// One machine's weights, and what it computes with them.
+// A device with the model's weights, and the buffers of what it computes.
 struct Side {
   Side(Device& on, const Model& model, const WeightPlacement& placement)
       : device(on), weights(load_weights(on, model, {}, {}, placement)) {}
@@ -102,7 +102,7 @@ class HostLinearTest : public testing::TestWithParam<Shared> {
     for (float& value : all) value = values(generator);
     return all;
   }
-  // As a decoder has it.
+  // Returns the op as a decoder prepares it.
   LinearOp op_of(Side& side, const StreamedLinear& linear, const Activations& x,
                  const Activations& out) {
     const LoweredLayer& list = model_.spec.lowered->layer(linear.layer);
@@ -128,7 +128,7 @@ class HostLinearTest : public testing::TestWithParam<Shared> {
     }
     return op;
   }
-  // The device's rows of the op, as they came there.
+  // Returns the device's rows of the op, as they are streamed to it.
   LinearOp::SomeRows rows_that_came(const LinearOp& op, const StreamedLinear& linear) {
     LinearOp::SomeRows some;
     for (size_t i = 0; i < op.parts.size(); ++i) {
@@ -185,7 +185,7 @@ class HostLinearTest : public testing::TestWithParam<Shared> {
     op.run(machine_.device().ops(), rows_that_came(op, linear));
     linear_->join(stalls_);
     lane_.synchronize();
-    // What is left of a gate is scratch.
+    // The columns of a gate are scratch, so they are not compared.
     const bool gated = op.kind == LinearOp::Kind::kGated;
     const int64_t first = gated ? op.parts[0].out.cols : 0;
     EXPECT_EQ(split_.read(found.columns(first, columns - first)),
@@ -206,8 +206,9 @@ class HostLinearTest : public testing::TestWithParam<Shared> {
   std::unique_ptr<HostLinear> linear_;
 };
 
-// A head may have more tokens than there is room for: then some are done at a time. Kernels are
-// chosen by tokens, so a few at a time have the bits of all only in deterministic mode.
+// A head may have more tokens than fit into the buffers, and is then computed in several passes.
+// Kernels are chosen by the number of tokens, so passes have the bits of the whole only in
+// deterministic mode.
 TEST_P(HostLinearTest, RowsOfBothAreTheWholeProduct) {
   for (const int64_t tokens : {1, 5, kRoom, 3 * kRoom + 1}) {
     machine_.host.ops().set_deterministic(tokens > kRoom);
@@ -232,7 +233,7 @@ TEST_P(HostLinearTest, CountsWhatMovedAndWhatTheCpuRead) {
   const HostLinear::Stats stats = linear_->take_stats();
   EXPECT_EQ(stats.weight_bytes, rows * static_cast<uint64_t>(view.row_bytes()));
   EXPECT_EQ(stats.few_bytes, stats.weight_bytes);
-  // Its input, and what its rows are added to.
+  // Input of the op, and the values that its results are added to.
   EXPECT_EQ(stats.to_host_bytes, 4 * kTokens * (static_cast<uint64_t>(view.cols) + rows));
   EXPECT_EQ(stats.to_device_bytes, 4 * kTokens * rows);
   EXPECT_GT(stats.compute_s, 0);

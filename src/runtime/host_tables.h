@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Embeddings that live in host memory: rows are looked up there, and only these come to the device.
+// Embeddings that live in host memory: rows are looked up there, and only these are copied to the
+// device.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +16,9 @@
 
 namespace spillway {
 
-// Brings the rows of a micro-batch to the device as they are stored, as two small tables that have
-// just these rows, in order: the device decodes them as it would have out of the whole tables, so
-// results have the same bits. Used from one thread; the devices and the tables must outlive it.
+// Copies the embedding rows of a micro-batch to the device as they are stored, as two small tables
+// that have just these rows, in order. The device decodes them as it would from the whole tables,
+// so results have the same bits. Used from one thread; the devices and the tables must outlive it.
 class HostTables {
  public:
   // For at most `rows` rows at a time. Throws kOutOfMemory.
@@ -27,12 +28,12 @@ class HostTables {
   HostTables& operator=(const HostTables&) = delete;
 
   const LookedUpRows& sizes() const { return sizes_; }
-  // 0, 1, ..., rows - 1: where a small table has them. The same memory in every call.
+  // Row numbers 0, 1, ..., rows - 1 of a small table. All calls return the same memory.
   std::span<const int32_t> numbers(int64_t rows) const {
     return std::span(numbers_).first(static_cast<size_t>(rows));
   }
-  // The rows of these ids, at `to` on the device (sizes().bytes() at most) for ops called from now
-  // on. `positions` is not looked at where there is no such table.
+  // Copies the rows of these ids to `to` on the device (at most sizes().bytes()), for ops called
+  // from now on. `positions` is ignored if there is no position table.
   WeightViews::HostTables bring(std::span<const int32_t> ids, std::span<const int32_t> positions,
                                 std::byte* to);
 
@@ -42,7 +43,7 @@ class HostTables {
   LookedUpRows sizes_;
   std::vector<int32_t> numbers_;
   PinnedBuffer rows_;
-  std::unique_ptr<DeviceEvent> copied_;  // out of rows_
+  std::unique_ptr<DeviceEvent> copied_;  // the last copy out of rows_ is done
 };
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows that a file has in groups, one behind the other in memory.
+// Makes rows that a file has in several groups contiguous in memory.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 
 namespace spillway {
 
-// Moves the bytes of `count` extents of a batch, from number `first` on, together: behind those of
-// the first. They have been read into `memory`, in this order. Returns where they begin. To be
-// called once.
+// Moves the bytes of `count` extents of a batch, beginning with number `first`, directly behind
+// those of the first of them. They were read into `memory`, in this order. Returns where they
+// begin. Call it only once for a batch's extents.
 inline const std::byte* join_reads(const ExtentBatch& read, size_t first, size_t count,
                                    Buffer& memory) {
   const std::byte* const begin = read.bytes(first).data();

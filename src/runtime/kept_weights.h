@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Remembers the bytes of weights between two plans: only their homes change.
+// Keeps the bytes of weights between two plans, for which only their homes change.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,13 @@
 
 namespace spillway {
 
-// Of one model on one device: each weight as the plan before had it, in the form that the device
-// computes with, in host memory or in a file of ours; many are not here. Owns both. Filled and
-// emptied by weight_mover.h; weights go by their number in Model::weights. Move-only.
+// Weights of one model for one device, each in the form that the device computes with, in host
+// memory or in a temporary file, as the previous plan left it; many may be missing. Owns memory and
+// files. Filled and emptied by weight_mover.h; weights go by their number in Model::weights.
+// Move-only.
 class KeptWeights {
  public:
-  KeptWeights() = default;  // of nothing
+  KeptWeights() = default;  // for no model
   explicit KeptWeights(size_t weights) : memory_(weights), in_file_(weights) {}
 
   bool empty() const { return memory_.empty(); }
@@ -28,10 +29,10 @@ class KeptWeights {
   bool has_memory(size_t weight) const { return !empty() && !memory_[weight].empty(); }
   const PinnedBuffer& memory(size_t weight) const { return memory_[weight]; }
   void keep(size_t weight, PinnedBuffer memory) { memory_[weight] = std::move(memory); }
-  // Leaves nothing behind.
+  // Returns the weight's memory, which is then no longer kept here.
   PinnedBuffer take(size_t weight) { return std::move(memory_[weight]); }
 
-  // In files(); the extent's file is a number there.
+  // Returns where the weight is in files(), if it is there; the extent's file is an index of them.
   std::optional<Extent> try_extent(size_t weight) const {
     return empty() ? std::nullopt : in_file_[weight];
   }

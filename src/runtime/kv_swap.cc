@@ -128,7 +128,8 @@ std::span<const CopyPiece> KvSwap::bounce_pieces(std::byte* bounce, const Planes
 void KvSwap::load(const KvCache& kv, int layer, const SwapGroup& group) {
   SPW_ASSERT(loaded() < kKvStagingBuffers);
   Staging& to = staging(loaded_);
-  // The item before last has been here; and what this one reads may just be on its way out.
+  // Wait for the stores of the item that used this buffer, and of the item before this one, which
+  // may have written what is read now.
   in_->wait(*to.stored);
   in_->wait(*staging(loaded_ + 1).stored);
   const std::vector<BlockMove> loads = loads_of(layer, group);
@@ -140,7 +141,7 @@ void KvSwap::load(const KvCache& kv, int layer, const SwapGroup& group) {
     if (group.tier == Tier::kDisk) {
       std::byte* const buffer = bounce(bounce_in_);
       if (!loads.empty()) {
-        // In the queue: the buffer is free when the copies before have left it.
+        // The read runs in this queue, so the buffer is free when the copies before it are done.
         in_->run_on_host([disk = kv.disk(layer), buffer, ids = disk_ids(kv, layer, loads)] {
           disk->read(ids, buffer);
         });
@@ -174,7 +175,7 @@ KvLayerView KvSwap::begin(const KvCache& kv, int layer, const SwapGroup& group,
   KvLayerView pages = view(item, layer);
   pages.layer = layer;
   if (group.key_loads.empty()) return pages;
-  // Nobody writes there meanwhile: what this step's rows append is in other blocks.
+  // V in host memory is not written meanwhile: what this step's rows append is in other blocks.
   const KvLayerView host = kv.host_layer(layer);
   pages.home_v = host.v;
   pages.home_blocks = host.blocks;
@@ -247,7 +248,7 @@ void KvSwap::reset() {
     try {
       stream->synchronize();
     } catch (const Error&) {
-      // The step that this is about has ended with an error already.
+      // The step that this failure belongs to has already ended with an error.
     }
   }
   disk_pending_ = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pages of host memory on the device for one layer of one micro-batch: in before its attention,
-// what changed back after it. Of rows that attend to few of their positions only K comes in
-// (SwapGroup::key_loads): attention reads the V that it has chosen in host memory, over the bus.
+// Copies pages of KV in host memory to the device for one layer of one micro-batch, before its
+// attention, and copies what changed back after it. For rows with sparse attention only K is copied
+// (SwapGroup::key_loads): attention reads the chosen entries of V in host memory, over the bus.
 #pragma once
 
 #include <array>
@@ -21,33 +21,33 @@
 
 namespace spillway {
 
-// Staging planes on the device, in turn: while a group is attended to in one, the pages of the next
-// arrive in another. Items are loaded in the order in which they are used. Called from
-// one thread; nothing here waits unless `overlap` is off.
+// Owns the staging planes on the device, which are used in turn: while attention works on a group
+// in one of them, the pages of the next group arrive in another. Items are loaded in the order in
+// which they are used. Called from one thread; load() and end() wait only if `overlap` is off.
 class KvSwap {
  public:
-  // `blocks`: of the largest group. Throws kOutOfMemory.
+  // `blocks` is the number of blocks of the largest group. Throws kOutOfMemory.
   KvSwap(Device& device, Device& host, const KvShapes& shapes, int32_t blocks, bool overlap);
 
-  // Queues the pages of an item: `layer` of a group's sequences. At most `kKvStagingBuffers` are
-  // loaded and not yet ended.
+  // Queues the copies of an item's pages: those of `layer` for the sequences of a group. At most
+  // `kKvStagingBuffers` items are loaded and not yet ended.
   void load(const KvCache& kv, int layer, const SwapGroup& group);
-  // The staging planes of the oldest item: ops called from now on find its pages there, and V that
-  // stayed at home in KvLayerView::home_v.
+  // Returns the staging planes of the oldest item. Ops called from now on find its pages there, and
+  // V that stayed in host memory in KvLayerView::home_v.
   KvLayerView begin(const KvCache& kv, int layer, const SwapGroup& group,
                     const AttentionParams& params, StallClock& stalls);
-  // After its last op: what changed goes back. The group is the one that was loaded, and lives
-  // until synchronize().
+  // Copies what changed back, after the item's last op. The group is the one that was loaded, and
+  // must live until synchronize().
   void end(const KvCache& kv, int layer, const SwapGroup& group, StallClock& stalls);
-  // Everything is where it lives. Throws what went wrong on the way to or from the disk: kIo,
-  // kCorrupt. Cheap where nothing is on disk.
+  // Waits until all KV on its way to or from the disk has arrived. Throws what went wrong there:
+  // kIo, kCorrupt. Costs little if nothing is on disk.
   void synchronize();
-  // Work queued there from now on sees in host memory what has been ended.
+  // Work queued in `stream` from now on sees, in host memory, the KV of all items that have ended.
   void wait_for_stores(DeviceStream& stream);
-  // After a step that ended early: nothing is in flight or loaded.
+  // After a step that ended early: waits, and forgets what is loaded.
   void reset();
 
-  // Draws what moves from now on; null: not any more.
+  // Records the copies in the timeline from now on; null ends that.
   void record(Timeline* timeline) { timeline_ = timeline; }
 
   int loaded() const { return static_cast<int>(loaded_ - ended_); }
@@ -55,14 +55,14 @@ class KvSwap {
 
   struct Stats {
     uint64_t to_device_bytes = 0, to_host_bytes = 0;
-    // V that attention reads in host memory: what it chooses, at most; a few of the chosen may be
-    // among the newest, which are on the device.
+    // Bytes of V that attention reads in host memory. This is an upper bound: a few of the chosen
+    // entries may be among the newest, which are on the device.
     uint64_t v_read_bytes = 0;
     uint64_t disk_read_bytes = 0, disk_written_bytes = 0;
     double load_s = 0, store_s = 0;  // without overlap
     Stats& operator+=(const Stats& other);
   };
-  // Since the last call; while nothing is on its way.
+  // Returns the statistics since the last call. Call it only while no copy is under way.
   Stats take_stats() { return std::exchange(stats_, {}); }
 
  private:
@@ -72,7 +72,7 @@ class KvSwap {
   };
   Staging& staging(int64_t item) { return staging_[static_cast<size_t>(item % kKvStagingBuffers)]; }
   KvLayerView view(const Staging& staging, int layer) const;
-  // The planes of a layer, and the bytes of a block in each.
+  // A K or V plane of a layer, and the bytes of a block in it.
   struct Plane {
     std::byte* bytes = nullptr;
     int64_t block = 0;
@@ -82,16 +82,18 @@ class KvSwap {
     size_t count = 0;
   };
   Planes planes_of(const KvLayerView& view, int layer) const;
-  // Adds to pieces_: runs of blocks that lie together on both sides move as one piece.
+  // Adds copies to pieces_. Runs of blocks that are contiguous on both sides are copied as one
+  // piece.
   void add_pieces(const Planes& host, const Planes& device, std::span<const BlockMove> moves,
                   bool to_device, bool keys_only = false);
-  // Between a bounce buffer, where blocks are as in the file, and the device.
+  // Returns the copies between a bounce buffer, where blocks are laid out as in the file, and the
+  // device.
   std::span<const CopyPiece> bounce_pieces(std::byte* bounce, const Planes& device,
                                            std::span<const BlockMove> moves, bool to_device);
-  // What a layer loads beside the group's `key_loads`. One that reads another's KV finds there what
-  // that one has written in this step, too.
+  // Returns the blocks that a layer loads besides the group's `key_loads`. A layer that reads
+  // another layer's KV also loads what that layer has written in this step.
   std::vector<BlockMove> loads_of(int layer, const SwapGroup& group) const;
-  // What a layer stores: nothing where it reads another's KV.
+  // Returns the blocks that a layer stores: none if it reads another layer's KV.
   std::span<const BlockMove> stores_of(int layer, const SwapGroup& group) const;
   std::byte* bounce(PinnedBuffer& memory);
   static std::vector<uint32_t> disk_ids(const KvCache& kv, int layer,
@@ -104,7 +106,7 @@ class KvSwap {
   bool overlap_;
   std::array<Staging, kKvStagingBuffers> staging_;
   std::unique_ptr<DeviceStream> in_, out_;
-  PinnedBuffer bounce_in_, bounce_out_;  // where pages from and to the disk change over
+  PinnedBuffer bounce_in_, bounce_out_;  // bounce buffers for pages from and to the disk
   bool disk_pending_ = false;
   std::vector<CopyPiece> pieces_;
   int64_t loaded_ = 0, ended_ = 0;

@@ -17,18 +17,19 @@ namespace spillway {
 namespace {
 
 constexpr KvGroupShape kShape{.layers = 2, .kv_heads = 2, .head_dim = 8, .type = KvType::kF16};
-constexpr int32_t kBlocks = 6;         // of the cache, in a tier
-constexpr int32_t kStagingBlocks = 4;  // of a group
+constexpr int32_t kBlocks = 6;         // of the cache, in one tier
+constexpr int32_t kStagingBlocks = 4;  // of the largest group
 constexpr AttentionParams kDense{.heads = 2};
 
-// Where the pages live; without an accelerator they are on disk, or nothing is swapped.
+// The tier where the pages live. Without an accelerator that is the disk, since nothing is swapped
+// from host memory.
 struct SwapCase {
   Tier tier;
   bool has_accelerator;
   bool overlap;
 };
 
-// Blocks of known bytes, by layer, block and part.
+// Blocks have known bytes, which depend on layer, block and K or V.
 class KvSwapTest : public testing::TestWithParam<SwapCase> {
  protected:
   KvSwapTest()
@@ -58,7 +59,7 @@ class KvSwapTest : public testing::TestWithParam<SwapCase> {
     return bytes;
   }
 
-  // A block where it lives.
+  // Writes a block to where it lives.
   void write_home(int layer, int32_t block, int seed) {
     AlignedBuffer buffer(on_disk() ? kv_.disk()->stride() : 2 * block_bytes());
     std::memset(buffer.data(), 0, buffer.size());
@@ -93,7 +94,7 @@ class KvSwapTest : public testing::TestWithParam<SwapCase> {
         << "V of block " << block << " at home";
   }
 
-  // A block in staging, as ops that are called now see it, and as they leave it.
+  // The bytes of a block in staging, as ops called now see and change them.
   static std::span<std::byte> staged(const KvLayerView& pages, int32_t block, bool value) {
     return {(value ? pages.v : pages.k) + block * pages.block_bytes(), block_bytes()};
   }
@@ -108,7 +109,7 @@ class KvSwapTest : public testing::TestWithParam<SwapCase> {
     std::ranges::copy(bytes_of(layer, seed, true), staged(pages, block, true).data());
   }
 
-  // Numbers at home and in staging.
+  // Pairs of a block's number in its tier and its number in staging.
   using Moves = std::vector<std::pair<int32_t, int32_t>>;
   static SwapGroup group_of(const Moves& loads, const Moves& stores) {
     SwapGroup group;
@@ -122,7 +123,7 @@ class KvSwapTest : public testing::TestWithParam<SwapCase> {
     return swap_.begin(kv_, layer, group, params, stalls_);
   }
   void end(int layer, const SwapGroup& group) { swap_.end(kv_, layer, group, stalls_); }
-  // What has been ended is at home.
+  // Waits until what has been ended is back in its tier.
   void settle() {
     swap_.synchronize();
     const auto stream = machine_.device().make_stream();
@@ -139,7 +140,7 @@ class KvSwapTest : public testing::TestWithParam<SwapCase> {
 
 TEST_P(KvSwapTest, PagesComeInAndWhatChangedGoesBack) {
   for (int layer = 0; layer < kShape.layers; ++layer) {
-    // Two that lie together on both sides, two that do on one.
+    // Blocks 2 and 3 are contiguous on both sides, 3 and 4 only in their tier.
     const SwapGroup group = group_of({{2, 0}, {3, 1}, {4, 3}, {0, 2}}, {{3, 1}, {0, 2}});
     swap_.load(kv_, layer, group);
     EXPECT_EQ(swap_.loaded(), 1);
@@ -159,7 +160,7 @@ TEST_P(KvSwapTest, PagesComeInAndWhatChangedGoesBack) {
   }
 }
 
-// A buffer that was just ended is filled again at once: what is in it must have left by then.
+// A buffer that was just ended is filled again immediately. Its stores must be done by then.
 TEST_P(KvSwapTest, WhatGoesBackLeavesBeforeTheNextComes) {
   const auto group = [](int item) {
     return group_of({{item % kBlocks, 0}}, {{item % kBlocks, 0}});
@@ -181,7 +182,7 @@ TEST_P(KvSwapTest, WhatGoesBackLeavesBeforeTheNextComes) {
   for (int32_t block = 0; block < kBlocks; ++block) expect_home(0, block, seed(kItems + block));
 }
 
-// New blocks have nothing that could come in, and still go back.
+// A new block has no content that could be loaded, but is stored.
 TEST_P(KvSwapTest, WhatIsNewOnlyGoesBack) {
   const SwapGroup group = group_of({}, {{5, 0}});
   swap_.load(kv_, 1, group);
@@ -205,7 +206,7 @@ TEST_P(KvSwapTest, TheNextGroupArrivesBesideTheOneInUse) {
   write_staged(pages, 0, 0, 30);
   write_staged(pages, 1, 0, 31);
   end(0, first);
-  swap_.load(kv_, 0, third);  // where the first was
+  swap_.load(kv_, 0, third);  // in the buffer of the first
   const KvLayerView next = begin(0, second);
   EXPECT_NE(next.k, pages.k);
   expect_staged(next, 0, 0, 4);
@@ -219,7 +220,8 @@ TEST_P(KvSwapTest, TheNextGroupArrivesBesideTheOneInUse) {
   for (int32_t block = 0; block < kBlocks; ++block) expect_home(0, block, expected[block]);
 }
 
-// Prompts that are cut: what one group stores is loaded by the next.
+// If a prompt is split over several groups, the blocks that one group stores are loaded by the
+// next.
 TEST_P(KvSwapTest, AGroupFindsWhatTheOneBeforeItHasWritten) {
   int seed = 3;
   for (int i = 0; i < 6; ++i) {
@@ -258,7 +260,7 @@ TEST_P(KvSwapTest, CountsWhatItMoves) {
 }
 
 class KvSwapFromHostTest : public KvSwapTest {};
-// Rows that attend to a share of their positions: V of full blocks is read where it lives.
+// For rows that attend to a share of their positions, V of full blocks is read in host memory.
 TEST_P(KvSwapFromHostTest, OfSomeBlocksOnlyKeysMove) {
   SwapGroup group = group_of({{2, 2}}, {{2, 2}});
   group.key_loads = {{HostBlock{0}, 0}, {HostBlock{1}, 1}};
@@ -316,7 +318,7 @@ TEST_P(KvSwapFromDiskTest, DamageOnDiskEndsTheStepAndNotTheNext) {
   }
 }
 
-// Of a step that ended between load() and end().
+// A step that ends early leaves items that are loaded but not ended.
 TEST_P(KvSwapTest, ResetForgetsWhatWasLoaded) {
   const SwapGroup group = group_of({{1, 0}}, {{1, 0}}), other = group_of({{5, 3}}, {{5, 3}});
   swap_.load(kv_, 0, group);
@@ -355,7 +357,8 @@ INSTANTIATE_TEST_SUITE_P(Tiers, KvSwapFromDiskTest,
                          testing::Values(kDisk, kDiskInTurn, kDiskAlone, kDiskAloneInTurn),
                          name_of);
 
-// A block of each plane comes from where it lives and goes back there, whatever the planes' sizes.
+// Each plane's part of a block is copied from and to its own place, also if the planes differ in
+// size.
 TEST(KvSwapPlanesTest, PlanesMayDiffer) {
   KvGroupShape differ{.layers = 1, .kv_heads = 2, .head_dim = 16, .type = KvType::kF16};
   differ.values = KvPlaneShape{1, 24, KvType::kInt8};
@@ -406,8 +409,8 @@ TEST(KvSwapPlanesTest, PlanesMayDiffer) {
   }
 }
 
-// A layer without keys and values of its own finds what their owner has written in the same step,
-// and leaves it as it is.
+// A layer without KV of its own reads what the owner of its KV has written in the same step, and
+// stores nothing.
 TEST(KvSwapPlanesTest, ALayerThatReadsAnothersKvLoadsWhatThatOneStores) {
   constexpr KvGroupShape kOne{.layers = 1, .kv_heads = 2, .head_dim = 8, .type = KvType::kF16};
   const KvShapes shapes({kOne}, {{0, 0}, {0, 0, false}});

@@ -107,8 +107,8 @@ void KvTurns::begin_step(KvGroupCache& kv, int group, std::span<const StepSequen
       if ((i + 1) * kKvBlockTokens > sequence.start) written_.push_back(block);
     }
   }
-  // What a step begins with by a copy lies in host memory, too, from then on: also where it is a
-  // whole block, to which nothing is added.
+  // A block that a step begins with as a copy must be stored to host memory in that step, even if
+  // it is a whole block, to which nothing is appended.
   for (const KvGroupCache::BlockCopy& copy : copies_)
     if (copy.from != copy.to) written_.push_back(copy.to);
   sort_and_unite(read_);
@@ -118,10 +118,10 @@ void KvTurns::begin_step(KvGroupCache& kv, int group, std::span<const StepSequen
   const LayerTable& layers = kv.layers();
   if (layers.turning() == 0 || (read_.empty() && written_.empty())) return;
   turns_.resize(static_cast<size_t>(kv.shape().layers));
-  // Others may have filled blocks before ops.
+  // Loads wait for work that is already in the compute queue, since it may have filled blocks.
   device_.compute().record(*begun_);
   in_->wait(*begun_);
-  // What came ahead of the step has what the last one used.
+  // Layers loaded ahead of the step have the blocks that the previous step used.
   missing_ = without(read_, ahead_);
   for (const KvGroupCache::BlockCopy& copy : copies_) missing_.push_back(copy.to);
   sort_and_unite(missing_);
@@ -143,10 +143,10 @@ void KvTurns::complete_load(const KvGroupCache& kv, int layer) {
   add_pieces(kv, kv.host_buffer(layers.host_buffer(layer)), kv.layer(layer), missing_, copies_);
   stats_.to_device_bytes += send(*in_, /*to_device=*/true, layer);
   in_->record(*of.timed[of.current].loaded);
-  of.timed[of.current].bytes = 0;  // what lies between its events is more than a copy
+  of.timed[of.current].bytes = 0;  // its events now span more than one copy
 }
 
-// The layer comes to the buffer that `left` had in this step; -1: none had it.
+// Loads the layer to the buffer that layer `left` had in this step; -1: no layer had it.
 void KvTurns::begin_load(KvGroupCache& kv, int layer, int left) {
   LayerTable& layers = kv.layers();
   const bool is_ahead = layer <= left;
@@ -159,13 +159,14 @@ void KvTurns::begin_load(KvGroupCache& kv, int layer, int left) {
   in_->record(*timed.begun);
   timed.ahead_of = is_ahead ? ending_ : -1;
   const KvLayerView from = kv.host_buffer(layers.host_buffer(layer)), to = kv.layer(layer);
-  // A block of these may be somebody else's before this has read it, and be filled from the store
-  // meanwhile, in host memory: whatever came of it comes again when the step begins (reload()).
+  // A block of these may be given to another sequence before this load has read it, and be filled
+  // from the store in host memory meanwhile. Such a block is loaded again when the step begins
+  // (reload()).
   if (is_ahead) ahead_ = together(read_, written_);
   const std::span<const DeviceBlock> wanted = is_ahead ? ahead_ : read_;
   const std::span<const KvGroupCache::BlockCopy> copies =
       is_ahead ? std::span<const KvGroupCache::BlockCopy>() : copies_;
-  // Blocks that are still to be stored from there come last.
+  // Blocks that layer `left` has yet to store come last.
   if (left < 0) {
     add_pieces(kv, from, to, wanted, copies);
     timed.bytes = send(*in_, /*to_device=*/true, layer);
@@ -236,7 +237,7 @@ void KvTurns::reset(KvGroupCache& kv) {
     try {
       stream->synchronize();
     } catch (const Error&) {
-      // The step that this is about has ended with an error already.
+      // The step that this failure belongs to has already ended with an error.
     }
   }
   left_ = -1;
@@ -263,7 +264,7 @@ void KvTurns::change(KvGroupCache& kv, int turning,
   reset(kv);
   try {
     kv.move_blocks(device_, moves);
-    if (!moves.empty()) device_.synchronize();  // layers may leave from there, on another queue
+    if (!moves.empty()) device_.synchronize();  // the copies below run in other queues
     const LayerTable::Recut cut = kv.recut(turning);
     used_ = std::min({used_, cut.blocks_before, cut.blocks});
     if (used_ > 0) carry_over(kv, cut);
@@ -296,7 +297,7 @@ void KvTurns::carry_over(const KvGroupCache& kv, const LayerTable::Recut& cut) {
   };
   for (const LayerTable::Copy& copy : cut.closing) move(before(copy.from), before(copy.to));
   for (const LayerTable::Copy& copy : cut.moves) move(before(copy.from), now(copy.to));
-  // Ops called from now on find what comes.
+  // Ops called from now on find the layers that come to the device.
   device_.compute().record(*cut_);
   in_->wait(*cut_);
   for (const LayerTable::Copy& in : cut.ins)

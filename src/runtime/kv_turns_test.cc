@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of layers that take turns, on an accelerator whose copies come late: what ops find in a
-// layer's buffer is what was written there last, whatever happened in between.
+// Tests the bytes of swapped layers on an accelerator whose copies arrive late: ops find in a
+// layer's buffer what was written there last, whatever happened in between.
 #include "runtime/kv_turns.h"
 
 #include <gtest/gtest.h>
@@ -21,11 +21,11 @@
 namespace spillway {
 namespace {
 
-// So many that two that take turns share one buffer, and more of them two.
+// With so many layers, two swapped layers share one buffer, and more of them share two.
 constexpr KvGroupShape kShape{.layers = 14, .kv_heads = 1, .head_dim = 8, .type = KvType::kF32};
 
-// A step of one batch: its events that are about swapped layers, and `attend` where it attends to a
-// layer.
+// Runs a step of one batch: the events of its schedule that are about swapped layers, and `attend`
+// where the schedule attends to a layer.
 template <class Fn>
 void run_layers(KvTurns& turns, KvGroupCache& kv, bool overlap, Fn&& attend) {
   static const auto kModel = [] {
@@ -54,7 +54,7 @@ void run_layers(KvTurns& turns, KvGroupCache& kv, bool overlap, Fn&& attend) {
   }
 }
 
-// Sequences that grow, end and begin; each token's bytes say whose it is.
+// Simulates sequences that grow, end and start. Each token's bytes identify its sequence.
 class TurnsWorld {
  public:
   TurnsWorld(uint32_t seed, int spare, bool overlap = true)
@@ -114,7 +114,7 @@ class TurnsWorld {
     float id = 0;
     std::vector<BlockId> table = {};
     int32_t tokens = 0;
-    int32_t shared = 0;  // tokens that another began with: that one's marks
+    int32_t shared = 0;  // tokens taken over from another sequence, with its marks
     float from = 0;
   };
   static constexpr int32_t kTokens[20] = {};
@@ -126,7 +126,7 @@ class TurnsWorld {
     const KvLayerView view = kv_.layer(layer);
     const int32_t block =
         of.table[static_cast<size_t>(token / kKvBlockTokens)].number_in(Tier::kDevice);
-    // The last word of K's part of the block, or of V's, for each token.
+    // A token's mark is in the last word of the block's K or V plane, alternating.
     std::byte* const plane = token % 2 == 0 ? view.k : view.v;
     return *reinterpret_cast<float*>(plane + block * view.block_bytes() +
                                      token % kKvBlockTokens * 4);
@@ -149,14 +149,14 @@ class TurnsWorld {
     }
     return sequence.tokens + count < 400;
   }
-  // A new one, or one that goes on from what another has: whole blocks are shared, a part of one is
-  // copied.
+  // Starts a sequence: a new one, or one that continues a prefix of another. Whole blocks are
+  // shared with that one, and a partly filled block is copied.
   void begin() {
     Sequence fresh{.id = static_cast<float>(++ids_)};
     const bool shares = !sequences_.empty() && random_() % 2 == 0;
     if (shares) {
       const Sequence& other = sequences_[random_() % sequences_.size()];
-      // Marks name one owner only.
+      // A mark names one owner only, so chains of sharing are left out.
       if (other.shared > 0 || other.tokens < 20) return;
       const int32_t whole = other.tokens / kKvBlockTokens;
       fresh.table.assign(other.table.begin(), other.table.begin() + whole);
@@ -174,7 +174,7 @@ class TurnsWorld {
           fresh.tokens += rest;
           fresh.shared = fresh.tokens;
           sequences_.push_back(fresh);
-          // The copy is of the next step, in which it takes part.
+          // The copy belongs to the next step, which must include the sequence.
           step_of(sequences_.back());
           return;
         }
@@ -184,7 +184,7 @@ class TurnsWorld {
     }
     sequences_.push_back(fresh);
   }
-  // A step of this one alone.
+  // Runs a step with this sequence alone.
   void step_of(Sequence& sequence) {
     if (!grow(sequence, 1)) {
       kv_.swapped().take_copies();
@@ -240,8 +240,8 @@ TEST_P(KvTurnsBytesTest, LayersHaveWhatWasWrittenWhateverTheTiming) {
 INSTANTIATE_TEST_SUITE_P(Come, KvTurnsBytesTest, testing::Bool(),
                          [](const auto& of) { return of.param ? "Ahead" : "OnDemand"; });
 
-// Steps with ops of a millisecond a layer, by a clock of the accelerator's own: of one sequence, or
-// of several by turns, so that no step knows what the next one needs.
+// Runs steps whose ops take a millisecond a layer by the accelerator's own clock, with one
+// sequence, or several that alternate so that no step knows the blocks of the next one.
 KvTurns::Stats stats_with_link(uint64_t bytes_per_s, int turning, int steps, int sequences = 1) {
   EmulatedAcceleratorOptions options;
   options.bytes_per_s = bytes_per_s;
@@ -255,7 +255,7 @@ KvTurns::Stats stats_with_link(uint64_t bytes_per_s, int turning, int steps, int
   const std::vector<BlockId> tables[] = {{DeviceBlock{2}, DeviceBlock{0}, DeviceBlock{1}},
                                          {DeviceBlock{5}, DeviceBlock{3}, DeviceBlock{4}}};
   constexpr int32_t kToken[1] = {};
-  constexpr int kBefore = 2;  // steps that find nothing on its way yet
+  constexpr int kBefore = 2;  // steps for which nothing has been loaded ahead yet
   for (int step = 0; step < kBefore + steps; ++step) {
     const StepSequence only{
         .tokens = kToken, .start = 33 + step, .block_table = tables[step % sequences]};
@@ -282,9 +282,9 @@ TEST(KvTurnsWaitsTest, EveryLayerThatComesLateIsCountedAndNoOther) {
   EXPECT_GT(late.waited_s, 0);
 }
 
-// Of 14 layers 1, 3, 5, 8, 10 and 12 take turns in two buffers: the next step's 1 is sent for when
-// 10 has been attended to, 3 milliseconds before the end of a step, and its 3 when 12 has, 1
-// before.
+// Layers 1, 3, 5, 8, 10 and 12 of 14 are swapped and share two buffers. The next step's layer 1 is
+// queued when layer 10 has been attended to, 3 milliseconds before the end of a step, and its layer
+// 3 when layer 12 has been, 1 millisecond before.
 TEST(KvTurnsEarlyTest, LayersOfTheNextStepAreEarlyIfTheyAreThereBeforeThisOneHasEnded) {
   constexpr int kTurning = 6, kSteps = 5;
   const auto layer_bytes = static_cast<uint64_t>(3 * kShape.block_bytes() / kShape.layers);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sequence that has a cache to itself: its blocks in all groups of layers, step by step.
+// A sequence that has a KV cache to itself, and its blocks in all layer groups from step to step.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace spillway {
 
-// The cache must outlive it and be used by nobody else meanwhile.
+// The cache must outlive it, and nothing else may use the cache meanwhile.
 class LoneSequence {
  public:
-  // Throws kInvalidArgument where so many tokens do not fit.
+  // Throws kInvalidArgument if `tokens` tokens do not fit into the cache.
   LoneSequence(const KvCache& kv, const Decoder& decoder, int64_t tokens);
 
-  // Its part of a step: tokens at positions from `start` on, all tokens before which are computed,
-  // with logits of the last rows. Valid until the next call.
+  // Returns the sequence's share of a step: tokens at positions from `start` on, before which all
+  // tokens have been computed, with logits of the last rows. It is valid until the next call.
   StepSequence part(std::span<const int32_t> tokens, int64_t start, int64_t logit_rows);
 
  private:

@@ -11,10 +11,10 @@
 namespace spillway {
 namespace {
 
-// Some tokens of a sequence, in one micro-batch.
+// Consecutive tokens of a sequence that are in the same micro-batch.
 struct Part {
   size_t sequence;
-  int32_t first = 0;  // of the sequence's tokens in this step
+  int32_t first = 0;  // among the sequence's tokens in this step
   int32_t count = 0;
   KvPath path = KvPath::kResident;
 };
@@ -23,7 +23,7 @@ int64_t blocks_after(const StepSequence& sequence, const Part& part) {
   return blocks_for_tokens(int64_t{sequence.start} + part.first + part.count);
 }
 
-// Those that the sequence still has. It gives back the first ones first.
+// Counts the blocks that the sequence still holds. Released blocks are the first ones of a table.
 int64_t held(std::span<const BlockId> blocks) {
   const auto first = std::ranges::partition_point(blocks, &BlockId::is_released);
   return blocks.end() - first;
@@ -38,7 +38,7 @@ struct MicroBatchCutter {
   const MicroBatchLimits& limits;
   CutStep step;
   std::vector<std::vector<int32_t>> logit_rows;  // by sequence
-  std::vector<int64_t> written_from;             // by sequence: by its rows that were added last
+  std::vector<int64_t> written_from;  // by sequence: first position that its latest rows write
 
   int groups() const { return static_cast<int>(limits.rules.size()); }
   PartLimits part_limits() const { return {limits.staging_blocks, limits.fixed_blocks}; }
@@ -46,8 +46,8 @@ struct MicroBatchCutter {
     return sequence.block_table[static_cast<size_t>(position / kKvBlockTokens)].tier;
   }
 
-  // Of the rows from token `first` on: how many may be attended to together. Those that are written
-  // to one memory and, where parts are fixed, to one of them.
+  // Returns how many rows, from token `first` on, may be attended to together: those that are
+  // written to one memory and, with fixed partitions, to one partition.
   int32_t rows_together(const StepSequence& sequence, int32_t first) const {
     const auto total = static_cast<int64_t>(sequence.tokens.size());
     const int64_t from = int64_t{sequence.start} + first, to = sequence.start + total;
@@ -61,11 +61,12 @@ struct MicroBatchCutter {
     return static_cast<int32_t>(end - from);
   }
 
-  // Of rows up to position `end`.
+  // Returns the path of rows up to position `end`. `turn` adds up the host's share from call to
+  // call.
   KvPath path_of(const StepSequence& sequence, int64_t end, double& turn) const {
     const Tier first = tier_at(sequence, 0), last = tier_at(sequence, end - 1);
     const int64_t blocks = blocks_for_tokens(end);
-    int64_t held_blocks = 0;  // at most, in a group of layers
+    int64_t held_blocks = 0;  // the most in any layer group
     for (int group = 0; group < groups(); ++group) {
       const auto table = sequence.table(group).first(static_cast<size_t>(blocks));
       held_blocks = std::max(held_blocks, held(table));
@@ -89,13 +90,14 @@ struct MicroBatchCutter {
     const KvPath by_host = first == last ? KvPath::kHost : KvPath::kSharedParts;
     if (!fits && !can_stage) return by_host;
     if (!generates) return on_device;
-    // One that does not fit is shared itself.
+    // A sequence that does not fit into staging is itself divided between device and host.
     if (!fits) {
       return limits.host_share <= 0  ? on_device
              : limits.host_share < 1 ? KvPath::kSharedParts
                                      : by_host;
     }
-    // As many of each kind in every micro-batch: both sides are busy all the time.
+    // Spreads the host's sequences evenly over micro-batches, so that host and device are always
+    // busy.
     turn += limits.host_share;
     if (turn < 1 - 1e-9) return on_device;
     turn -= 1;
@@ -143,7 +145,7 @@ struct MicroBatchCutter {
       }
     }
     flush();
-    // Sequences are in the order of the micro-batches, so are the rows.
+    // Sequences fill micro-batches in order, so `batch` only moves forward.
     auto batch = step.batches.begin();
     for (const auto& rows : logit_rows) {
       for (const int32_t row : rows) {
@@ -154,7 +156,8 @@ struct MicroBatchCutter {
       }
     }
   }
-  // Of rows that are attended to in parts: of those that come to the device, their own must fit.
+  // Returns how many rows with partitioned KV may be in one micro-batch: if what they write is not
+  // on the device, it must fit into staging.
   int64_t most_rows(const StepSequence& sequence, int32_t first) const {
     if (tier_at(sequence, int64_t{sequence.start} + first) == Tier::kDevice)
       return static_cast<int64_t>(sequence.tokens.size());
@@ -179,7 +182,8 @@ struct MicroBatchCutter {
     for (int group = 0; group < groups(); ++group) list_other_spans(batch, group);
   }
 
-  // Spans that ops on the device take, beside those of the first group's resident rows.
+  // Lists the spans that ops on the device take besides those of the first layer group's resident
+  // rows.
   void list_other_spans(MicroBatch& batch, int group) const {
     KvRows& of = batch.of(group);
     if (group > 0 && of.resident.rows > 0) batch.other_spans.push_back(of.resident.spans);
@@ -199,7 +203,7 @@ struct MicroBatchCutter {
     return sequences[part.sequence].table(group).first(static_cast<size_t>(blocks));
   }
 
-  // One in each group of layers.
+  // Adds one swap group in each layer group.
   void add_swap_group(MicroBatch& batch, Tier tier, bool parts, bool continues) const {
     for (int group = 0; group < groups(); ++group) {
       SwapGroup& made = batch.of(group).swaps.emplace_back();
@@ -209,13 +213,14 @@ struct MicroBatchCutter {
     }
   }
 
-  // Where a part's rows go, in each group of layers.
+  // Returns the rows of a layer group that a part's rows are added to.
   static PathRows& rows_for(KvRows& of, KvPath path) {
     if (path == KvPath::kResident) return of.resident;
     return path == KvPath::kHost ? of.on_host : static_cast<PathRows&>(of.swaps.back());
   }
 
-  // The last swap group is one that has room for the part's pages in all groups of layers.
+  // Makes sure that the last swap group is of the part's tier and has room for its pages, in all
+  // layer groups.
   void find_swap_group(MicroBatch& batch, const Part& part, int64_t blocks) const {
     const Tier tier = sequences[part.sequence].block_table.front().tier;
     bool is_new = batch.swaps.empty() || batch.swaps.back().tier != tier;
@@ -228,7 +233,7 @@ struct MicroBatchCutter {
       batch.of(group).swaps.back().continues = true;
   }
 
-  // Its tokens are the micro-batch's next ones.
+  // Appends a part's tokens to the micro-batch.
   void add_tokens(MicroBatch& batch, const Part& part) {
     const StepSequence& sequence = sequences[part.sequence];
     const auto total = static_cast<int32_t>(sequence.tokens.size());
@@ -278,7 +283,7 @@ struct MicroBatchCutter {
     return path == KvPath::kResident ? Tier::kDevice : Tier::kHost;
   }
 
-  // Rows that attend to few of their positions choose them one by one.
+  // Makes a span of each row with sparse attention, since each row chooses its own positions.
   std::vector<SequenceSpan> attended_together(const SequenceSpan& all) const {
     if (!limits.sparse || !all.generates) return {all};
     std::vector<SequenceSpan> spans;
@@ -291,7 +296,7 @@ struct MicroBatchCutter {
     return spans;
   }
 
-  // Rows whose sequence is attended to in parts.
+  // Adds rows whose KV is partitioned.
   void add_parted(MicroBatch& batch, const Part& part) {
     const StepSequence& sequence = sequences[part.sequence];
     const bool shared = part.path == KvPath::kSharedParts;
@@ -308,8 +313,8 @@ struct MicroBatchCutter {
       if (piece.tier == Tier::kDevice) {
         ++resident;
       } else if (!piece.stays) {
-        // What the rows before these have just written must be back. What was written before that
-        // is: no more than two groups are on the device.
+        // A partition with KV that the sequence's previous rows wrote can be loaded only after that
+        // has been stored. What was written earlier has been: at most two groups are on the device.
         static_assert(kKvStagingBuffers == 2);
         const bool continues = part.first > 0 &&
                                piece.end * kKvBlockTokens > written_from[part.sequence] &&
@@ -329,8 +334,8 @@ struct MicroBatchCutter {
     written_from[part.sequence] = start;
   }
 
-  // What a group of layers has of a piece, where it has something: `resident` is the number of
-  // pieces on the device up to this one.
+  // Adds a partition to a layer group that holds blocks of it. `resident` is the number of
+  // partitions on the device up to this one.
   void add_piece(MicroBatch& batch, int group, const Part& part, const SequencePart& piece,
                  size_t resident) {
     KvRows& of = batch.of(group);
@@ -359,13 +364,13 @@ struct MicroBatchCutter {
     }
   }
 
-  // Of a sequence that both attend to, the host's.
+  // Returns the host's share of a sequence's blocks in host memory, for sequences of kSharedParts.
   double host_share() const {
     return most_staged_rows(part_limits()) > 0 ? std::min(1.0, limits.host_share) : 1;
   }
 
-  // Nothing attends to blocks that were given back. Kernels that read whole parts and hide what is
-  // before a window find numbers there all the same: those of the first block that is held.
+  // Gives released blocks the number of the first held block. No row attends to them, but kernels
+  // that read whole partitions and mask what is before a window need valid numbers there.
   static void fill_released(std::vector<int32_t>& table, std::span<const BlockId> blocks) {
     const size_t released = blocks.size() - static_cast<size_t>(held(blocks));
     std::fill_n(table.begin(), released, released < table.size() ? table[released] : 0);
@@ -385,8 +390,9 @@ struct MicroBatchCutter {
         static_cast<size_t>(piece.begin), static_cast<size_t>(piece.end - piece.begin));
   }
 
-  // A piece that comes to the device: the last swap group is one that finds room for it there in
-  // all groups of layers, and has none of its rows already. False: no group has anything of it.
+  // Makes sure that the last swap group has room for a partition that comes to the device, in all
+  // layer groups, and does not have the same rows already. Returns false if no layer group holds
+  // any block of the partition.
   bool find_parted_group(MicroBatch& batch, const Part& part, const SequencePart& piece,
                          bool continues) const {
     bool is_new = batch.swaps.empty() || continues, is_held = false;
@@ -404,9 +410,9 @@ struct MicroBatchCutter {
     return true;
   }
 
-  // Adds a span whose table begins with block `begin` of the sequence. In a group that attends to
-  // chunks, the rows of a chunk are a span of their own, whose table begins with the chunk: what
-  // came before it they do not see.
+  // Adds a span whose table begins with block `begin` of the sequence. In a layer group with
+  // chunked attention the rows of each chunk become a span of their own, whose table begins with
+  // the chunk: these rows do not see what came before it.
   void add_visible(int group, const SequenceSpan& span, int64_t begin,
                    std::vector<SequenceSpan>& spans) const {
     const StateRule& rule = limits.rules[static_cast<size_t>(group)];
@@ -430,15 +436,15 @@ struct MicroBatchCutter {
     }
   }
 
-  // Blocks with something in them come in; those that are written to go back. `at`: its place in
-  // the table.
+  // Loads a block that has content already, and stores a block that is written to. `at` is its
+  // place in the table.
   static void add_moves(BlockId home, int32_t staging, int32_t at, int32_t first_new,
                         SwapGroup& group, std::vector<BlockMove>& loads) {
     if (at * kKvBlockTokens < first_new) loads.push_back({home, staging});
     if ((at + 1) * kKvBlockTokens > first_new) group.stores.push_back({home, staging});
   }
 
-  // The blocks whose V stays where it is: full ones, of earlier steps.
+  // Returns the blocks whose V stays in host memory: full ones, from earlier steps.
   std::span<const int32_t> home_of(MicroBatch& batch, const Part& part, int group) const {
     const StepSequence& sequence = sequences[part.sequence];
     if (!limits.values_stay || part.path != KvPath::kSwapped || !sequence.generates ||
@@ -449,8 +455,8 @@ struct MicroBatchCutter {
     return numbers_in(Tier::kHost, batch, table_of(part, group, full));
   }
 
-  // Places in staging for blocks that come there, which go into the table. `first_new`: the first
-  // position of the table that is written. `at_home`: of this many first blocks only K moves.
+  // Gives each held block a place in staging, and returns the table of these places. `first_new` is
+  // the first position of the table that is written. Of the first `at_home` blocks only K moves.
   static std::span<const int32_t> stage_table(MicroBatch& batch, SwapGroup& group,
                                               std::span<const BlockId> blocks, int32_t first_new,
                                               size_t at_home) {

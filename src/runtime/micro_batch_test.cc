@@ -17,8 +17,8 @@
 namespace spillway {
 namespace {
 
-// A sequence with blocks of one memory, from `block` on. Token i of the step is
-// 100 * (its number + 1) + i.
+// A sequence with consecutive blocks of one tier, beginning with `block`. Token i of sequence
+// number n has the id 100 * (n + 1) + i.
 struct Sequence {
   BlockId block;
   int32_t start, tokens, logits = 1;
@@ -30,7 +30,7 @@ std::string describe(const std::vector<BlockMove>& moves) {
   return text;
 }
 
-// Each span as rows@start and its blocks, of many the first and the last.
+// Each span as row+rows@start and its block table; of long tables the first and last block.
 std::string describe(const std::vector<SequenceSpan>& spans) {
   std::string text;
   for (const SequenceSpan& span : spans) {
@@ -44,12 +44,12 @@ std::string describe(const std::vector<SequenceSpan>& spans) {
   return text;
 }
 
-// Rows from the first on.
+// The rows of a path, as first+count.
 std::string describe(const char* name, const PathRows& path) {
   return fmt::format("  {} {}+{}:{}\n", name, path.first_row, path.rows, describe(path.spans));
 }
 
-// What sequences in parts have beside swap groups.
+// The rows with partitioned KV, without swap groups.
 std::string describe_parted(const MicroBatch& batch) {
   const PartedRows& parted = batch.parted;
   std::string text = fmt::format("  parted {}+{}\n", parted.first_row, parted.rows);
@@ -88,7 +88,7 @@ std::string describe(const CutStep& step) {
 
 class CutStepTest : public testing::Test {
  protected:
-  // What a step is about; its sequences point to the rest.
+  // A step with the memory that its sequences point to.
   struct Step {
     std::vector<std::vector<int32_t>> tokens;
     std::vector<std::vector<BlockId>> tables;
@@ -100,7 +100,7 @@ class CutStepTest : public testing::Test {
       auto& tokens = step.tokens.emplace_back(static_cast<size_t>(sequence.tokens));
       std::iota(tokens.begin(), tokens.end(), static_cast<int32_t>(100 * step.tokens.size()));
       const int64_t end = int64_t{sequence.start} + sequence.tokens;
-      // One more than it needs.
+      // One block more than the sequence needs.
       step.tables.push_back(
           block_range(sequence.block.number, blocks_for_tokens(end) + 1, sequence.block.tier));
     }
@@ -155,7 +155,7 @@ const CutCase kCases[] = {
      "0+2: 100 101\n"
      "  resident 0+2: 0+2@5 [0]\n"
      "  logits 1 from 0\n"},
-    // The last token of 33: of its blocks the third is written to and comes in, too.
+    // The token at position 33 is written to the third block, which must be loaded, too.
     {"PagesInHostMemoryComeIn",
      {.tokens = 8, .staging_blocks = 8, .host_share = 0},
      {{HostBlock{3}, 33, 1}},
@@ -221,7 +221,8 @@ const CutCase kCases[] = {
      "  from disk 1+1: 0+1@17 [0 1]\n"
      "    in 2>0 3>1, out 3>1\n"
      "  logits 0 1 from 0\n"},
-    // V of full blocks stays at home; that of the one that is written to comes, and goes back.
+    // V of full blocks stays in host memory. V of the block that is written to is loaded and
+    // stored.
     {"ValuesStayWhereRowsAttendToFew",
      {.tokens = 8, .staging_blocks = 12, .host_share = 0, .values_stay = true},
      {{HostBlock{4}, 40, 1}, {HostBlock{20}, 5, 1}, {HostBlock{30}, 16, 2}},
@@ -245,7 +246,8 @@ TEST_F(CutStepTest, CutsAsTheTableSays) {
   }
 }
 
-// Sequences of 16 blocks on the device, then as many as wanted in host memory and on disk.
+// Sequences with 16 blocks on the device, then as many as wanted in host memory, and the rest on
+// disk.
 class CutPartsTest : public CutStepTest {
  protected:
   struct Parts {
@@ -266,7 +268,7 @@ class CutPartsTest : public CutStepTest {
     }
     const StepSequence sequence{tokens, of.start, table, 1, /*generates=*/of.tokens == 1};
     std::string text = describe(cut_step({&sequence, 1}, limits));
-    // Ids are of no interest.
+    // Leave out the token ids.
     return text.substr(text.find('\n') + 1);
   }
 };
@@ -278,7 +280,8 @@ TEST_F(CutPartsTest, ATokenIsSharedByDeviceAndHost) {
             "  host 0+1:\n"
             "    shared 0+1@44 [0 1 2]\n"
             "  logits 0 from 0\n");
-  // A part of host memory comes to the device, where there is room and the host has a share.
+  // If there is room in staging and the host has a share, a partition in host memory comes to the
+  // device.
   EXPECT_EQ(
       cut_parts({16, 40, 780, 1}, {.tokens = 8, .staging_blocks = 33, .host_share = 0.5}),
       "  parted 0+1\n"
@@ -314,7 +317,7 @@ TEST_F(CutPartsTest, WhatIsOnDiskComesBehindTheOthers) {
             "  logits 0 from 0\n");
 }
 
-// Nothing but the host can attend to it, and it can.
+// Without staging only the host can attend to the prompt, whatever its share is.
 TEST_F(CutPartsTest, WithoutStagingThePromptIsTheHostsToo) {
   EXPECT_EQ(cut_parts({16, 40, 300, 3}, {.tokens = 8, .staging_blocks = 0, .host_share = 0}),
             "  parted 0+3\n"
@@ -349,8 +352,8 @@ TEST_F(CutStepTest, ASequenceOnDiskThatStagingCannotHoldIsAnError) {
   EXPECT_NO_THROW(cut(step, {.tokens = 8, .staging_blocks = 3}));
 }
 
-// Whatever the sequences and limits: every token is in one place, no limit is passed, and the
-// logits are in the order of the sequences.
+// Whatever the sequences and limits are, every token is in one micro-batch, no limit is exceeded,
+// and the logits are in the order of the sequences.
 TEST_F(CutStepTest, EveryTokenOnceAndWithinTheLimits) {
   std::mt19937 random(11);
   const auto pick = [&](int from, int to) {

@@ -45,7 +45,7 @@ StreamedWeight& WeightViews::streamed_of(const WeightSlot& slot) {
 DType WeightViews::matrix_type() const {
   DType type = embedding.ops.empty() ? DType::kF32 : embedding.of(0).weight.dtype;
   if (layers.empty()) return type;
-  // The first of the first layer, wherever it is.
+  // Find the first matrix of the first layer, whether it is on the device or streamed.
   std::pair first(std::numeric_limits<int>::max(), 0);
   const auto& ops = layers.front().ops;
   for (int op = 0; op < static_cast<int>(ops.size()); ++op) {
@@ -120,7 +120,7 @@ uint64_t ModelWeights::disk_bytes() const {
 
 bool ModelWeights::try_stay(const Device& device, const Model& model, const WeightPlacement& next) {
   if (empty() || next.homes(device, model) != homes_) return false;
-  if (disk_bytes() > next.disk_budget) return false;  // files that hold more than is of use by now
+  if (disk_bytes() > next.disk_budget) return false;  // the files hold more than is needed now
   counts_ = {.made = 0, .kept = static_cast<int>(homes_.size())};
   return true;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A network's weights: each as a view with its shape, and the memory and files behind them.
 //
-// Three files share what happens to a weight's bytes. This one owns them while a plan runs,
-// kept_weights.h remembers them between two plans, and weight_mover.h moves them: from where they
-// come to the one, from there to the other, and back. The mover knows both; they know neither it
-// nor each other.
+// Three files share what happens to a weight's bytes: this one owns them while a plan runs,
+// kept_weights.h keeps them between two plans, and weight_mover.h moves them from their source to
+// the first, from there to the second, and back. The mover knows both; they know neither it nor
+// each other.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +31,11 @@ namespace spillway {
 
 // Absent weights are empty views.
 struct MatrixWeights {
-  WeightView weight;              // [out, in]; of a norm [1, columns]
-  WeightView bias;                // [1, out]; of a norm as its weight
-  OpKind kind = OpKind::kLinear;  // of its op
+  WeightView weight;              // [out, in]; [1, columns] for a norm
+  WeightView bias;                // [1, out]; like its weight for a norm
+  OpKind kind = OpKind::kLinear;  // kind of its op
 
-  // On the device, and multiplied there.
+  // Whether it is a matrix on the device, which is multiplied there.
   bool is_matrix() const { return kind == OpKind::kLinear && !weight.empty(); }
 };
 
@@ -43,108 +43,109 @@ struct MatrixWeights {
 struct ListWeights {
   std::vector<std::vector<MatrixWeights>> ops;  // [op][matrix]
 
-  // Nothing where the op has no such matrix.
+  // Returns an empty entry if the op has no such matrix.
   const MatrixWeights& of(int op, int matrix = 0) const;
 };
 
 // A weight that does not live on the device: where it is until a layer needs it.
 struct StreamedWeight {
-  int op = 0, matrix = 0;           // of its layer's list
-  WeightView view;                  // as it will be on the device; its data is set there
-  const std::byte* host = nullptr;  // in host memory; null: in a file
-  Extent extent = {};               // of WeightViews::files
-  RowGroups groups = {};            // of its rows in the extent
-  bool pinned = false;              // in host memory that the device copies from at full speed
+  int op = 0, matrix = 0;           // in its layer's list
+  WeightView view;                  // as on the device, without the data
+  const std::byte* host = nullptr;  // its bytes in host memory; null: in a file
+  Extent extent = {};               // place in WeightViews::files
+  RowGroups groups = {};            // how its rows lie in the extent
+  bool pinned = false;  // whether `host` is pinned, so that the device copies it at full speed
 
-  // Where rows are in the file.
+  // Returns where rows are in the file.
   std::vector<Extent> extents(int64_t first, int64_t count) const {
     return extents_of_rows(extent, groups, static_cast<uint64_t>(view.row_bytes()), first, count);
   }
 };
 
-// Facts of a model by which activations and kernels, and thereby bits, are chosen, wherever its
-// weights are.
+// Facts of a model that activations, kernels and therefore the bits of results depend on, wherever
+// its weights are.
 struct ModelFacts {
-  DType matrix_type = DType::kF32;  // of a matrix of the first layer
+  DType matrix_type = DType::kF32;  // of the first matrix of the first layer
   MatrixFacts matrices = {};
-  WeightTypes layer_types = {};  // of all matrices of layers; empty where these are more than two
+  WeightTypes layer_types = {};  // of all matrices of layers; empty if these have more than two
 };
 
-// Every weight of a network. What a placement keeps off the device is in `streamed`, in the form
-// that the device computes with (views in `layers` are then empty).
+// Views of every weight of a network. Weights that a placement keeps off the device are in
+// `streamed`, in the form that the device computes with; their views in `layers` are then empty.
 struct WeightViews {
   ListWeights embedding, head;  // a head that is the token embedding has its view
   std::vector<ListWeights> layers;
 
   std::vector<std::vector<StreamedWeight>> streamed;  // [layer]; empty when all is on the device
   std::vector<std::filesystem::path> files;           // of streamed weights
-  // Embeddings and head in host memory (the views above are empty then): tables that rows are
-  // looked up in, by token and by position, and the head, which streams behind the last layer.
+  // Embeddings and head in host memory; their views above are then empty. Rows of the tables are
+  // looked up by token and by position, and the head is streamed after the last layer.
   struct HostTables {
     WeightView by_token, by_position;
   };
   HostTables on_host;
   std::optional<StreamedWeight> streamed_head;
 
-  // The view of a weight; a layer, op or matrix that was not there is added.
+  // Returns the view of a weight, which may be set; a missing layer, op or matrix is added.
   WeightView& view(const WeightSlot& slot);
-  // Of a layer, or of the head's list behind the last of them.
+  // Returns a layer's weights, or the head's for any number behind the last layer.
   const ListWeights& list(int layer) const {
     return static_cast<size_t>(layer) < layers.size() ? layers[static_cast<size_t>(layer)] : head;
   }
-  // Throws kInternal where there is none. `op` is of LayerSpec::ops.
+  // Throws kInternal if there is no such weight. `op` is an index of LayerSpec::ops.
   StreamedWeight& streamed_of(const WeightSlot& slot);
   const StreamedWeight& streamed_of(int layer, int op, int matrix) const;
 
   ModelFacts facts() const { return {matrix_type(), matrix_facts(), layer_types()}; }
-  // Of a matrix of the first layer.
+  // Returns the type of the first matrix of the first layer.
   DType matrix_type() const;
   MatrixFacts matrix_facts() const;
-  // The types of all matrices of layers; empty where these are more than two.
+  // Returns the types of all matrices of layers; empty if these have more than two.
   WeightTypes layer_types() const;
 
  private:
   void for_layer_matrices(const std::function<void(const WeightView&)>& f) const;
 };
 
-// The bytes themselves: maps where every weight is mapped and stays as it is in the file,
-// otherwise an arena, where matrices are in the layout that the device prefers. Each is in memory
+// The bytes of weights: file mappings if every weight is mapped and stays as it is in the file,
+// otherwise an arena with matrices in the layout that the device prefers. Each weight is in memory
 // once.
 struct WeightMemory {
-  Generation generation;  // of what is on the device
+  Generation generation;  // address epoch of what is on the device
   MappedExtents maps;
   uint64_t mapped_bytes = 0;
   Buffer arena;                    // on the device
   std::vector<PinnedBuffer> host;  // by number in Model::weights; empty: not there
-  std::vector<std::shared_ptr<TemporaryFile>> spilled;  // the last ones of WeightViews::files
+  std::vector<std::shared_ptr<TemporaryFile>> spilled;  // the last WeightViews::files
 };
 
-// Owns the bytes that its views point to, from the moment they are all there (weight_mover.h) until
-// it is gone. Move-only; the devices must outlive it.
+// Owns the bytes that its views point to, from when they are all loaded (weight_mover.h) until it
+// is destroyed. Move-only; the devices must outlive it.
 class ModelWeights : public WeightViews {
  public:
-  // How the weights came: made or read from the model's files, or taken from the plan before.
+  // How many weights were made or read from the model's files, and how many were kept from the
+  // previous plan.
   struct Counts {
     int made = 0, kept = 0;
   };
-  ModelWeights() = default;  // none yet
-  // `homes`: of each weight, by number in Model::weights.
+  ModelWeights() = default;  // has no weights
+  // `homes` has the home of each weight, by number in Model::weights.
   ModelWeights(WeightViews views, WeightMemory memory, std::vector<Tier> homes, Counts counts);
 
   const Counts& counts() const { return counts_; }
   bool empty() const { return homes_.empty(); }
-  // Whether the next plan has all of them where they are: then they stay.
+  // Returns true if the next plan has all weights where they are now: they then stay.
   [[nodiscard]] bool try_stay(const Device& device, const Model& model,
                               const WeightPlacement& next);
 
-  // Of the addresses of all that is on the device.
+  // Returns the address epoch of all weights on the device.
   uint64_t generation() const { return memory_.generation.number(); }
-  // Of files of their own.
+  // Returns the size of the files that were written for these weights.
   uint64_t disk_bytes() const;
-  // Of the model's files, in host memory but allocated by nobody.
+  // Returns the mapped bytes of the model's files: host memory that no device has allocated.
   uint64_t mapped_bytes() const { return memory_.mapped_bytes; }
 
-  // For who moves them on: the views say what is where, until it is gone.
+  // Hands the memory over to code that moves the weights on. The views stay valid as long as it.
   WeightMemory take_memory() { return std::move(memory_); }
 
  private:

@@ -51,7 +51,7 @@ TEST(WeightViewsTest, AWeightIsStreamedFromItsHomeOrHasNone) {
   EXPECT_EQ(views.streamed_of(2, 0, 0).host, memory + 16) << "behind the last layer";
 }
 
-// A machine with a model on it, part of which may live elsewhere.
+// A machine with a model, whose weights a test may place on any tier.
 struct ModelWeightsTest : testing::Test {
   WeightPlacement placed(const TierShares& shares, Tier embeddings = Tier::kDevice) {
     return {.weights = {.shares = shares, .embeddings = embeddings},
@@ -109,7 +109,7 @@ TEST_F(ModelWeightsTest, FactsSayWhichTypesMatricesHave) {
   facts = load(testing_models::tiny_model("opt", DType::kQ8_0), placed({})).facts();
   EXPECT_FALSE(facts.matrices.has_16_bit);
   EXPECT_EQ(facts.matrices.layer_bytes, kElements / 32 * 34);
-  // Of three types in layers nothing is said of which they are.
+  // With three types of matrices in the layers, no list of types is given.
   Model model = testing_models::tiny_model("opt", DType::kF16, DType::kF32);
   for (BoundWeight& weight : model.weights) {
     if (weight.slot.layer == 2 && weight.slot.name == "query") weight.dtype = DType::kBF16;
@@ -119,7 +119,8 @@ TEST_F(ModelWeightsTest, FactsSayWhichTypesMatricesHave) {
   EXPECT_TRUE(facts.matrices.has_f32);
 }
 
-// The first of the first layer's, though others of it are on the device.
+// The type is that of the first matrix of the first layer, even if others of that layer are on the
+// device.
 TEST_F(ModelWeightsTest, TheTypeOfMatricesIsThatOfTheFirst) {
   Model model = testing_models::tiny_model("llama", DType::kF16);
   for (BoundWeight& weight : model.weights) {
@@ -135,7 +136,8 @@ TEST_F(ModelWeightsTest, TheTypeOfMatricesIsThatOfTheFirst) {
   }
 }
 
-// Parts without embedding or head have facts, too, though not those of the whole.
+// Parts without embedding or head have facts of their own, which may differ from those of the
+// whole.
 TEST_F(ModelWeightsTest, PartsOfAModelHaveFacts) {
   const Model whole = testing_models::tiny_model("llama", DType::kF16, DType::kF32);
   const Model middle = part_of(whole, 1, 2);

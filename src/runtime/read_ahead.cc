@@ -12,7 +12,7 @@
 namespace spillway {
 namespace {
 
-// Enough for any disk; who else reads from it does not wait behind more.
+// Enough for any disk. Other readers of the disk do not wait behind more reads than these.
 constexpr int64_t kReadsAtOnce = 32;
 
 }  // namespace
@@ -61,19 +61,19 @@ void ReadAhead::go_on() noexcept {
     while (has_more_to_read()) {
       const Stage& next = stage(begun_);
       if (!signal_->has_reached(next.number)) return;
-      // The disk does them in order, near enough.
+      // The disk completes reads roughly in order.
       const int64_t before = begun_ - kReadsAtOnce;
       if (before >= taken_ && !stage(before).read.is_done()) return;
       begin(begun_);
     }
   } catch (const std::exception&) {
-    // Whoever takes the piece tries again, and hears of it.
+    // take() tries the piece again, and throws if that fails.
   }
 }
 
 std::span<const std::byte> ReadAhead::take() {
   Stage& next = stage(taken_);
-  // What went wrong ahead of time may be well by now.
+  // A read that failed ahead of time may succeed by now, so it is tried once more.
   for (bool again = begun_ > taken_;; again = false) {
     if (begun_ == taken_) {
       next.copied->synchronize();

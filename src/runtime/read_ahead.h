@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads what a stream of weights has on disk before the device has room for it: while weights come
-// from host memory, the disk has work, too.
+// Reads the streamed weights that are on disk before the device has room for them, so that the disk
+// is busy while weights come from host memory.
 #pragma once
 
 #include <cstddef>
@@ -15,27 +15,27 @@
 
 namespace spillway {
 
-// A ring of pinned staging buffers, of kStreamReadBytes each. Pieces of files go round: 0, 1, ...,
-// n - 1, 0, ..., and are counted on and on; they are read in that order, as far ahead as there are
-// buffers. Called from one thread at a time. The devices and the reader must outlive it.
+// A ring of pinned staging buffers of kStreamReadBytes each. The file pieces are read in order, 0,
+// 1, ..., n - 1, 0, ..., as far ahead as there are buffers; they are numbered on and on across
+// rounds. Called from one thread at a time. The devices and the reader must outlive it.
 class ReadAhead {
  public:
-  // `ahead`: false: nothing is read before seek() tells of it.
+  // Without `ahead`, pieces are read only when seek() has named them.
   ReadAhead(Device& device, Device& host, const ExtentReader& reader, int buffers, bool ahead);
-  // No copy reads its memory any more.
+  // No copy may read its memory any more.
   ~ReadAhead() = default;
 
-  // Forgets all that has been read, and begins with the first of these.
+  // Forgets all that has been read, and continues with the first of these pieces.
   void restart(std::vector<Extent> pieces);
-  // The pieces from `first` to `end` are wanted now. Where others were to come next, e.g. after a
-  // failure, they are read again.
+  // Announces that pieces [first, end) are needed now. If other pieces were to come next, e.g.
+  // after a failure, reading starts over at `first`.
   void seek(int64_t first, int64_t end);
-  // The next piece's bytes; waits for them. Throws kIo. They stay until sent() and what was then
-  // queued.
+  // Returns the next piece's bytes; waits for them. Throws kIo. They stay valid until the copies
+  // queued before sent() are done.
   std::span<const std::byte> take();
-  // The copies that read the bytes are queued there.
+  // The copies that read the last piece taken have been queued in `stream`.
   void sent(DeviceStream& stream);
-  // Begins to read what there is room for. Never waits, never throws: who takes a piece is told.
+  // Starts the reads that there is room for. Never waits and never throws: take() reports failures.
   void go_on() noexcept;
   // Whether go_on() may have something to do now or soon.
   bool has_more_to_read() const;
@@ -43,21 +43,21 @@ class ReadAhead {
  private:
   struct Stage {
     PinnedBuffer memory;
-    std::unique_ptr<DeviceEvent> copied;  // out of it
+    std::unique_ptr<DeviceEvent> copied;  // the copy out of memory is done
     uint32_t number = 0;                  // of that copy
-    ExtentBatch read = {};                // into it; last: it waits before the memory goes
+    ExtentBatch read = {};                // into memory; last: it waits before the memory goes
   };
   Stage& stage(int64_t piece) { return stages_[static_cast<size_t>(piece) % stages_.size()]; }
   void begin(int64_t piece);
 
   const ExtentReader& reader_;
   const bool ahead_;
-  std::unique_ptr<HostSignal> signal_;  // numbers of copies that are done
+  std::unique_ptr<HostSignal> signal_;  // number of the last copy that is done
   std::vector<Stage> stages_;
   std::vector<Extent> pieces_;
   uint32_t copies_ = 0;
   int64_t begun_ = 0, taken_ = 0;
-  int64_t wanted_ = 0;  // those before it are
+  int64_t wanted_ = 0;  // pieces before this one are needed
 };
 
 }  // namespace spillway

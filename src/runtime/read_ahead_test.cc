@@ -27,7 +27,7 @@ class ReadAheadTest : public testing::Test {
     for (std::byte& byte : file_) byte = static_cast<std::byte>(random());
     files_ = {folder_.write("weights", std::span<const std::byte>(file_))};
     reader_ = std::make_unique<ExtentReader>(machine_.queue, files_);
-    arm_fault("io.read", ~uint64_t{0} / 2, FaultKind::kEio);  // counts
+    arm_fault("io.read", ~uint64_t{0} / 2, FaultKind::kEio);  // never fires: counts the reads
   }
   void TearDown() override { disarm_faults(); }
 
@@ -43,7 +43,7 @@ class ReadAheadTest : public testing::Test {
       all.push_back({0, 100 + static_cast<uint64_t>(i) * (kBytes + 3000), kBytes});
     return all;
   }
-  // Takes pieces [first, end) and sends them to the device, where they are as in the file.
+  // Takes pieces [first, end), copies them to the device, and expects the bytes of the file there.
   void expect_pieces(ReadAhead& ahead, int64_t first, int64_t end) {
     ahead.seek(first, end);
     for (int64_t piece = first; piece < end; ++piece) {
@@ -94,7 +94,7 @@ TEST_F(ReadAheadTest, ReadsBeforeAnybodyAsks) {
   expect_pieces(*ahead, 0, 2);
   wait_until([&] {
     ahead->go_on();
-    return fault_hits("io.read") == 6;  // two more, for the two that were taken
+    return fault_hits("io.read") == 6;  // two more, in place of the two that were taken
   });
   EXPECT_FALSE(ahead->has_more_to_read());
 }
@@ -129,7 +129,7 @@ TEST_F(ReadAheadTest, AFailureAheadOfTimeIsNobodysAndOthersAreToldUntilItWorks) 
   int failures = 0;
   for (int i = 0; i < 4; ++i) {
     try {
-      // What had come already is good.
+      // Pieces that were read before the fault are good.
       expect_pieces(*ahead, 5, 12);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kIo);

@@ -54,8 +54,8 @@ Activations ResidualStore::rows_at(std::byte* data, int64_t rows) const {
   return {DType::kF32, rows, sizes_.columns, sizes_.columns, data};
 }
 
-// The queue to the disk keeps its order: of an item so old that its event has another use by now,
-// the oldest event that is left comes later.
+// The queue to the disk keeps its order. If an item is so old that its event has been reused, the
+// oldest event that is left comes after it and is returned.
 const DeviceEvent& ResidualStore::arrival_of(int64_t first_row) const {
   const auto events = static_cast<int64_t>(arrivals_.size());
   const auto put = put_numbers_.find(first_row);
@@ -88,7 +88,8 @@ void ResidualStore::load(int64_t first_row, int64_t rows, StallClock& stalls) {
     copy.from = bounce;
     disk_pending_ = true;
   } else {
-    // Whoever had the slot has left it, and what is read here has arrived.
+    // Wait until the slot's last user has left it, and until what is read here has arrived in host
+    // memory.
     for (const Slot& other : slots_) in_->wait(*other.stored);
     copy.from = in_host_memory(first_row);
   }
@@ -111,14 +112,14 @@ Activations ResidualStore::take(int64_t first_row, int64_t rows, bool fresh, Sta
     return rows_at(device_rows_.data() + bytes_of(first_row), rows);
   SPW_ASSERT(rows <= sizes_.micro_tokens);
   if (expected_row_ >= 0 && (fresh || expected_row_ != first_row)) {
-    ++taken_;  // others than were expected
+    ++taken_;  // other rows than these were expected
     expected_row_ = -1;
   }
   if (fresh) {
     Slot& to = slot(loaded_++);
     to.read = {};
     stalls.time(StallCause::kActivations, [&] { to.write.wait(); });
-    device_.compute().wait(*to.loaded);  // by someone who did not take it then
+    device_.compute().wait(*to.loaded);  // a load that was never taken
     device_.compute().wait(*to.stored);
   } else {
     if (expected_row_ < 0) load(first_row, rows, stalls);
@@ -154,7 +155,7 @@ void ResidualStore::put(StallClock& stalls) {
   out_->record(*from.stored);
   stats_.to_host_bytes += bytes;
   if (current_.home == Tier::kDisk) {
-    // In the queue: the buffer is free again for what comes behind.
+    // The write runs in this queue, so the buffer is free again for the copies behind it.
     out_->run_on_host([file = file_.get(), file_row, rows = current_.rows, to] {
       file->write(file_row, rows, to).wait();
     });
@@ -176,7 +177,7 @@ void ResidualStore::release() {
 void ResidualStore::synchronize() {
   if (!std::exchange(disk_pending_, false)) return;
   for (Slot& slot : slots_) slot.write.wait();
-  out_->synchronize();  // before what could not be read because it was not written
+  out_->synchronize();  // before the reads, which fail if a write did
   in_->synchronize();
 }
 
@@ -186,7 +187,7 @@ void ResidualStore::reset() {
     try {
       wait();
     } catch (const Error&) {
-      // The step that this is about has ended with an error already.
+      // The step that this failure belongs to has already ended with an error.
     }
   };
   if (in_ != nullptr) {

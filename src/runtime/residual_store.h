@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The residual stream of a step, between the layers: on the device, or in host memory or on disk,
-// from where one micro-batch at a time comes to the device.
+// Keeps the hidden states of a step between layers: on the device, or offloaded to host memory or
+// disk, from where one micro-batch at a time comes to the device.
 #pragma once
 
 #include <array>
@@ -28,35 +28,39 @@ struct ResidualStoreOptions {
   uint64_t disk_budget = ~uint64_t{0};
 };
 
-// Rows of F32. A micro-batch lives in one tier, that of its last row. On the device it stays; the
-// others have slots there in turn, so that one arrives and one leaves while a third computes.
-// Between a device and the disk rows change over in a bounce buffer of host memory each way; where
-// the host can write to the slots they come and go without it. Called from one thread.
+// Holds rows of F32. A micro-batch lives in one tier, that of its last row. On the device it stays
+// in place; offloaded micro-batches use slots there in turn, so that one arrives and one leaves
+// while a third computes. Between a device and the disk rows pass through a bounce buffer in host
+// memory, one for each direction; if the host can access the slots, the disk reads and writes them
+// in place. Called from one thread.
 class ResidualStore {
  public:
-  // Throws kOutOfMemory; of the disk, kIo and kInvalidArgument. `host` is only used where not all
-  // tokens are on the device. Where that is the host, none are in host memory instead.
+  // Throws kOutOfMemory, and for the disk kIo and kInvalidArgument. `host` is only used if not all
+  // tokens are on the device. If the device's memory is the host's, the rows meant for host memory
+  // are on the device.
   ResidualStore(Device& device, Device& host, const ResidualStoreOptions& options);
 
-  // The rows of a micro-batch, on the device for ops called from now on, until put() or release().
-  // Not `fresh`: as they were put last; throws kCorrupt where they did not come back so from disk
-  // (or synchronize() does), kIo where something could not be written.
+  // Returns the rows of a micro-batch, on the device for ops called from now on, until put() or
+  // release(). With `fresh` their contents are undefined; otherwise they are as put last. Throws
+  // kCorrupt if rows read from disk differ from what was written (or synchronize() throws that),
+  // and kIo if something could not be written.
   Activations take(int64_t first_row, int64_t rows, bool fresh, StallClock& stalls);
-  // Ops called so far have written the rows that were taken.
+  // Sends the rows that were taken back to where they live. The ops called so far have written
+  // them.
   void put(StallClock& stalls);
-  // Instead of put(): nobody will take these rows again before they are made anew.
+  // Call it instead of put() for rows that are not taken again before they are made anew.
   void release();
-  // Whether they live elsewhere, and come to the device to be taken.
+  // Whether these rows are offloaded, and come to the device when they are taken.
   bool is_away(int64_t first_row, int64_t rows) const {
     return home_of(first_row, rows) != Tier::kDevice;
   }
-  // Queues what the next take() of these rows will wait for; take() does so itself where nobody
-  // has. Nothing happens for rows on the device, or where others are expected.
+  // Queues the load that the next take() of these rows waits for; without this call take() queues
+  // it. Does nothing for rows on the device, or if other rows are expected already.
   void expect(int64_t first_row, int64_t rows, StallClock& stalls);
-  // At the end of a step: all that goes to disk is there, and all that came was right. Throws what
-  // take() throws. Cheap where nothing is on disk.
+  // Call it at the end of a step. Waits until all writes to disk have ended, and checks what was
+  // read. Throws what take() throws. Costs little if nothing is on disk.
   void synchronize();
-  // After a step that ended early: nothing is taken or on its way.
+  // After a step that ended early: waits, and forgets what is taken or under way.
   void reset();
 
   struct Stats {
@@ -64,7 +68,7 @@ class ResidualStore {
     uint64_t disk_read_bytes = 0, disk_written_bytes = 0;
     Stats& operator+=(const Stats& other);
   };
-  // Since the last call.
+  // Returns the statistics since the last call.
   Stats take_stats() { return std::exchange(stats_, {}); }
 
  private:
@@ -72,7 +76,7 @@ class ResidualStore {
     Buffer memory;
     std::byte* rows = nullptr;
     std::unique_ptr<DeviceEvent> loaded, written, stored;
-    // Where the host can write to the slot: on their way from and to the disk.
+    // Under way from and to the disk, if the host can access the slot.
     RowRead read = {};
     RowWrite write = {};
   };
@@ -83,24 +87,25 @@ class ResidualStore {
   std::byte* in_host_memory(int64_t first_row) const;
   Activations rows_at(std::byte* data, int64_t rows) const;
   void load(int64_t first_row, int64_t rows, StallClock& stalls);
-  // When rows on disk, as they were put last, have arrived there.
+  // Returns the event at which rows on disk, as put last, have arrived there.
   const DeviceEvent& arrival_of(int64_t first_row) const;
 
   Device& device_;
   ResidualStoreOptions options_;
-  ResidualSizes sizes_;  // on this device
+  ResidualSizes sizes_;  // as they are on this device
   Buffer device_rows_;
   PinnedBuffer host_rows_, bounce_in_, bounce_out_;
   std::unique_ptr<RowFile> file_;
   std::vector<Slot> slots_;
   std::unique_ptr<DeviceStream> in_, out_;
-  // Of the last items that went to disk by way of the bounce buffer, and which those were.
+  // Arrivals of the last items that went to disk through the bounce buffer. put_numbers_ has each
+  // item's number.
   std::array<std::unique_ptr<DeviceEvent>, 8> arrivals_;
   std::map<int64_t, int64_t> put_numbers_;  // by first row
   int64_t disk_puts_ = 0;
   bool disk_pending_ = false;
-  int64_t loaded_ = 0, taken_ = 0;  // items so far
-  int64_t expected_row_ = -1;       // of the item that is loaded and not taken
+  int64_t loaded_ = 0, taken_ = 0;  // number of items so far
+  int64_t expected_row_ = -1;       // first row of the item that is loaded and not taken
   struct {
     Tier home = Tier::kDevice;
     int64_t first_row = 0, rows = 0;

@@ -19,8 +19,8 @@ struct ResidualCase {
   bool overlap;
 };
 
-// Twelve rows, cut into micro-batches of two; where there is an accelerator the first four are on
-// it, four are in host memory and four on disk, elsewhere all but the last four are in memory.
+// Twelve rows in micro-batches of two. With an accelerator four rows are on the device, four in
+// host memory and four on disk; without one all but the last four are in memory.
 class ResidualStoreTest : public testing::TestWithParam<ResidualCase> {
  protected:
   static constexpr int64_t kTokens = 12, kMicro = 2, kColumns = 7;
@@ -46,7 +46,7 @@ class ResidualStoreTest : public testing::TestWithParam<ResidualCase> {
   static float value(int64_t row, int64_t column, int time) {
     return static_cast<float>(row * 100 + column) + static_cast<float>(time) * 10'000;
   }
-  // What ops that are called now would read of, and write to, rows from `first` on.
+  // Checks what ops called now would read from rows `first` and following.
   static void expect_rows(const Activations& x, int64_t first, int time) {
     ASSERT_EQ(x.cols, kColumns);
     for (int64_t i = 0; i < x.rows; ++i) {
@@ -60,7 +60,7 @@ class ResidualStoreTest : public testing::TestWithParam<ResidualCase> {
     }
   }
 
-  // As a decoder does: rows are made, go through some layers, and are let go.
+  // Runs a step as a decoder does: rows are made, pass some layers, and are released.
   void run_step(ResidualStore& store, int layers) {
     for (int64_t first = 0; first < kTokens; first += kMicro) {
       write_rows(store.take(first, kMicro, /*fresh=*/true, stalls_), first, 0);
@@ -98,7 +98,7 @@ TEST_P(ResidualStoreTest, RowsComeBackAsTheyWerePut) {
   }
 }
 
-// More of them on disk than the store has events for.
+// There are more micro-batches on disk than the store has events for.
 TEST_P(ResidualStoreTest, ManyMicroBatchesOnDiskComeBack) {
   ResidualStoreOptions how = options(0, 0);
   how.sizes.micro_tokens = 1;
@@ -128,7 +128,7 @@ TEST_P(ResidualStoreTest, RowsOnTheDeviceStayWhereTheyAre) {
   EXPECT_EQ(stats.disk_read_bytes + stats.disk_written_bytes, 0u);
 }
 
-// One whose rows are in two tiers lives in the slower one.
+// A micro-batch with rows in two tiers lives in the slower one.
 TEST_P(ResidualStoreTest, TheLastRowDecidesWhereAMicroBatchLives) {
   const bool apart = GetParam().has_accelerator;
   for (const auto& [first, at_home] : {std::pair<int64_t, Tier>(2, Tier::kDevice),
@@ -164,7 +164,7 @@ TEST_P(ResidualStoreTest, FreshRowsAreNotFetchedNorReleasedOnesStored) {
 
 TEST_P(ResidualStoreTest, WhatIsExpectedComesOnceAndAheadOfOthers) {
   const auto store = make(options());
-  run_step(*store, 1);  // leaves all rows as they were made
+  run_step(*store, 1);  // all rows are as they were made
   const auto fetched = [&] {
     const ResidualStore::Stats stats = store->take_stats();
     return stats.to_device_bytes + stats.disk_read_bytes;
@@ -200,7 +200,8 @@ TEST_P(ResidualStoreTest, OthersThanWereExpectedMayBeTaken) {
   store->synchronize();
 }
 
-// In the step that it happens in, one way or the other; the next one is right.
+// The step with the fault ends with an error, from take() or from synchronize(); the next step is
+// right.
 TEST_P(ResidualStoreTest, DamageOnDiskEndsTheStepAndNotTheNext) {
   const auto store = make(options());
   for (const char* point : {"spill.flip", "io.read", "io.write"}) {
@@ -208,7 +209,7 @@ TEST_P(ResidualStoreTest, DamageOnDiskEndsTheStepAndNotTheNext) {
       SCOPED_TRACE(testing::Message() << point << " " << nth);
       arm_fault(point, nth, FaultKind::kEio);
       try {
-        // Values that are wrong before the error is known are nobody's concern.
+        // Values may be wrong until the error is reported, so they are not compared.
         for (int64_t first = 8; first < kTokens; first += kMicro) {
           write_rows(store->take(first, kMicro, true, stalls_), first, 0);
           store->put(stalls_);
@@ -233,7 +234,7 @@ TEST_P(ResidualStoreTest, DamageOnDiskEndsTheStepAndNotTheNext) {
   }
 }
 
-// After a step that ended while rows were taken, expected, or on their way.
+// The step before ended while rows were taken, expected, or under way.
 TEST_P(ResidualStoreTest, ResetForgetsWhatIsOnItsWay) {
   const auto store = make(options());
   run_step(*store, 2);

@@ -12,12 +12,12 @@ int64_t rounded_down(int64_t blocks) {
   return blocks / kAttentionPartBlocks * kAttentionPartBlocks;
 }
 
-// Of the parts in staging, how large those are that no rows are in.
+// Returns the size of staged partitions that no rows are written to.
 int64_t staged_part(const PartLimits& limits) {
   return limits.fixed_blocks > 0 ? limits.fixed_blocks : rounded_down(limits.staging_blocks);
 }
 
-// Parts of `each` blocks, counted from the sequence's beginning where they are fixed.
+// Adds partitions of `each` blocks; fixed ones are counted from the sequence's beginning.
 void add_parts(Tier tier, int64_t begin, int64_t end, int64_t each, const PartLimits& limits,
                std::vector<SequencePart>& parts) {
   while (begin < end) {
@@ -33,7 +33,7 @@ void add_parts(Tier tier, int64_t begin, int64_t end, int64_t each, const PartLi
 int64_t most_staged_rows(const PartLimits& limits) {
   if (limits.fixed_blocks > 0)
     return limits.fixed_blocks <= limits.staging_blocks ? limits.fixed_blocks * kKvBlockTokens : 0;
-  // Rows may begin anywhere in a block, and that anywhere behind where a part can begin.
+  // Rows may begin anywhere in a block, and that block anywhere behind where a partition may begin.
   const int64_t blocks = limits.staging_blocks - 1 - kAttentionPartBlocks;
   return blocks < kAttentionPartBlocks ? 0 : blocks * kKvBlockTokens;
 }
@@ -62,7 +62,7 @@ std::vector<SequencePart> cut_sequence(std::span<const BlockId> table, int64_t f
     } else if (!last || limits.fixed_blocks > 0) {
       add_parts(tier, begin, end, staged_part(limits), limits, parts);
     } else {
-      // The last part has the rows, and as much before them as finds room.
+      // The last partition has the rows, and as many blocks before them as fit into staging.
       const int64_t rows_from = std::max(begin, rounded_down(first_written));
       const int64_t before = rounded_down(limits.staging_blocks - (end - rows_from));
       SPW_ASSERT(before >= 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a sequence is cut that is attended to in parts (device/attention_parts.h): where its blocks
-// go from one memory to the next, and where more of them would not fit into staging.
+// Divides a sequence into KV partitions (device/attention_parts.h): where its blocks change from
+// one memory to the next, and where more blocks would not fit into staging.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 namespace spillway {
 
 struct PartLimits {
-  int64_t staging_blocks = 0;  // most of a part that comes to the device
-  // Every part ends at a multiple of this, wherever it lies, so that results do not depend on where
-  // that is; 0: parts are as large as they can be.
+  int64_t staging_blocks = 0;  // most blocks of a partition that comes to the device
+  // Every partition ends at a multiple of this many blocks, in whatever memory it is, so that
+  // results do not depend on the placement. 0: partitions are as large as possible.
   int64_t fixed_blocks = 0;
 };
 
@@ -25,18 +25,19 @@ struct SequencePart {
   Tier tier = Tier::kDevice;
   int64_t begin = 0, end = 0;
   bool stays = false;       // in host memory, where the host attends to it
-  bool holds_rows = false;  // the last one: what the step's rows write is in it
+  bool holds_rows = false;  // the last one: the step's rows are written to it
   bool operator==(const SequencePart&) const = default;
 };
 
-// Of rows in one part: as many as find room in staging beside what comes before them in their part.
-// 0: none do.
+// Returns how many rows can be written to one staged partition, beside the blocks that precede them
+// in it. 0: none can.
 int64_t most_staged_rows(const PartLimits& limits);
 
-// The table's memories must follow each other as Tier has them, from multiples of
-// kAttentionPartBlocks on. `first_written`: the block of the first row that is written; all rows
-// are in one memory and, with fixed parts, in one of them. `host_share`: of what is in host memory,
-// so much stays there, however large: the end of it. The rest comes to the device as the others do.
+// Divides a table into partitions. Its tiers must follow each other in the order of Tier and change
+// at multiples of kAttentionPartBlocks. `first_written` is the block of the first row that is
+// written; all written rows are in one memory and, with fixed partitions, in one partition. Of the
+// blocks in host memory the last `host_share` stay there, however many that is; the others come to
+// the device like those on disk.
 std::vector<SequencePart> cut_sequence(std::span<const BlockId> table, int64_t first_written,
                                        double host_share, const PartLimits& limits);
 

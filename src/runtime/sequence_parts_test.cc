@@ -10,7 +10,8 @@
 namespace spillway {
 namespace {
 
-// Of a sequence with so many blocks in each tier; `written` of the last ones have rows.
+// Describes the partitions of a sequence with so many blocks in each tier, whose last `written`
+// blocks get rows.
 std::string cut(int32_t device, int32_t host, int32_t disk, int64_t written,
                 const PartLimits& limits, double host_share = 0) {
   std::vector<BlockId> table = block_range(0, device);

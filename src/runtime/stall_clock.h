@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the device's ops wait, and for what.
+// Measures how long the device's ops wait, and for what.
 #pragma once
 
 #include <array>
@@ -24,13 +24,13 @@ enum class StallCause : uint8_t {
 inline constexpr int kStallCauseCount = 6;
 const char* stall_cause_name(StallCause cause);
 
-// Marks points in the compute queue before and after each wait; what lies between two marks is time
-// in which ops had nothing to do. Costs two events a wait.
+// Marks points in the compute queue before and after each wait; between two such marks ops had
+// nothing to do. This costs two events per wait.
 class StallClock {
  public:
   explicit StallClock(Device& device) : device_(device) {}
 
-  // Around what makes the compute queue wait.
+  // Calls `wait`, which makes the compute queue wait, and counts the time under `cause`.
   template <class Fn>
   void time(StallCause cause, Fn&& wait) {
     const size_t begin = mark();
@@ -38,9 +38,9 @@ class StallClock {
     pending_.push_back({cause, begin, mark()});
     if (pending_.size() >= kMostPending) settle();
   }
-  // Waits are drawn there, too; null: not any more.
+  // Also records the waits in this timeline; null ends that.
   void record(Timeline* timeline) { timeline_ = timeline; }
-  // Seconds by cause since the last call; waits for the device.
+  // Returns the seconds by cause since the last call; waits for the device.
   std::array<double, kStallCauseCount> take();
 
  private:

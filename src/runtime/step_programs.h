@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which steps a device may replay for each other: numbers for StepBatch::program.
+// Graph keys (StepBatch::program): steps with the same key may be replayed for each other by a
+// device.
 #pragma once
 
 #include <algorithm>
@@ -12,19 +13,20 @@
 
 namespace spillway {
 
-// Everything besides the batch that the ops of a step are called with. Where KV lies is not among
-// it (StepBatch::kv): a layer may move, and another cache of the same shape may be used.
+// Everything besides the batch that the ops of a step are called with. Addresses of KV are not
+// included (StepBatch::kv): a layer may move, and another cache of the same shape may be used.
 struct StepArguments {
-  uint64_t weights = 0, activations = 0;  // generations of those who own them
+  uint64_t weights = 0, activations = 0;  // address epochs of their owners
   KvShapes kv = {};
-  int kv_turning = 0;  // layers whose KV takes turns: the step is cut into parts there
+  int kv_turning = 0;  // swapped layers: the step is split into graph segments at them
   float attention_topk = 0;
   bool operator==(const StepArguments&) const = default;
 };
 
-// Gives each combination a number that no other has, in whichever decoder: a recorded step is then
-// never replayed where something else is. Combinations are compared, not hashed. The last few are
-// remembered, for who goes back and forth between two; one that was forgotten gets a new number.
+// Gives each combination of arguments a number that no other combination has, in any decoder, so
+// that a recorded step is never replayed with other arguments. Combinations are compared, not
+// hashed. The last kMostKnown are remembered, for callers that alternate between two; a forgotten
+// one gets a new number.
 class StepPrograms {
  public:
   uint64_t number_of(const StepArguments& arguments) {
@@ -45,7 +47,7 @@ class StepPrograms {
     StepArguments arguments;
     uint64_t number;
   };
-  std::vector<Known> known_;  // the last used at the end
+  std::vector<Known> known_;  // most recently used last
 };
 
 }  // namespace spillway

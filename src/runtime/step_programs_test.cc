@@ -34,7 +34,7 @@ TEST(StepProgramsTest, WhatWasForgottenGetsANewNumber) {
   for (uint64_t i = 3; i <= StepPrograms::kMostKnown; ++i)
     numbers.insert(programs.number_of({i, i}));
   EXPECT_EQ(programs.number_of({1, 1}), first) << "there was room for all";
-  numbers.insert(programs.number_of({100, 100}));  // the second was used longest ago
+  numbers.insert(programs.number_of({100, 100}));  // the second is the least recently used
   EXPECT_EQ(numbers.size(), StepPrograms::kMostKnown + 1);
   EXPECT_EQ(programs.number_of({1, 1}), first);
   EXPECT_TRUE(numbers.insert(programs.number_of({2, 2})).second);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: the random weights of a model, in a file of their own.
+// For tests: writes the random weights of a model to a file.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,9 @@
 
 namespace spillway {
 
-// The model with its weights in the file `path`, as load_weights() makes them for the model without
-// files. Random weights of a part of it, or of the same model beside others, would differ.
+// Writes to `path` the weights that load_weights() makes for the model without files, and returns
+// the model with its weights there. Random weights of a part of the model, or of the same model
+// beside others, would differ.
 inline Model write_weights(Device& host, Model model, const std::filesystem::path& path) {
   DummySource source(model);
   std::ofstream file(path, std::ios::binary);

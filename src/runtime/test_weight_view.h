@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests: weights by their names.
+// For tests: finds weights by their names.
 #pragma once
 
 #include <string_view>
@@ -10,7 +10,8 @@
 
 namespace spillway {
 
-// The view of a matrix or of a norm's weight ("mlp_down"); those outside the layers have no layer.
+// Returns the view of a matrix or of a norm's weight ("mlp_down"); weights outside the layers have
+// layer -1.
 inline const WeightView& view_of(WeightViews& views, const Model& model, std::string_view name,
                                  int layer = -1) {
   for (const BoundWeight& weight : model.weights) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When each worker did what, in steps that were really run.
+// Records when the GPU, the CPU and the link did what, in steps that were really run.
 #pragma once
 
 #include <chrono>
@@ -17,12 +17,12 @@
 namespace spillway {
 
 enum class TimelineLane : uint8_t {
-  kGpu,       // events of a step, and what they wait for
-  kGpuWaits,  // of that the waiting
-  kCpu,       // the host lane
-  kToGpu,     // weights and KV on their way
-  kToHost,    // KV on its way back
-  kLinears,   // linear ops that CPU and GPU share, from their begin until both are done
+  kGpu,       // events of a step, including waits
+  kGpuWaits,  // the waits in kGpu
+  kCpu,       // the CPU executor
+  kToGpu,     // copies of weights and KV to the device
+  kToHost,    // copies of KV to the host
+  kLinears,   // linear ops that CPU and GPU share, from the first start to the last end
 };
 inline constexpr int kTimelineLanes = 6;
 const char* timeline_lane_name(TimelineLane lane);
@@ -35,14 +35,14 @@ class Timeline {
 
   explicit Timeline(Device& device);
 
-  // A point in a queue, by the thread that fills it.
+  // Records a point in a queue. Called by the thread that fills the queue.
   size_t mark(DeviceStream& queue);
   void add(TimelineLane lane, std::string_view name, int layer, size_t begin, size_t end);
   void add(TimelineLane lane, std::string_view name, int layer, Clock::time_point begin,
            Clock::time_point end);
   double now_s() const { return seconds(Clock::now()); }
 
-  // Waits until all points are reached.
+  // Waits until all points are reached, and turns them into spans().
   void settle();
 
   struct Span {
@@ -53,16 +53,16 @@ class Timeline {
   };
   const std::vector<Span>& spans() const { return spans_; }
 
-  // Seconds of a stretch in which a lane worked; the GPU without its waits.
+  // Returns the seconds within an interval in which a lane worked; the GPU's waits do not count.
   double busy_s(TimelineLane lane, double begin_s, double end_s) const;
-  // Of linear ops that are shared, by name: how long they took in this stretch, and what worked
-  // meanwhile.
+  // Linear ops shared by CPU and GPU in an interval, by name: how long they took, and for how long
+  // the CPU and the link worked meanwhile.
   struct SharedLinear {
     int64_t count = 0;
     double seconds = 0, cpu_s = 0, to_gpu_s = 0;
   };
   std::map<std::string, SharedLinear> shared_linears(double begin_s, double end_s) const;
-  // For Perfetto.
+  // Returns the spans as a Chrome trace, which Perfetto reads.
   std::string chrome_trace() const;
 
  private:
@@ -70,7 +70,7 @@ class Timeline {
   double seconds(Clock::time_point at) const {
     return std::chrono::duration<double>(at - origin_s_).count();
   }
-  // Of one lane, apart and in order.
+  // Returns the intervals in which a lane worked, disjoint and in order.
   std::vector<Stretch> stretches(TimelineLane lane) const;
 
   struct Pending {
@@ -88,7 +88,7 @@ class Timeline {
   std::vector<Span> spans_;
 };
 
-// Calls `work`, which fills `queue`, and draws that; null: nobody draws.
+// Calls `work`, which fills `queue`, and adds a span for it to the timeline, unless that is null.
 template <class Fn>
 void drawn(Timeline* timeline, DeviceStream& queue, TimelineLane lane, const char* name, int layer,
            Fn&& work) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights that live on disk, other than in the model's own file, on their way there.
+// Writes the weights that live on disk, other than in the model's own file, to a file.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,8 @@
 namespace spillway {
 
 // Owns the file until finish(); the queue must outlive it. Weights are made one at a time in host
-// memory, and written behind that. Throws what WeightFileWriter throws, and kOutOfMemory.
+// memory, while the last ones are still being written. Throws what WeightFileWriter throws, and
+// kOutOfMemory.
 class WeightFileFiller {
  public:
   WeightFileFiller(std::span<const WeightTarget> targets, const std::filesystem::path& folder,
@@ -30,7 +31,7 @@ class WeightFileFiller {
         writer_(queue,
                 {.dir = folder, .bytes = file_bytes(targets), .staging = aligned_staging()}) {}
 
-  // `make` fills the memory it is given.
+  // `make` fills the memory that it is given with the weight's bytes.
   Extent add(const BoundWeight& weight, const std::function<void(std::byte*)>& make) {
     const auto bytes = static_cast<size_t>(weight.bytes());
     if (made_.bytes() < bytes) {

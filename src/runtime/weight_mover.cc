@@ -21,13 +21,13 @@
 namespace spillway {
 namespace {
 
-// Weights that were kept in files, one at a time.
+// Reads weights that were kept in files, one at a time.
 class KeptReader {
  public:
   KeptReader(const KeptWeights& kept, Device& host, IoQueue* queue)
       : kept_(kept), host_(host), queue_(queue) {}
 
-  // False where there is no memory to read through: the weight is made again then.
+  // Returns false if there is no memory to read through: the weight is then made again.
   [[nodiscard]] bool try_begin() {
     if (reader_ != nullptr) return true;
     SPW_ASSERT(queue_ != nullptr);
@@ -43,7 +43,7 @@ class KeptReader {
     }
   }
 
-  // Into memory of `device`, piece by piece.
+  // Reads the extent into memory of `device`, in pieces.
   void read(const Extent& extent, Device& device, std::byte* to) {
     for (uint64_t done = 0; done < extent.bytes; done += kPieceBytes) {
       const Extent piece{extent.file, extent.offset + done,
@@ -61,11 +61,11 @@ class KeptReader {
   const KeptWeights& kept_;
   Device& host_;
   Buffer buffer_;
-  IoQueue* queue_;  // needed where something was kept in a file
+  IoQueue* queue_;  // needed if something was kept in a file
   std::unique_ptr<ExtentReader> reader_;
 };
 
-// Progress of several loads in a row as one.
+// Reports the progress of several loads in a row as that of one.
 class JoinedProgress {
  public:
   JoinedProgress(const WeightLoadOptions& options, uint64_t total)
@@ -88,7 +88,7 @@ class JoinedProgress {
   uint64_t before_ = 0, total_;
 };
 
-// One call of load_weights(): each step finds homes for some weights, or bytes for their homes.
+// One call of load_weights(): each of its steps finds homes for weights, or brings bytes to homes.
 class WeightLoad {
  public:
   WeightLoad(Device& device, const Model& model, WeightSource& source,
@@ -132,7 +132,7 @@ class WeightLoad {
   size_t number_of(const WeightTarget& target) const {
     return static_cast<size_t>(target.weight - model_.weights.data());
   }
-  // Those of a tier whose bytes are not there yet.
+  // Returns the weights of a tier whose bytes are not there yet.
   std::vector<WeightTarget> left(Tier tier) const;
   uint64_t bytes_to_make(std::span<const WeightTarget> targets) const;
 
@@ -143,7 +143,7 @@ class WeightLoad {
   const WeightLoadOptions& options_;
   const WeightPlacement& placement_;
   KeptWeights kept_;
-  // By number in Model::weights: where it lives, where in memory that is, whether it is there.
+  // By number in Model::weights: the tier, the address there, and whether its bytes are there.
   std::vector<Tier> homes_;
   std::vector<WeightTarget> targets_;
   std::vector<bool> there_;
@@ -177,13 +177,14 @@ void WeightLoad::find_homes() {
   const DeviceTraits traits = traits_of(device_);
   for (const BoundWeight& weight : model_.weights) {
     targets_.push_back({&weight, weight_layout(traits, model_, weight), nullptr});
-    (void)views_.view(weight.slot);  // so that all layers are there
+    (void)views_.view(weight.slot);  // makes entries for all layers
   }
   const auto files = source_.files();
   views_.files.assign(files.begin(), files.end());
 }
 
-// And says what is streamed. What was kept in memory and stays there is there with that.
+// Allocates host memory for weights that live there, and lists the streamed weights. A weight that
+// was kept in host memory and stays there is then done.
 void WeightLoad::take_host_memory() {
   if (!has(Tier::kHost) && !has(Tier::kDisk)) return;
   views_.streamed.resize(views_.layers.size());
@@ -216,7 +217,7 @@ void WeightLoad::take_host_memory() {
   }
 }
 
-// Embeddings and head.
+// Lists an embedding or head in host memory.
 void WeightLoad::leave_on_host(const BoundWeight& weight, StreamedWeight streamed) {
   WeightView view = streamed.view;
   view.data = streamed.host;
@@ -225,14 +226,14 @@ void WeightLoad::leave_on_host(const BoundWeight& weight, StreamedWeight streame
   if (&weight == try_head_of(model_)) views_.streamed_head = streamed;
 }
 
-// A head that is the token embedding: the same bytes, in both places.
+// A head that is the token embedding has the same bytes: its view is set to the embedding's.
 void WeightLoad::tie_head() {
   if (!model_.spec.has_tied_head()) return;
   const int op = model_.spec.lowered->head.ops.back().op;
   views_.view({.layer = kHeadList, .op = op}) = views_.view(try_head_of(model_)->slot);
 }
 
-// What lives on disk, and a step can use as the model's file has it, is there already.
+// Leaves weights on disk in the model's file, if a step can use them as they are there.
 void WeightLoad::leave_in_files() {
   for (size_t i = 0; i < homes_.size(); ++i) {
     const WeightTarget& target = targets_[i];
@@ -245,7 +246,7 @@ void WeightLoad::leave_in_files() {
   }
 }
 
-// Where every weight is wanted as the files have it, in memory that files can be mapped to.
+// Maps the files if every weight is wanted as they have it, in memory that files can be mapped to.
 bool WeightLoad::try_map() {
   if (options_.access != WeightAccess::kMapped || !device_.host_visible() || has(Tier::kDisk) ||
       !std::ranges::all_of(targets_, [](const WeightTarget& target) {
@@ -270,7 +271,7 @@ bool WeightLoad::try_map() {
   return true;
 }
 
-// And sets the views of what lives there.
+// Allocates device memory, and sets the views of the weights that live there.
 void WeightLoad::take_device_memory() {
   uint64_t total = 0;
   for (const WeightTarget& target : left(Tier::kDevice))
@@ -287,8 +288,8 @@ void WeightLoad::take_device_memory() {
   }
 }
 
-// What the plan before has left goes where it lives now. Weights that were in memory and go to disk
-// stay where they are: who writes the file finds them there.
+// Brings weights that the previous plan left to where they live now. Weights that were in memory
+// and go to disk are left in kept_, where write_to_disk() finds them.
 void WeightLoad::take_kept() {
   if (kept_.empty()) return;
   uint64_t to_write = 0;
@@ -296,7 +297,7 @@ void WeightLoad::take_kept() {
     if (homes_[i] == Tier::kDisk && !there_[i] && !kept_.try_extent(i))
       to_write += align_up(static_cast<uint64_t>(targets_[i].weight->bytes()));
   }
-  // There is no room for both the old file and the new.
+  // The disk budget does not hold both the old file and the new one.
   if (kept_.file_bytes() + to_write > placement_.disk_budget) kept_.forget_files();
 
   KeptReader reader(kept_, host_, placement_.queue);
@@ -367,7 +368,7 @@ void WeightLoad::write_to_disk(std::vector<WeightTarget> targets, JoinedProgress
   views_.files.push_back(memory_.spilled.back()->path());
 }
 
-// Its memory is free then.
+// Copies a kept weight to `to` and frees its memory.
 bool WeightLoad::try_copy_kept(const WeightTarget& target, std::byte* to) {
   if (!kept_.has_memory(number_of(target))) return false;
   const PinnedBuffer memory = kept_.take(number_of(target));
@@ -375,7 +376,7 @@ bool WeightLoad::try_copy_kept(const WeightTarget& target, std::byte* to) {
   return true;
 }
 
-// Nothing where there is no memory for it: it is made again then.
+// Returns an empty buffer if there is no memory for a copy: the weight is then made again.
 PinnedBuffer try_copy_from_device(Device& device, Device& host, const WeightView& from) {
   try {
     const auto bytes = static_cast<size_t>(from.bytes());
@@ -388,7 +389,7 @@ PinnedBuffer try_copy_from_device(Device& device, Device& host, const WeightView
   }
 }
 
-// What is free of the host's budget beside what the next plan takes of it while it loads.
+// Returns how much of the host's budget is free for kept weights while the next plan loads.
 uint64_t room_for_kept(const Device& device, const Model& model, const WeightPlacement& next,
                        uint64_t host_budget) {
   constexpr uint64_t kLoading = uint64_t{64} << 20;
@@ -434,7 +435,7 @@ KeptWeights keep_weights(Device& device, const Model& model, ModelWeights weight
       if (extent.file >= 0) kept.keep(i, extent);  // else it is in the model's own
       continue;
     }
-    // For what stays in host memory room is reserved.
+    // Room is already reserved for weights that stay in host memory.
     const auto bytes = homes[i] == Tier::kHost ? 0 : static_cast<uint64_t>(weight.bytes());
     if (bytes > room) {
       if (in_host_memory) memory.host[i] = PinnedBuffer();

@@ -44,7 +44,7 @@ class WeightMoverTest : public testing::TestWithParam<Placed> {
             .queue = &machine_.queue,
             .disk_dir = folder_.path()};
   }
-  // Tensors of a file, or random ones.
+  // Writes the model's weights to a file, and returns the model with its weights there.
   Model in_file(const Model& model) { return write_weights(machine_.host, model, file_); }
   ModelWeights load(const Model& model, const WeightPlacement& where, KeptWeights kept = {},
                     const WeightLoadOptions& options = {}) {
@@ -110,7 +110,7 @@ TEST_P(WeightMoverTest, BytesAreTheFilesWhereverTheyGo) {
         ModelWeights weights = load(stored, placement(GetParam().plan), {}, options);
         expect_bytes(weights, stored);
       }
-      // Random ones are those that were written to the file.
+      // Random weights equal those that were written to the file.
       const Model random = testing_models::tiny_model(kind, type);
       ModelWeights weights = load(random, placement(GetParam().plan));
       expect_bytes(weights, stored);
@@ -119,7 +119,7 @@ TEST_P(WeightMoverTest, BytesAreTheFilesWhereverTheyGo) {
   }
 }
 
-// From this placement to every other, without a file to read them from again.
+// Moves weights from this placement to every other, without a file to read them from again.
 TEST_P(WeightMoverTest, WhatIsKeptIsNotMadeAgain) {
   const Model stored = in_file(testing_models::tiny_model("opt", DType::kF16));
   const Model random = testing_models::tiny_model("opt", DType::kF16);
@@ -214,7 +214,7 @@ TEST(WeightMoverMemoryTest, ADeviceThatIsTooSmallIsRefusedAndLeftAsItWas) {
     EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
   }
   EXPECT_EQ(small.usage().total(), 0U);
-  // In host memory there is room for the layers.
+  // The layers fit into host memory.
   where.weights = {.shares = {0, 1, 0}, .embeddings = Tier::kHost};
   const ModelWeights weights = load_weights(small, model, {}, {}, where);
   EXPECT_FALSE(weights.streamed.empty());

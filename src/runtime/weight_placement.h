@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where weights are to live, and with what they get there.
+// The homes that weights should have, and the devices, queue and folder that are needed to bring
+// them there.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +15,13 @@ namespace spillway {
 class IoQueue;
 
 struct WeightPlacement {
-  WeightPlan weights = {};         // homes: plan/weight_homes.h
-  Device* host = nullptr;          // whose memory is the host's; null: the device itself
-  IoQueue* queue = nullptr;        // the engine's; needed for weights that live on disk
-  std::filesystem::path disk_dir;  // of weights that live on disk, other than in the model's file
+  WeightPlan weights = {};         // the homes are computed by plan/weight_homes.h
+  Device* host = nullptr;          // the device whose memory is the host's; null: the device itself
+  IoQueue* queue = nullptr;        // the engine's; needed for weights on disk
+  std::filesystem::path disk_dir;  // for weights on disk that are not used from the model's file
   uint64_t disk_budget = ~uint64_t{0};
-  uint64_t most_pinned = ~uint64_t{0};  // of what is in host memory; the rest comes through staging
+  // Most bytes of host memory that are pinned; other weights there are streamed through staging.
+  uint64_t most_pinned = ~uint64_t{0};
 
   Device& host_beside(Device& device) const { return host == nullptr ? device : *host; }
   std::vector<Tier> homes(const Device& device, const Model& model) const {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the bytes of weights come from that nobody has yet: a model's files, or nowhere.
+// Sources of the bytes of weights that are in no memory yet: a model's files, or a random
+// generator.
 #pragma once
 
 #include <cstddef>
@@ -14,25 +15,26 @@
 
 namespace spillway {
 
-// A weight, the layout it should have, and the weight.bytes() where it goes.
+// A weight, the layout it should have, and where its weight.bytes() bytes go.
 struct WeightTarget {
   const BoundWeight* weight;
   WeightLayout layout;
   std::byte* to;
 };
 
-// The same bytes for a weight whatever else is asked for, and in which order. Called from one
-// thread.
+// Makes the bytes of weights. A weight's bytes do not depend on which other weights are made, nor
+// in which order. Called from one thread.
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
 
-  // Those that BoundWeight::extent is about; none: no weight has one.
+  // The files that BoundWeight::extent refers to; empty if no weight has an extent.
   virtual std::span<const std::filesystem::path> files() const { return {}; }
-  // Makes these, in memory of `device`. Throws kCancelled, and what getting at them throws.
+  // Makes these weights in memory of `device`. Throws kCancelled, and what reading their source
+  // throws.
   virtual void make(Device& device, std::span<const WeightTarget> targets,
                     const WeightLoadOptions& options) = 0;
-  // What options.progress counts for it.
+  // Returns what options.progress counts for this weight.
   virtual uint64_t bytes_to_make(const BoundWeight& weight) const = 0;
 };
 

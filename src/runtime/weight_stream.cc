@@ -13,7 +13,7 @@
 namespace spillway {
 namespace {
 
-// Copies of this size reach the bus's full speed, and others find their turn between them.
+// Copies of this size reach the bus's full speed, and other copies get their turn between them.
 constexpr size_t kCopyBytes = size_t{32} << 20;
 constexpr size_t kMostCopiers = 8;
 
@@ -21,7 +21,7 @@ constexpr size_t kMostCopiers = 8;
 
 struct WeightStream::Stage {
   PinnedBuffer memory;
-  std::unique_ptr<DeviceEvent> copied;  // out of it
+  std::unique_ptr<DeviceEvent> copied;  // the copy out of memory is done
 };
 
 WeightStream::Order WeightStream::describe(StreamOrder order) {
@@ -67,14 +67,14 @@ WeightStream::Order WeightStream::describe(StreamOrder order) {
   return described;
 }
 
-// What of a piece is on disk, cut so that a staging buffer takes each.
+// Lists the parts of a segment that are on disk, in pieces that each fit into a staging buffer.
 void WeightStream::add_reads(Order& order, Delivery& piece) {
   std::vector<CutExtent> extents;
   struct Begin {
     size_t part = 0;
     uint64_t offset = 0;  // in the part
   };
-  std::vector<Begin> begins;  // of the extents
+  std::vector<Begin> begins;  // one for each extent
   for (size_t i = 0; i < piece.parts.size(); ++i) {
     uint64_t offset = 0;
     for (const Extent& extent : piece.parts[i].extents) {
@@ -108,7 +108,7 @@ WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const W
       }
     }
   }
-  // Where the host's memory is the device's, nothing lives in the host's instead.
+  // If the device's memory is the host's, no weight lives in host memory instead.
   SPW_ASSERT(!device.host_visible() || !from_host);
   if (slot_bytes_ > 0) slots_.resize(static_cast<size_t>(options.slots));
   for (Slot& slot : slots_) {
@@ -122,7 +122,7 @@ WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const W
   stream_ = device.make_stream();
   if (from_disk) reader_ = std::make_unique<ExtentReader>(queue, weights.files);
   if (!device.host_visible()) {
-    // Both share what there is.
+    // Stages for copying and for reading ahead share options.stages.
     const int copying = all_pinned  ? 0
                         : from_disk ? std::clamp(options.stages / 2, 1, kStreamStages)
                                     : options.stages;
@@ -151,7 +151,7 @@ WeightStream::~WeightStream() {
   for (Slot& slot : slots_) {
     for (Arrival& arrival : slot.arrivals) arrival.read = {};
   }
-  // Copies may still read staging memory, and ops the slots.
+  // Copies may still read staging memory, and ops may still read the slots.
   stream_.reset();
   device_.synchronize();
 }
@@ -169,7 +169,7 @@ int64_t WeightStream::slotful_of(int64_t item) const {
 bool WeightStream::has_room(int64_t item) const {
   return slotful_of(item) < left_ + static_cast<int64_t>(slots_.size());
 }
-// All that the slots hold.
+// Returns the first item that the slots have no room for.
 int64_t WeightStream::items_at_first() const {
   if (current().pieces.empty()) return loaded_;
   int64_t item = loaded_;
@@ -204,10 +204,10 @@ void WeightStream::work() {
   }
 }
 
-// While there is nothing to load: waits, and keeps the disk at work meanwhile.
+// Waits while there is nothing to load, and keeps the disk busy meanwhile.
 void WeightStream::read_on(std::unique_lock<std::mutex>& lock) {
   if (ahead_ == nullptr || !ahead_->has_more_to_read()) return changed_.wait(lock);
-  constexpr auto kLook = std::chrono::milliseconds(2);  // a few reads take longer
+  constexpr auto kLook = std::chrono::milliseconds(2);  // shorter than a few reads
   changed_.wait_for(lock, kLook);
   loading_ = true;
   lock.unlock();
@@ -225,7 +225,8 @@ void WeightStream::restart_reading() {
 
 void WeightStream::begin_step(size_t order) {
   SPW_ASSERT(order < orders_.size());
-  // Of a step that ended early: others come in their place, as they would have.
+  // A step that ended early left segments acquired. They are released, and as many others are
+  // loaded, as if that step had gone on.
   const int64_t held = acquired_ - released_;
   while (released_ < acquired_) release(number_of(released_));
   std::unique_lock lock(mutex_);
@@ -243,7 +244,7 @@ void WeightStream::begin_step(size_t order) {
       arrival.read = {};
     }
   }
-  // Slots whose copies are on their way are filled again by the same queue, behind them.
+  // Slots with copies under way are filled again by the same queue, so after those copies.
   if (loaded_ > released_)
     first_slotful_ = slotful_of(loaded_ - 1) + 1;
   else
@@ -261,7 +262,8 @@ void WeightStream::load(int64_t item) {
   Arrival& to = arrival(item);
   const auto begin = std::chrono::steady_clock::now();
   stream_->wait(*of.left);
-  // What comes through staging memory is drawn there: the link waits for it in between.
+  // For a segment that goes through staging memory the single copies are recorded there instead:
+  // the link is idle between them.
   const bool staged =
       !device_.host_visible() && std::ranges::any_of(piece_of(item).parts, [](const Part& part) {
         return part.host == nullptr || !part.weight->pinned;
@@ -281,7 +283,7 @@ void WeightStream::load(int64_t item) {
   stats_.load_s += took.count();
 }
 
-// To a device with memory of its own.
+// Copies a segment to a device with memory of its own.
 void WeightStream::send_piece(int64_t item) {
   Arrival& to = arrival(item);
   std::vector<Move> not_pinned;
@@ -306,13 +308,14 @@ void WeightStream::send_piece(int64_t item) {
   if (ahead_ != nullptr) ahead_->go_on();
 }
 
-// Each part with the blocks around it, one behind the other in the slot. No byte of a part that is
-// one extent is copied; groups of rows move together once they are there.
+// Reads each part with the disk blocks around it, one after the other in the slot. A part that is
+// one extent is not copied afterwards; parts in groups of rows are moved together when they are
+// there.
 void WeightStream::begin_reads(int64_t item) {
   Arrival& to = arrival(item);
   if (to.reading == item) return;
   to.reading = -1;
-  to.read = {};  // waits for what a failure left on its way
+  to.read = {};  // waits for reads that a failure left under way
   const Delivery& piece = piece_of(item);
   std::vector<Extent> extents;
   uint64_t bytes = 0;
@@ -324,16 +327,16 @@ void WeightStream::begin_reads(int64_t item) {
   to.reading = item;
 }
 
-// The disk has the next piece's reads as soon as there is room for them, before this one's have
-// ended: it never runs out of work.
+// Starts the next segment's reads as soon as there is room for them, before this segment's reads
+// have ended, so that the disk never runs out of work.
 void WeightStream::load_in_place(int64_t item) {
   Arrival& to = arrival(item);
   const bool begun_ahead = to.reading == item;
   begin_reads(item);
   const auto may_begin = [&] { return item + 1 < asked_ && has_room(item + 1); };
   {
-    // load_next() wakes it. That the reads have ended is seen late only while there is no room,
-    // which is when the compute is behind.
+    // load_next() wakes this wait. The end of the reads is noticed late only if there is no room
+    // for the next segment, which means that the compute is behind.
     constexpr auto kLook = std::chrono::microseconds(200);
     std::unique_lock lock(mutex_);
     while (options_.overlap && !closing_ && item < asked_ && !may_begin() && !to.read.is_done())
@@ -342,11 +345,11 @@ void WeightStream::load_in_place(int64_t item) {
     lock.unlock();
     if (next) begin_reads(item + 1);
   }
-  to.reading = -1;  // from here on a failure means reading it again
+  to.reading = -1;  // a failure from here on means reading it again
   try {
     to.read.wait();
   } catch (const Error&) {
-    if (!begun_ahead) throw;  // else it is a failure of some time ago
+    if (!begun_ahead) throw;  // else the failure is from reading ahead
     begin_reads(item);
     to.reading = -1;
     to.read.wait();
@@ -359,7 +362,7 @@ void WeightStream::load_in_place(int64_t item) {
   }
 }
 
-// What of an item comes from disk, each piece sent on as it comes.
+// Sends the parts of an item that are on disk, each piece as soon as it is read.
 void WeightStream::send_what_is_read(int64_t item) {
   const Delivery& piece = piece_of(item);
   const std::vector<Read>& reads = current().reads;
@@ -374,7 +377,7 @@ void WeightStream::send_what_is_read(int64_t item) {
   }
 }
 
-// From host memory that could not be pinned.
+// Copies from host memory that could not be pinned.
 void WeightStream::copy_through_stages(std::span<const Move> moves) {
   std::vector<CutExtent> extents;
   for (const Move& move : moves)
@@ -405,21 +408,21 @@ void WeightStream::send(std::byte* to, std::span<const std::byte> bytes) {
   });
 }
 
-// Until the next item's loading is queued. Throws the failure of an attempt that began after the
-// call: what went wrong before that may be well by now.
+// Waits until the next item's loading has been queued. Throws the failure of an attempt that began
+// after the call; the cause of an earlier failure may be gone.
 void WeightStream::wait_until_loaded() {
   std::unique_lock lock(mutex_);
   asked_ = options_.overlap ? std::max(asked_, acquired_ + 1) : acquired_ + 1;
   const int64_t before = attempts_;
   while (loaded_ <= acquired_) {
     const std::exception_ptr failure = std::exchange(failure_, nullptr);
-    changed_.notify_all();  // the mover goes on, or tries again
+    changed_.notify_all();  // the mover continues or tries again
     if (failure && failed_attempt_ > before) std::rethrow_exception(failure);
     changed_.wait(lock, [&] { return failure_ || loaded_ > acquired_; });
   }
 }
 
-// Counts the item that is next as taken, and its bytes as moved.
+// Counts the next item as acquired, and its bytes as moved.
 void WeightStream::hand_out() {
   const std::lock_guard lock(mutex_);
   for (const Part& part : piece_of(acquired_).parts) {
@@ -429,18 +432,18 @@ void WeightStream::hand_out() {
   ++acquired_;
 }
 
-// Of the item that is next: waits for it and gives it back unused. After a step that ended early.
+// Waits for the next item and releases it unused, after a step that ended early.
 void WeightStream::skip_item() {
   wait_until_loaded();
   // The slot must not be filled again before this load has ended.
   arrival(acquired_).loaded->synchronize();
   hand_out();
   release(number_of(acquired_ - 1));
-  if (options_.overlap) load_next();  // as whoever would have used it
+  if (options_.overlap) load_next();  // as the step would have done
 }
 
 void WeightStream::load_next() {
-  if (!options_.overlap) return;  // acquire() asks, right behind this
+  if (!options_.overlap) return;  // acquire() allows the load right after this
   const std::lock_guard lock(mutex_);
   ++asked_;
   changed_.notify_all();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings the weights that do not live on the device there, piece by piece, ahead of the compute
+// Copies the weights that do not live on the device there, segment by segment, ahead of the compute
 // (HeteGen's parameter manager, 4.3).
 #pragma once
 
@@ -25,27 +25,27 @@
 namespace spillway {
 
 struct WeightStreamOptions {
-  int slots = kLayerSlots;  // slotfuls in device memory at once: one computes, the others arrive
-  bool overlap = true;      // false: nothing comes before load_next() or acquire() ask for it
-  int stages =
-      kStreamStages;  // staging buffers of 2 MiB, where bytes do not go straight into place
+  int slots = kLayerSlots;  // slot groups on the device: one computes, the others arrive
+  bool overlap = true;      // false: load only when load_next() or acquire() is called
+  // Staging buffers of 2 MiB each, for bytes that do not go straight into place.
+  int stages = kStreamStages;
 };
 
-// Pieces go round: 0, 1, ..., n - 1, 0, ... A thread of its own fills the slots in that order: all
-// of them at once, then one more piece for each load_next(), as soon as the compute queue has left
-// the slot (plan/block_schedule.h says when). Weights come from host memory in large copies, from
-// disk through pinned staging buffers, which are filled before there is room in a slot (ReadAhead),
-// or straight into the slot where the host can write to that.
+// Weight segments are loaded in the order 0, 1, ..., n - 1, 0, ... A thread fills the slots in that
+// order: all of them at first, then one more segment for each load_next(), as soon as the compute
+// queue has left the slot (plan/block_schedule.h says when). Weights from host memory come in large
+// copies. Weights from disk come through pinned staging buffers, which are filled before a slot has
+// room (ReadAhead), or straight into the slot if the host can write to it.
 //
-// There are several orders (plan/stream_order.h), one for each way in which steps share their
-// weights with the CPU: a step begins with begin_step(). What came ahead of one that then goes by
-// another is dropped.
+// There are several streaming schedules (plan/stream_order.h), one for each way in which linear ops
+// are split between the GPU and the CPU. begin_step() selects one for a step; segments loaded ahead
+// by another schedule are dropped.
 //
-// acquire() and release() are called from one thread, in order of the pieces; several may be held.
-// A load that failed ahead of time is tried again when the piece is asked for; if it fails then
-// (kIo), acquire() throws it, and the next call tries again. Reads go through the engine's queue,
-// and its thread waits there for its own alone. The devices, the queue and the weights must outlive
-// it.
+// acquire() and release() are called from one thread, in the order of the segments; several may be
+// held. A load that failed ahead of time is tried again when the segment is acquired. If it fails
+// then (kIo), acquire() throws that, and the next call tries again. Reads go through the engine's
+// queue, and the stream's thread waits there only for its own. The devices, the queue and the
+// weights must outlive it.
 class WeightStream {
  public:
   WeightStream(Device& device, Device& host, IoQueue& queue, const WeightViews& weights,
@@ -54,81 +54,85 @@ class WeightStream {
   WeightStream(const WeightStream&) = delete;
   WeightStream& operator=(const WeightStream&) = delete;
 
-  // By which of the orders the pieces are numbered and come from now on.
+  // Selects the streaming schedule by which segments are numbered and loaded from now on.
   void begin_step(size_t order);
   const StreamOrder& order(size_t number) const { return orders_[number].order; }
 
-  // One more piece comes: the next that nobody has asked for.
+  // Allows one more segment to be loaded: the next in order.
   void load_next();
-  // The rows of a piece, each part on the device for ops called from now on, until release().
+  // Returns the rows of a segment, each part on the device for ops called from now on, until
+  // release().
   std::span<const WeightView> acquire(int piece, StallClock& stalls);
-  // After the last op that reads them was called.
+  // Call it after the last op that reads the segment.
   void release(int piece);
 
-  // Bytes count when a piece is handed out: what comes ahead belongs to the step that uses it.
+  // Bytes count when a segment is acquired: what is loaded ahead belongs to the step that uses it.
   struct Stats {
     uint64_t host_bytes = 0;  // copied to the device
     uint64_t disk_bytes = 0;  // read
-    double load_s = 0;        // the loading itself, without overlap
+    double load_s = 0;        // time of the loading itself, without overlap
     Stats& operator+=(const Stats& other);
   };
-  // Since the last call.
+  // Returns the statistics since the last call.
   Stats take_stats();
-  // That have been brought so far, also those that nobody has asked for yet.
+  // Segments loaded so far, including those that are not acquired yet.
   int64_t pieces_brought() const;
-  // Draws what comes from now on; null: not any more. Between steps.
+  // Records loads in the timeline from now on; null ends that. Call it between steps.
   void record(Timeline* timeline);
   int slots() const { return static_cast<int>(slots_.size()); }
   uint64_t slot_bytes() const { return slot_bytes_; }
 
  private:
-  // Rows of a weight, and where they come from and go to.
+  // Rows of a weight in a segment, where they come from, and where they go.
   struct Part {
     const StreamedWeight* weight = nullptr;
-    WeightView view = {};                 // its data is set on the device
+    WeightView view = {};                 // without data, which is set in a slot
     const std::byte* host = nullptr;      // null: in a file
-    std::vector<Extent> extents = {};     // there, in the order of the rows
+    std::vector<Extent> extents = {};     // in the file, in the order of the rows
     uint64_t offset = 0, slot_bytes = 0;  // in the slot
   };
+  // A weight segment.
   struct Delivery {
     std::vector<Part> parts = {};
     int slotful = 0;
     size_t in_slotful = 0;
     bool last_of_slotful = false;
     uint64_t offset = 0;               // in the slot
-    size_t first_read = 0, reads = 0;  // of the order's
+    size_t first_read = 0, reads = 0;  // in Order::reads
   };
-  // A piece of a file, and the bytes of a part that it is.
+  // A piece of a file that is read at once, and the bytes of a part that it holds.
   struct Read {
     Extent extent = {};
     size_t part = 0;
     uint64_t offset = 0;
   };
+  // A streaming schedule.
   struct Order {
     StreamOrder order;
     std::vector<Delivery> pieces;
-    std::vector<Read> reads;  // of a round
+    std::vector<Read> reads;  // from disk, for all segments once
     int slotfuls = 0;
   };
-  // What is in a slot.
+  // A segment in a slot.
   struct Arrival {
     std::unique_ptr<DeviceEvent> loaded;
     std::vector<WeightView> views = {};
-    // Where the host can write to the slot: the item that is being read into it, or -1.
+    // If the host can write to the slot: the item that is being read into it; else -1.
     int64_t reading = -1;
     ExtentBatch read = {};
   };
+  // Memory on the device for the segments of a slot group.
   struct Slot {
     Buffer memory;
     std::byte* base = nullptr;
     std::unique_ptr<DeviceEvent> left;
-    std::vector<Arrival> arrivals;  // of the pieces of a slotful
+    std::vector<Arrival> arrivals;  // one for each segment of a slot group
   };
-  struct Stage;  // where bytes of host memory that is not pinned change over
+  struct Stage;  // staging memory for weights in host memory that is not pinned
 
   Order describe(StreamOrder order);
   static void add_reads(Order& order, Delivery& piece);
-  // Items are the pieces in the order they come, counted on and on.
+  // An item is a segment in the order of loading; items are numbered on and on across rounds.
   const Order& current() const { return orders_[current_]; }
   const Delivery& piece_of(int64_t item) const;
   int64_t slotful_of(int64_t item) const;
@@ -162,25 +166,25 @@ class WeightStream {
   uint64_t slot_bytes_ = 0;
   std::vector<Slot> slots_;
   std::unique_ptr<DeviceStream> stream_;
-  std::mutex stream_mutex_;  // who copies through stages fills stream_ in turn
+  std::mutex stream_mutex_;  // held while stream_ is filled by copy_through_stages()
   std::unique_ptr<ExtentReader> reader_;
   std::unique_ptr<ReadAhead> ahead_;  // null: nothing comes from disk, or the host writes in place
   std::vector<std::unique_ptr<Stage>> stages_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  size_t current_ = 0;  // order; its first item and slotful
-  int64_t first_item_ = 0, first_slotful_ = 0;
-  int64_t loaded_ = 0;    // items whose loading is queued
-  int64_t acquired_ = 0;  // items handed out
+  size_t current_ = 0;                          // index of the current streaming schedule
+  int64_t first_item_ = 0, first_slotful_ = 0;  // with which it began
+  int64_t loaded_ = 0;                          // items whose loading has been queued
+  int64_t acquired_ = 0;                        // items acquired
   int64_t released_ = 0;
-  int64_t left_ = 0;   // slotfuls, all of whose items are released
+  int64_t left_ = 0;   // slot groups, all of whose items are released
   int64_t asked_ = 0;  // items that may be loaded
   bool loading_ = false;
   bool closing_ = false;
-  int64_t attempts_ = 0;  // to load an item
+  int64_t attempts_ = 0;  // number of attempts so far to load an item
   std::exception_ptr failure_;
-  int64_t failed_attempt_ = 0;  // which that was
+  int64_t failed_attempt_ = 0;  // number of the attempt that failed
   Stats stats_;
   Timeline* timeline_ = nullptr;
   std::thread mover_;  // last: it uses all of the above

@@ -20,13 +20,13 @@
 namespace spillway {
 namespace {
 
-// Where the weights of a layer are that do not live on the device.
+// The tiers of streamed weights.
 enum class Homes { kHost, kNotPinned, kDisk, kBoth, kDiskWithoutAccelerator };
 constexpr Homes kAllHomes[] = {Homes::kHost, Homes::kNotPinned, Homes::kDisk, Homes::kBoth,
                                Homes::kDiskWithoutAccelerator};
 constexpr const char* kNames[] = {"host", "not_pinned", "disk", "both", "disk_without_accelerator"};
 
-// The bytes of a weight, as many as one needs: random ones, from another place for each.
+// Returns random bytes for a weight, as many as needed, different for each weight.
 const std::byte* bytes_of(int layer, int op) {
   static const std::vector<uint32_t> random = [] {
     std::vector<uint32_t> words(size_t{1} << 20);
@@ -37,8 +37,8 @@ const std::byte* bytes_of(int layer, int op) {
   return std::as_bytes(std::span(random)).data() + layer * 31 + op * 570;
 }
 
-// Layers of two matrices that stream, the second of them in several reads. Layer 2 has nothing to
-// stream.
+// Layers with two streamed matrices, of which the second takes several reads. Layer 2 has no
+// streamed weights.
 class WeightStreamTest : public testing::TestWithParam<Homes> {
  protected:
   static constexpr int kLayers = 4, kOnDevice = 2, kQuery = 0, kDown = 1;
@@ -48,7 +48,7 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
                  GetParam() == Homes::kNotPinned ? 0 : ~uint64_t{0}) {
     weights_.layers.resize(kLayers);
     weights_.streamed.resize(kLayers);
-    std::vector<std::byte> file(100);  // extents begin anywhere
+    std::vector<std::byte> file(100);  // extents need not be aligned
     for (int layer = 0; layer < kLayers; ++layer) {
       if (layer == kOnDevice) continue;
       add(layer, kQuery, 24, 40, is_on_disk(kQuery) ? &file : nullptr);
@@ -78,7 +78,7 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
     std::memcpy(to, bytes_of(layer, op), bytes);
     weights_.streamed[static_cast<size_t>(layer)].push_back(weight);
   }
-  // Of each layer: the first matrix, and the second in two pieces.
+  // Each layer has the first matrix as one segment, and the second as two.
   static StreamOrder make_order(bool by_layers, int64_t first_row = 0) {
     StreamOrder order{.layers = kLayers, .by_layers = by_layers};
     for (int layer = 0; layer < kLayers; ++layer) {
@@ -100,7 +100,7 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
         std::vector{make_order(by_layers), make_order(by_layers, 16)}, options);
   }
 
-  // What ops that are called now would read of a piece.
+  // Checks what ops called now would read of a segment.
   void expect_piece(const StreamOrder& order, int piece, std::span<const WeightView> got) {
     int before = 0;
     for (const StreamedLinear& linear : order.linears) {
@@ -131,7 +131,7 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
       release(stream, piece);
     }
   }
-  // As a step does that overlaps.
+  // Releases a segment and allows the next load, as a step with overlap does.
   static void release(WeightStream& stream, int piece) {
     stream.release(piece);
     stream.load_next();
@@ -142,7 +142,7 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
       bytes += static_cast<uint64_t>(weight.view.bytes());
     return bytes;
   }
-  // Time for a thread to do what it should not.
+  // Gives a thread time to do what it should not do.
   static void wait_a_little() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
 
   TempFolder folder_;
@@ -166,7 +166,7 @@ TEST_P(WeightStreamTest, PiecesComeRoundAndRound) {
   }
 }
 
-// What came ahead for the one is dropped for the other.
+// Segments loaded ahead by one streaming schedule are dropped if the next step uses the other.
 TEST_P(WeightStreamTest, StepsMayGoByAnotherOrder) {
   for (const bool by_layers : {true, false}) {
     for (const int slots : {1, 2, 5}) {
@@ -179,7 +179,7 @@ TEST_P(WeightStreamTest, StepsMayGoByAnotherOrder) {
   }
 }
 
-// As much as slots hold, and no more: what is in use stays.
+// The slots are filled once and no further, since acquired segments stay until they are released.
 TEST_P(WeightStreamTest, NothingIsOverwrittenBeforeItsRelease) {
   const auto stream = make_stream({.slots = 2});
   const auto wait_for = [&](int64_t pieces) {
@@ -236,7 +236,7 @@ TEST_P(WeightStreamTest, CountsWhatItMoves) {
   EXPECT_EQ(stats.disk_bytes, disk);
 }
 
-// Steps that ended early: after a release, and between acquire() and release().
+// Steps may end early after a release, or between acquire() and release().
 TEST_P(WeightStreamTest, ANewStepMayBeginAnywhere) {
   for (const bool overlap : {true, false}) {
     for (const bool by_layers : {true, false}) {
@@ -278,7 +278,8 @@ TEST_P(WeightStreamTest, TakesItsSlotsAndStages) {
 
 class WeightStreamFromDiskTest : public WeightStreamTest {};
 
-// What failed ahead of time is tried again when it is asked for, and nobody hears of it.
+// A load that failed ahead of time is repeated when its segment is acquired, and no error is
+// reported.
 TEST_P(WeightStreamFromDiskTest, AReadThatFailedBeforeItWasWantedIsRepeated) {
   for (const uint64_t nth : {1u, 2u, 4u}) {
     arm_fault("io.read", nth, FaultKind::kEio);
@@ -297,7 +298,7 @@ TEST_P(WeightStreamFromDiskTest, AReadThatFailsWhenItIsWantedIsAnErrorUntilItWor
   arm_fault("io.read", 1, FaultKind::kEio, /*count=*/1'000'000);
   for (int i = 0; i < 3; ++i) {
     try {
-      // Layers that have come already are good.
+      // Layers that were loaded before the fault are good.
       for (int step = 0; step < 3; ++step) expect_step(*stream);
       ADD_FAILURE() << "no error";
     } catch (const Error& error) {

@@ -11,7 +11,7 @@
 namespace spillway {
 namespace {
 
-// Taken, or refused with a 400 that can be sent.
+// Expects the body to be taken, or refused with a 400 that can be sent.
 template <class Parse>
 void expect_taken_or_refused(const Parse& parse) {
   try {

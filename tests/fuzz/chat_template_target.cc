@@ -28,7 +28,7 @@ ChatRequest conversation() {
   return request;
 }
 
-// Small, so that what goes beyond them takes no time.
+// Limits are small, so that exceeding them takes no time.
 JinjaOptions small_limits() {
   JinjaOptions options;
   options.limits.steps = 20'000;
@@ -41,7 +41,7 @@ JinjaOptions small_limits() {
   return options;
 }
 
-// What comes out, or the error's text.
+// Returns the rendered text, or the error's text.
 std::string outcome(const JinjaTemplate& parsed, const ChatRequest& request) {
   const JinjaOptions options = small_limits();
   try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fuzz targets without libFuzzer: their seeds, what remains of those when they are cut, and
-// random changes of them, the same in each run.
+// Runs the fuzz targets without libFuzzer: on their seeds, on every prefix of these, and on random
+// changes of them, the same in each run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace spillway {
 namespace {
 
 struct Target {
-  const char* name;  // of its seeds and its words
+  const char* name;  // also of its seeds and its dictionary
   void (*run)(std::string_view);
 };
 void PrintTo(const Target& target, std::ostream* out) { *out << target.name; }
@@ -41,7 +41,7 @@ std::vector<std::string> seeds_of(const Target& target) {
   return seeds;
 }
 
-// Of libFuzzer's dictionary: "word" a line, with \r, \n, \", \\ and \xHH.
+// Returns the words of libFuzzer's dictionary: "word" a line, with \r, \n, \", \\ and \xHH.
 std::vector<std::string> words_of(const Target& target) {
   std::ifstream file(folder() / (std::string(target.name) + ".dict"));
   std::vector<std::string> words;
@@ -97,12 +97,12 @@ class Mutator {
       case 4:
         if (at < text.size()) text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
         break;
-      case 5: {  // a part again, several times
+      case 5: {  // repeat a part several times
         const std::string part = text.substr(at, 1 + below(40));
         for (size_t times = 1 + below(30); times > 0; --times) text.insert(at, part);
         break;
       }
-      default: {  // a part of another
+      default: {  // insert a part of another seed
         const std::string& other = any(seeds_);
         const size_t from = below(other.size() + 1);
         text.insert(at, other.substr(from, 1 + below(200)));

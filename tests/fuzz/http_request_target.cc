@@ -13,7 +13,7 @@
 namespace spillway {
 namespace {
 
-// Small, so that a few bytes reach every limit.
+// Limits are small, so that a few bytes reach each of them.
 HttpOptions small_limits() {
   HttpOptions options;
   options.most_head_bytes = 512;
@@ -38,9 +38,9 @@ bool same(const HttpRequest& a, const HttpRequest& b) {
 
 struct Read {
   std::vector<std::shared_ptr<HttpRequest>> requests;
-  int status = 0;  // of the error that ended it; 0: there was none
+  int status = 0;  // of the error that ended it; 0: no error
   std::string error;
-  RequestParser::Stage stage{};  // where there was none
+  RequestParser::Stage stage{};  // if there was no error
 };
 
 void check_request(const HttpRequest& request, const HttpOptions& options) {
@@ -55,7 +55,7 @@ void check_request(const HttpRequest& request, const HttpOptions& options) {
   }
 }
 
-// As a connection reads: `cut` says how many bytes of what is left come next.
+// Reads as a connection does: `cut` returns how many of the remaining bytes come next.
 template <class Cut>
 Read read(std::string_view bytes, const Cut& cut) {
   using Stage = RequestParser::Stage;

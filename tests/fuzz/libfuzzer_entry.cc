@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where libFuzzer comes in; SPW_FUZZ_TARGET is the target that this program has.
+// The entry point that libFuzzer calls; SPW_FUZZ_TARGET is the target of this program.
 #include <cstddef>
 #include <cstdint>
 

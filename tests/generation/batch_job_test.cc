@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch job has the same results however often it is abandoned and whatever runs together.
+// The results of a batch job do not depend on how often it is interrupted, nor on what runs
+// together.
 #include "serve/batch_job.h"
 
 #include <fmt/format.h>
@@ -22,7 +23,8 @@ namespace {
 using testing_models::tiny_prompt;
 using testing_models::TinyRuntime;
 
-// Of any lengths; every seventh line is no request, every fifth one that is refused.
+// Makes lines with prompts and answers of many lengths. Every seventh line is not a request, and
+// every fifth request is refused.
 std::string make_input(int lines) {
   std::string text;
   for (int n = 0; n < lines; ++n) {
@@ -47,7 +49,8 @@ class BatchJobTest : public testing::Test {
     int sequences = 5;
     bool in_blocks = false;
   };
-  // Runs at most `steps` steps, as a process that is then killed; whether the job was finished.
+  // Runs at most `steps` steps, like a process that is then killed. Returns whether the job was
+  // finished.
   bool run(const Limits& limits, int steps, EngineStats* stats = nullptr) {
     const BatchInput input(input_);
     BatchJournal journal(folder_ / "journal", false);
@@ -102,7 +105,8 @@ TEST_F(BatchJobTest, ResultsDoNotDependOnWhatRunsTogether) {
   EXPECT_EQ(output(), expected);
 }
 
-// All prompts in one step, then a step for each token of the longest answer.
+// A batch block computes all its prompts in one step, then takes one step for each further token of
+// its longest answer.
 TEST_F(BatchJobTest, ABlockBeginsWithAllItsLines) {
   int longest = 0;
   for (int n = 0; n < 20; ++n)
@@ -115,15 +119,15 @@ TEST_F(BatchJobTest, ABlockBeginsWithAllItsLines) {
 TEST_F(BatchJobTest, GoesOnWhereItWas) {
   ASSERT_TRUE(run({}, 100'000));
   const std::string expected = output();
-  // However far the engine gets between two steps of a job: with three requests outstanding, twenty
-  // take more steps than the first runs have.
+  // The job takes at least `least_runs` runs, however far the engine gets between two of its steps:
+  // with three requests outstanding, twenty requests take more steps than the first runs have.
   struct Case {
     int steps, least_runs;
   };
   for (const auto& [steps, least_runs] : {Case{1, 3}, Case{3, 2}}) {
     int runs = 1;
     size_t finished = 0;
-    // With few steps in a run only short requests ever end; then runs become longer.
+    // A run with few steps finishes only short requests, so the runs become longer.
     while (!run({.sequences = 1}, steps + runs, nullptr)) {
       ++runs;
       const size_t now = BatchJournal(folder_ / "journal", false).size();

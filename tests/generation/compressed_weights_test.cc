@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain weights that become 4-bit groups while they are loaded.
+// Plain weights are quantized to 4-bit groups while they are loaded.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ struct Options {
   DType type = DType::kF16;  // of the matrices
   DType key_type = DType::kF16;
   bool tied = true;
-  bool dequantized = false;  // F32 weights that are what 4-bit groups would make of these
+  bool dequantized = false;  // F32 weights with the values that their 4-bit groups would have
   float broken = 0;          // put into one weight if it is not 0
 };
 
@@ -159,7 +159,7 @@ TEST_F(CompressedWeightsTest, AreTheFilesWeightsQuantizedHoweverTheyAreRead) {
         EXPECT_EQ(view_bytes(to), expected);
         EXPECT_EQ(view_bytes(view(*direct, name)), expected);
       }
-      // 96 columns are no whole groups.
+      // Rows of 96 columns are no whole groups, so this matrix stays as it is.
       EXPECT_EQ(view(*mapped, "mlp_down").dtype, type);
       for (const char* name : {"mlp_down", "attention_norm"})
         EXPECT_EQ(view_bytes(view(*mapped, name)), view_bytes(view(*plain, name)));
@@ -183,7 +183,8 @@ TEST_F(CompressedWeightsTest, LeaveAloneWhatIsQuantizedOrOnlyLookedUpIn) {
   for (const float logit : logits(*loaded)) ASSERT_TRUE(std::isfinite(logit));
 }
 
-// The same network as one whose F32 weights were rounded so, and near the one they came from.
+// The logits equal those of a network whose F32 weights were rounded to 4-bit groups, and are near
+// those of the original network.
 TEST_F(CompressedWeightsTest, GiveTheLogitsOfTheRoundedNetwork) {
   const auto exact = logits(*load(file({.dequantized = true}), false));
   const auto plain = logits(*load(file({}), false));
@@ -222,8 +223,8 @@ TEST_F(CompressedWeightsTest, AreInMemoryOnceAndOnlyCompressed) {
     EXPECT_GE(held, expected);
     EXPECT_LT(held, expected + 16 * 4096);
     EXPECT_EQ(usage.bytes[static_cast<size_t>(MemoryTag::kStaging)], 0U);
-    // Of the plain weights no more than a piece for each thread and some ahead, and this model's
-    // pieces are small.
+    // No more of the plain weights is in memory than a piece for each thread and some read ahead,
+    // and this model's pieces are small.
     EXPECT_LE(usage.peak_bytes,
               held + (2 + kPiecesAhead + 1) * (uint64_t{kHidden} * kHidden * 2 + 2 * 4096));
   }
@@ -292,7 +293,7 @@ TEST_P(StreamExtentsTest, GivesEveryByteOnceInPiecesOfTheGrain) {
   stream_extents(
       device, paths, extents, options,
       [&](size_t i, uint64_t offset, std::span<const std::byte> piece) {
-        EXPECT_LE(++at_a_time, 2);  // the device's threads, however many read
+        EXPECT_LE(++at_a_time, 2);  // at most the device's threads, however many reads run
         EXPECT_EQ(offset % extents[i].grain, 0U);
         EXPECT_LE(piece.size(), std::max<uint64_t>(10'000, extents[i].grain));
         EXPECT_LE(offset + piece.size(), seen[i].size());
@@ -332,13 +333,13 @@ TEST_P(StreamExtentsTest, StopsWhenCancelledAndWhenTheTakerThrows) {
                    1'000),
                Error);
   EXPECT_GE(taken, 1);
-  EXPECT_LE(taken, 1 + kPiecesAhead);  // those that were on their way
+  EXPECT_LE(taken, 1 + kPiecesAhead);  // pieces that were already being read
   cancel = false;
   EXPECT_THROW(stream_extents(
                    device, paths, extents, options,
                    [](size_t, uint64_t, std::span<const std::byte>) { throw 7; }, 10'000),
                int);
-  // A file that is shorter than its header said.
+  // This file is shorter than its header says.
   const std::vector<CutExtent> beyond{{{0, 40'000, 20'000}, 1}};
   EXPECT_THROW(stream_extents(device, paths, beyond, options,
                               [](size_t, uint64_t, std::span<const std::byte>) {}),

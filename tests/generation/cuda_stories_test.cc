@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trained models on a GPU: the text and the perplexity of the CPU.
+// Trained models give the same text and perplexity on a GPU as on the CPU.
 //
-// Quantized weights are widened to F32 first, exactly: over blocks of 8 bits the CPU rounds
-// activations to 8 bits too, and the two would compute different things.
+// Quantized weights are widened to F32 first, which is exact: with blocks of 8 bits the CPU rounds
+// activations to 8 bits too, so that the two would compute different things.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -44,7 +44,7 @@ class Stories {
     return loaded_->require_tokenizer().encode(text, {.add_special = true});
   }
 
-  // What follows each of the prompts, all of them together or one after the other.
+  // Returns what follows each of the prompts, computed all together or one after the other.
   std::vector<std::vector<TokenId>> continued(const SamplingParams& sampling, bool together) {
     std::vector<std::vector<TokenId>> answers(std::size(kPrompts));
     KvCache kv = make_kv(static_cast<int64_t>(std::size(kPrompts)));
@@ -116,7 +116,7 @@ TEST_P(CudaStoriesTest, GivesTheGreedyTokensOfTheCpu) {
   EXPECT_EQ(gpu.continued({}, true), expected);
 }
 
-// Of texts that the model itself draws.
+// The perplexity is that of texts sampled from the model itself.
 TEST_P(CudaStoriesTest, HasThePerplexityOfTheCpu) {
   Stories cpu = on_cpu(), gpu = on_gpu();
   SamplingParams sampling;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole networks on a GPU: the logits of the CPU, recorded steps, sampling, and what happens when
-// memory runs out.
+// Whole networks on a GPU: logits compared with the CPU's, recorded steps, sampling, and what
+// happens when memory runs out.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -56,7 +56,8 @@ double difference(const Rows& a, const Rows& b) {
   return std::isfinite(error) ? error / power : INFINITY;
 }
 
-// F32 differs by rounding alone; others by the halves between matrices, and by 8-bit activations on
+// Returns the largest difference() allowed. With F32 the devices differ by rounding alone, with
+// other types also by the half-precision activations between matrices, and by 8-bit activations on
 // the CPU.
 double bar_of(DType type) {
   if (type == DType::kF32) return 1e-8;
@@ -88,7 +89,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, CudaKindTest,
                            return name;
                          });
 
-// Steps of one token in one launch (cuda/persistent/persistent_step.h).
+// A persistent kernel computes steps of one token in one launch
+// (cuda/persistent/persistent_step.h).
 TEST_F(CudaGenerationTest, PersistentStepsComputeTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(600, 4);
   for (const std::string kind :
@@ -105,7 +107,7 @@ TEST_F(CudaGenerationTest, PersistentStepsComputeTheLogitsOfTheCpu) {
   }
 }
 
-// Beside the CPU, and beside the GPU's own kernels op by op, as they are in deterministic mode.
+// Compares with the CPU, and with the GPU's kernels op by op, which deterministic mode uses.
 void expect_persistent_logits(TinyRuntime& cpu, TinyRuntime& gpu, TinyRuntime& by_op,
                               const std::vector<int32_t>& ids, double bar) {
   by_op.device.ops().set_deterministic(true);
@@ -116,7 +118,7 @@ void expect_persistent_logits(TinyRuntime& cpu, TinyRuntime& gpu, TinyRuntime& b
       bar);
 }
 
-// The same over packed weights; the CPU rounds activations to 8 bits.
+// The weights are packed here, and the CPU rounds activations to 8 bits.
 TEST_F(CudaGenerationTest, PersistentStepsOverPackedWeightsComputeTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(600, 4);
   for (const std::string kind : {"llama-64-wide", "opt-64-wide", "llama-128-wide"}) {
@@ -129,7 +131,7 @@ TEST_F(CudaGenerationTest, PersistentStepsOverPackedWeightsComputeTheLogitsOfThe
   }
 }
 
-// Files of mixed types: parts of one phase, and phases of one step, in two types.
+// In files of mixed types the parts of a phase, or the phases of a step, have two types.
 TEST_F(CudaGenerationTest, PersistentStepsOverMixedTypesComputeTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(200, 7);
   for (const std::string kind : {"llama-64-wide", "llama-128-wide"}) {
@@ -145,14 +147,15 @@ TEST_F(CudaGenerationTest, PersistentStepsOverMixedTypesComputeTheLogitsOfTheCpu
   }
 }
 
-// A kernel that starts beside the one before it computes what it would have computed alone.
+// A kernel that starts before the previous one has ended computes what it would have computed
+// alone.
 TEST_F(CudaGenerationTest, OverlappingLaunchesChangeNoBit) {
   const auto ids = tiny_prompt(320, 9);
   for (const DType type : {DType::kF16, DType::kQ4_0, DType::kQ4_K}) {
     TinyRuntime gpu = on_gpu("llama-64-wide", type);
     TinyRuntime alone(make_cuda_device({.techniques = {.overlapping_launches = false}}),
                       "llama-64-wide", type);
-    // As many tokens as have kernels that overlap. F16 has others for steps that do not.
+    // Kernels overlap for these numbers of tokens. F16 has other kernels for steps without overlap.
     for (const int tokens : {1, 8, 40, 64}) {
       const Rows expected = all_logits(alone, ids, tokens, KvType::kF16);
       for (int i = 0; i < 5; ++i) {
@@ -163,7 +166,7 @@ TEST_F(CudaGenerationTest, OverlappingLaunchesChangeNoBit) {
   }
 }
 
-// More rows than a block's sums have room for.
+// There are more rows than a thread block's sums have room for.
 TEST_F(CudaGenerationTest, PersistentStepsOverManyRowsComputeTheLogitsOfTheCpu) {
   const auto ids = tiny_prompt(24, 6);
   for (const DType type : {DType::kF16, DType::kQ4_0, DType::kQ4_K}) {
@@ -188,7 +191,8 @@ TEST_F(CudaGenerationTest, EveryKvTypeGivesTheLogitsOfTheCpu) {
   }
 }
 
-// Greedy continuations, one token at a time: from the third step on they are replayed.
+// The greedy continuation is computed one token at a time, and from the third step on steps are
+// replayed.
 TEST_F(CudaGenerationTest, RecordedStepsComputeWhatFirstOnesDid) {
   TinyRuntime gpu = on_gpu("llama", DType::kF16);
   const auto ids = tiny_prompt(40, 3);
@@ -204,8 +208,9 @@ TEST_F(CudaGenerationTest, RecordedStepsComputeWhatFirstOnesDid) {
   }
 }
 
-// Layers' KV takes turns, and their number changes while a sequence is computed: steps are recorded
-// in parts, and replayed wherever layers are. Of three layers, two or all; of nine, any number.
+// The number of swapped layers changes while a sequence is computed. Steps are then recorded as
+// several graphs, which are replayed wherever the KV of a layer is. Of three layers two or all are
+// swapped, of nine any number.
 TEST_F(CudaGenerationTest, LayersThatTakeTurnsChangeNoBit) {
   CpuDevice host(CpuDeviceOptions{1});
   const auto ids = tiny_prompt(120, 8);
@@ -249,7 +254,7 @@ TEST_F(CudaGenerationTest, LayersThatTakeTurnsChangeNoBit) {
   }
 }
 
-// The same with several sequences at a time, drawn on the GPU.
+// Several sequences run at a time, and their tokens are sampled on the GPU.
 TEST_F(CudaGenerationTest, AnswersAreTheSameWhateverTakesTurns) {
   CpuDevice host(CpuDeviceOptions{1});
   TinyRuntime gpu = on_gpu("llama-deep", DType::kF16);
@@ -283,7 +288,7 @@ TEST_F(CudaGenerationTest, AnswersAreTheSameWhateverTakesTurns) {
   EXPECT_EQ(answers(0, true), expected) << "their number changes";
 }
 
-// F32, where the logits are equal up to rounding: the same tokens, drawn with every option.
+// In F32 logits are equal up to rounding, so the same tokens are sampled, with every option.
 TEST_F(CudaGenerationTest, DrawsTheTokensThatTheCpuDraws) {
   TinyRuntime cpu("llama"), gpu = on_gpu("llama", DType::kF32);
   std::vector<SamplingParams> all(9);
@@ -311,10 +316,10 @@ TEST_F(CudaGenerationTest, DrawsTheTokensThatTheCpuDraws) {
   EXPECT_EQ(answers(gpu), answers(cpu));
 }
 
-// F32 again: the same tokens, so that rows are of the same text, and log-probabilities that differ
-// by the rounding of the network (1e-4 of logits, by the bar of ComputesTheLogitsOfTheCpu, whose
-// deviation is about 1) and of the kernel's sums (1e-6). Where two logits are closer than that, the
-// order of their tokens may be another.
+// In F32 the same tokens are sampled, so that rows belong to the same text. Log-probabilities then
+// differ by the rounding of the network (1e-4 of logits whose deviation is about 1, by the bar of
+// ComputesTheLogitsOfTheCpu) and of the kernel's sums (1e-6). Tokens whose logits are closer than
+// that may be in another order.
 TEST_F(CudaGenerationTest, GivesTheLogprobsOfTheCpu) {
   constexpr float kTolerance = 1e-3F;
   TinyRuntime cpu("llama"), gpu = on_gpu("llama", DType::kF32);
@@ -337,7 +342,8 @@ TEST_F(CudaGenerationTest, GivesTheLogprobsOfTheCpu) {
       for (size_t j = 0; j < got[i].top.size(); ++j) {
         EXPECT_NEAR(got[i].top[j].logprob, wanted[i].top[j].logprob, kTolerance);
         if (got[i].top[j].id == wanted[i].top[j].id) continue;
-        // The CPU has it at a neighbouring place, or just behind the end.
+        // The CPU lists the token at a neighbouring place, or has it just behind the end of its
+        // list.
         const auto same = std::ranges::find(wanted[i].top, got[i].top[j].id, &TokenLogprob::id);
         const float logprob =
             same == wanted[i].top.end() ? wanted[i].top.back().logprob : same->logprob;
@@ -347,8 +353,8 @@ TEST_F(CudaGenerationTest, GivesTheLogprobsOfTheCpu) {
   }
 }
 
-// A budget that is too small by a little more each time: always the typed error, never a leak, and
-// with enough it works.
+// Budgets are too small, each by a little less than the one before: the result is always the typed
+// error, and never a leak. With enough memory it works.
 TEST_F(CudaGenerationTest, RunsOutOfMemoryCleanlyAtEveryAllocation) {
   const auto ids = tiny_prompt(30, 6);
   uint64_t needed = 0;

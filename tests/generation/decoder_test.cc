@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decoder computes a sequence's logits alike, however its tokens are cut into steps and
-// whatever is beside it.
+// The decoder computes the same logits for a sequence however its tokens are divided into steps,
+// and whatever else is in the batch.
 #include "runtime/decoder.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ void append_rows(const Activations& logits, int64_t first, int64_t count, Rows& 
     out.emplace_back(logits.f32(i), logits.f32(i) + logits.cols);
 }
 
-// Logits of every position, the tokens taken `chunk` at a time.
+// Returns the logits of every position, computed `chunk` tokens at a time.
 Rows logits_in_chunks(TinyRuntime& runtime, const std::vector<int32_t>& ids, int chunk,
                       KvType kv_type) {
   KvCache kv = runtime.make_kv(64, kv_type);
@@ -78,7 +78,7 @@ TEST_P(DecoderTest, QuantizedKvStaysNearHalfFloats) {
 TEST_P(DecoderTest, GivesBitEqualLogitsWhateverIsInTheBatch) {
   TinyRuntime runtime(GetParam(), DType::kQ8_0);
   runtime.device.ops().set_deterministic(true);
-  // Lengths that end in the middle of blocks; the first two decode, the others are in their
+  // Lengths end in the middle of blocks. The first two sequences decode, the others are in their
   // prompts.
   const std::vector<int> lengths{40, 17, 5, 100};
   KvCache kv = runtime.make_kv(64);
@@ -149,7 +149,7 @@ TEST(DecoderInputTest, RefusesWhatWouldReadForeignMemory) {
   refuses(tiny_prompt(33, 1), 0, table);        // more than a step takes
   refuses({5}, 16, std::span(table).first(1));  // no block for its position
   const std::vector<BlockId> bad_blocks[] = {{DeviceBlock{64}}, {DeviceBlock{-1}}, {HostBlock{0}}};
-  for (const auto& blocks : bad_blocks) refuses({5}, 0, blocks);  // that do not exist
+  for (const auto& blocks : bad_blocks) refuses({5}, 0, blocks);  // blocks that do not exist
   const std::vector<int32_t> good{5};
   const StepSequence sequence{good, 0, table, 1};
   EXPECT_EQ(decoder.step(kv, {&sequence, 1}).rows, 1);  // and it still works

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine over a device that draws tokens itself gives the answers of one that draws on the host,
-// and knows what it has given out whatever fails. (tests/generation/cuda_test.cc: a GPU's draws.)
+// An engine whose device samples tokens gives the same answers as one that samples on the host, and
+// keeps track of the tokens that it has given out, whatever fails. (tests/generation/cuda_test.cc
+// tests sampling on a GPU.)
 #include <gtest/gtest.h>
 
 #include <map>
@@ -64,7 +65,8 @@ TEST_F(DeviceDrawsTest, AnswersAreThoseOfTheHost) {
   const auto answers = run_all(engine);
   ASSERT_EQ(answers.size(), requests.size());
   for (const auto& [id, answer] : answers) {
-    // With stop ids the bias makes token 6 the end, behind the five that there must be.
+    // With stop ids the bias makes the sixth token a stop id, right after the minimum of five
+    // tokens.
     const GenerationRequest& request = requests.at(id);
     EXPECT_EQ(answer.finish,
               request.stop_ids.empty() ? FinishReason::kLength : FinishReason::kStop);
@@ -82,7 +84,7 @@ TEST_F(DeviceDrawsTest, LogprobsAreThoseOfTheHost) {
     return run_for_logprobs(engine);
   };
   const auto found = logprobs_of(drawing_), expected = logprobs_of(plain_);
-  ASSERT_EQ(found.size(), 4U);  // of 6: the others did not ask
+  ASSERT_EQ(found.size(), 4U);  // the other two requests have none
   for (const auto& [id, wanted] : expected) {
     const std::vector<Logprobs>& got = found.at(id);
     ASSERT_EQ(got.size(), 20U);
@@ -114,7 +116,7 @@ TEST_F(DeviceDrawsTest, StopsInTheMiddleOfABatch) {
   EXPECT_FALSE(engine.step([](const GenerationEvent&) { FAIL(); }));
 }
 
-// A step fails, or its tokens do not come back. Whoever runs the engine is told, and can go on.
+// A step fails, or its tokens cannot be read. The engine's caller gets the error and can continue.
 TEST_F(DeviceDrawsTest, TheDeviceFailsOnce) {
   for (const std::string point : {"step.device", "draw.device"}) {
     for (const uint64_t nth : {1, 2, 4, 9}) {
@@ -124,7 +126,7 @@ TEST_F(DeviceDrawsTest, TheDeviceFailsOnce) {
       std::map<RequestId, GenerationRequest> requests;
       for (uint32_t n = 0; n < 2; ++n) {
         GenerationRequest request = make_request(10, n, 20, 0.8F);
-        request.sampling.frequency_penalty = 0.5F;  // a token that did not count is no penalty
+        request.sampling.frequency_penalty = 0.5F;  // a token that did not count is not penalized
         requests[engine.submit(request)] = request;
       }
       arm_fault(point, nth, FaultKind::kEio);
@@ -152,7 +154,8 @@ TEST_F(DeviceDrawsTest, TheDeviceFailsOnce) {
   }
 }
 
-// Who ended before a step that fails is told all the same: nobody would tell it later.
+// A request that ended before a failing step is reported all the same: no later step would report
+// it.
 TEST_F(DeviceDrawsTest, ACancelledRequestEndsAlthoughTheStepFails) {
   KvCache kv = drawing_.make_kv(40);
   Decoder decoder = drawing_.make_decoder(64);
@@ -170,7 +173,7 @@ TEST_F(DeviceDrawsTest, ACancelledRequestEndsAlthoughTheStepFails) {
   EXPECT_EQ(ended, std::vector<RequestId>{cancelled});
 }
 
-// Whatever the sink does, the engine knows what it has given out: only these events are lost.
+// If the sink throws, only that step's events are lost: the engine counts them as given out.
 TEST_F(DeviceDrawsTest, TheSinkThrows) {
   KvCache kv = drawing_.make_kv(40);
   Decoder decoder = drawing_.make_decoder(64);

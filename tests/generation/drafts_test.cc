@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts change no answer: not what is drawn, nor what is said of it, nor where it ends.
+// Drafts change no answer: not its tokens, nor their log-probabilities, nor where it ends.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 const DraftOptions kLookup{.kind = DraftKind::kLookup};
 
-// What came of a request, with what was said of each token.
+// The answer of a request, and the log-probability of each of its tokens.
 struct Told {
   Answer answer;
   std::vector<float> logprobs;
@@ -31,7 +31,7 @@ struct Told {
 struct Outcome {
   std::vector<Told> told;
   EngineStats stats;
-  int64_t accepted = 0, rejected = 0;  // as the last events say
+  int64_t accepted = 0, rejected = 0;  // as the last events report them
 };
 
 Outcome answer(Engine& engine, const std::vector<GenerationRequest>& requests) {
@@ -60,7 +60,7 @@ Outcome answer(Engine& engine, const std::vector<GenerationRequest>& requests) {
   return run;
 }
 
-// Few tokens come again and again, so that some drafts are right and others are not.
+// Few tokens are likely, so they repeat: some drafts are right and others are not.
 GenerationRequest repeating_request(int n, int max_tokens = 60) {
   GenerationRequest request =
       make_request(4 + 5 * n, static_cast<uint32_t>(n), max_tokens, n % 3 == 0 ? 0.0F : 0.7F);
@@ -70,7 +70,7 @@ GenerationRequest repeating_request(int n, int max_tokens = 60) {
   return request;
 }
 
-// Every kind of request: greedy and drawn, penalties, log-probabilities, few tokens and many.
+// Requests of every kind: greedy and sampled, penalties, log-probabilities, few tokens and many.
 std::vector<GenerationRequest> all_kinds() {
   std::vector<GenerationRequest> requests;
   for (int n = 0; n < 10; ++n) requests.push_back(repeating_request(n, 20 + 11 * (n % 5)));
@@ -103,7 +103,7 @@ class DraftsTest : public testing::TestWithParam<const char*> {
     Engine engine(decoder, kv, tokenizer, options);
     return answer(engine, requests);
   }
-  // With drafts, some of them right and some wrong, as without.
+  // Expects the same answers with drafts, some of them right and some wrong, as without.
   Outcome expect_same(const std::vector<GenerationRequest>& requests,
                       const EngineOptions& options = {}, int32_t blocks = 200,
                       const Tokenizer* tokenizer = nullptr, float topk = 0) {
@@ -165,7 +165,7 @@ TEST_P(DraftsTest, EndWhereTheyWouldWithout) {
   }
   for (int n = 0; n < 6; ++n) {
     requests.push_back(repeating_request(n));
-    requests.back().sampling.logit_bias.emplace_back(0, 4.5F);  // the end, sooner or later
+    requests.back().sampling.logit_bias.emplace_back(0, 4.5F);  // the end token, sooner or later
     requests.back().sampling.temperature = 1;
     requests.back().min_tokens = 5 * n;
   }
@@ -174,8 +174,8 @@ TEST_P(DraftsTest, EndWhereTheyWouldWithout) {
       with.told, [](const Told& of) { return of.answer.finish == FinishReason::kStop; }));
 }
 
-// What drafts that were right have computed is found by who goes on from there, whole blocks of it
-// too; what wrong ones left is not.
+// A conversation reuses KV that accepted drafts have computed, including whole blocks of it, but no
+// KV of rejected drafts.
 TEST_P(DraftsTest, AConversationGoesOnFromWhatDraftsHaveComputed) {
   KvCache kv = runtime_.make_kv(40);
   Decoder decoder = runtime_.make_decoder(64);
@@ -208,7 +208,7 @@ INSTANTIATE_TEST_SUITE_P(Families, DraftsTest,
                          testing::Values("llama", "window", "mixed", "chunks", "opt", "qwen3",
                                          "neox"));
 
-// Layers whose KV is swapped, more and fewer of them from step to step.
+// The number of swapped layers changes from step to step.
 TEST(DraftsOnAcceleratorTest, AnswersAreTheSameWithSwappedLayers) {
   TurnsRuntime runtime("llama-deep");
   std::vector<std::vector<Told>> told;
@@ -237,7 +237,8 @@ TEST(DraftsOnAcceleratorTest, AnswersAreTheSameWithSwappedLayers) {
   EXPECT_GT(accepted, 0);
 }
 
-// Drafts that chance accepts cost what right ones do; the tokens are the ones that are drawn.
+// Drafts that are accepted at random cost as much as right ones; the tokens are those that are
+// sampled.
 TEST(DrawnDraftsTest, AreAcceptedAsOftenAsIsAsked) {
   TinyRuntime runtime("llama");
   for (const double acceptance : {0.0, 0.6, 1.0}) {
@@ -250,7 +251,7 @@ TEST(DrawnDraftsTest, AreAcceptedAsOftenAsIsAsked) {
     for (const auto& [id, of] : run_all(engine)) EXPECT_EQ(of.ids.size(), 300U);
     const EngineStats& stats = engine.stats();
     const double tokens_a_step = 300.0 / static_cast<double>(stats.steps);
-    // 1 + p + p^2 + p^3 + p^4 with p = 0.6: 2.31.
+    // The expected number is 1 + p + p^2 + p^3 + p^4 with p = 0.6: 2.31.
     if (acceptance == 0.0) {
       EXPECT_EQ(stats.draft_accepted, 0);
       EXPECT_LT(stats.draft_proposed, 4 * 100) << "they are given up";
@@ -264,13 +265,13 @@ TEST(DrawnDraftsTest, AreAcceptedAsOftenAsIsAsked) {
   }
 }
 
-// A model whose logits are all 0, so that the probabilities of tokens are those of their biases, at
-// every position and whatever came before.
+// A model whose logits are all 0, so that the probabilities of tokens depend on their biases alone,
+// at every position and whatever came before.
 class DistributionTest : public testing::Test {
  protected:
   static constexpr std::array<float, 6> kBiases = {0, 0.4F, 0.9F, 1.3F, 1.5F, 2.2F};
   static constexpr TokenId kFirst = 20;
-  static constexpr float kOthers = 60;  // all other tokens are so much less likely
+  static constexpr float kOthers = 60;  // all other tokens get so much less bias
 
   DistributionTest() {
     for (const auto& op : runtime_.weights.head.ops) {
@@ -288,7 +289,7 @@ class DistributionTest : public testing::Test {
     for (const float bias : kBiases) of.push_back(std::exp(double{bias}) / sum);
     return of;
   }
-  // Of counts that should be `total` times these probabilities.
+  // Returns chi-square of counts that should be `total` times these probabilities.
   static double chi_square(const std::vector<int64_t>& counts, const std::vector<double>& of) {
     int64_t total = 0;
     for (const int64_t count : counts) total += count;
@@ -335,7 +336,8 @@ TEST_F(DistributionTest, AHundredThousandDrawsWithDraftsAreDistributedAsTheModel
   EXPECT_GE(draws, 100'000);
   EXPECT_GT(engine.stats().draft_accepted, 5'000);
   EXPECT_GT(engine.stats().draft_proposed - engine.stats().draft_accepted, 5'000);
-  // Five and 35 degrees of freedom: exceeded by chance once in a thousand times.
+  // With five and 35 degrees of freedom, these values are exceeded by chance once in a thousand
+  // times.
   EXPECT_LT(chi_square(counts, single), 20.5);
   std::vector<double> both;
   for (const double a : single)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests to an engine over a tiny model, and what comes of them.
+// Runs requests in an engine over a tiny model, and collects their answers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ struct Answer {
   bool operator==(const Answer&) const = default;
 };
 
-// `between`: called before each step.
+// Runs all submitted requests to their end. `between` is called before each step.
 inline std::map<RequestId, Answer> run_all(
     Engine& engine, const std::function<void()>& between = [] {}) {
   std::map<RequestId, Answer> answers;
@@ -59,7 +59,8 @@ inline GenerationRequest make_request(int prompt_length, uint32_t seed, int max_
   return request;
 }
 
-// What came with each token of the requests that asked for it.
+// Runs the engine, and returns the log-probabilities of each token, by request, for the requests
+// that have any.
 inline std::map<RequestId, std::vector<Logprobs>> run_for_logprobs(Engine& engine) {
   std::map<RequestId, std::vector<Logprobs>> found;
   const auto sink = [&](const GenerationEvent& event) {
@@ -71,8 +72,8 @@ inline std::map<RequestId, std::vector<Logprobs>> run_for_logprobs(Engine& engin
   return found;
 }
 
-// Requests with every kind of log-probabilities, and without: greedy and drawn, with and without
-// what changes logits before a token is chosen.
+// Returns requests with every kind of log-probabilities and without them, greedy and sampled, with
+// and without options that change logits before a token is chosen.
 inline std::vector<GenerationRequest> logprobs_requests() {
   std::vector<GenerationRequest> requests;
   for (const int logprobs : {0, -1, 1, 5, -1, kMostLogprobs}) {
@@ -86,7 +87,7 @@ inline std::vector<GenerationRequest> logprobs_requests() {
   return requests;
 }
 
-// Of a request that has an engine to itself.
+// Returns the answer of a request that has an engine to itself.
 inline Answer answer_alone(TinyRuntime& runtime, const GenerationRequest& request,
                            const Tokenizer* tokenizer = nullptr) {
   KvCache kv = runtime.make_kv(40);
@@ -96,7 +97,7 @@ inline Answer answer_alone(TinyRuntime& runtime, const GenerationRequest& reques
   return run_all(engine).begin()->second;
 }
 
-// A vocabulary for the tiny models: token n is the letter n, 0 is the end.
+// A tokenizer for the tiny models: token n is the letter n, 0 is the end token.
 inline Tokenizer letter_tokenizer() {
   Vocabulary vocabulary;
   vocabulary.model = TokenizerModel::kSentencePiece;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that owns a model: what goes in comes out as the engine answers, once and in order,
-// whoever sends, cancels, waits or leaves.
+// The thread that owns a model: each request is answered as by the engine alone, once and in order,
+// whichever threads submit, cancel, wait or leave.
 #include "engine/engine_loop.h"
 
 #include <gtest/gtest.h>
@@ -31,9 +31,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr seconds kLong(120);  // where nothing is wrong it takes a moment
+constexpr seconds kLong(120);  // takes a moment if nothing is wrong
 
-// What a listener heard.
+// Collects the reports that a listener gets.
 class Heard {
  public:
   void hear(const StepReport& report) {
@@ -60,7 +60,7 @@ class Heard {
     is_open_.wait(lock, [&] { return !is_held_; });
   }
 
-  // The loop's thread stays in its next report until it is let go.
+  // Makes the loop's thread stay in its next report until let_go().
   void hold() {
     const std::lock_guard lock(mutex_);
     is_held_ = true;
@@ -72,7 +72,7 @@ class Heard {
     }
     is_open_.notify_all();
   }
-  // Until `reports` steps were told.
+  // Waits until `reports` steps have been reported.
   bool wait_for_reports(int reports) {
     std::unique_lock lock(mutex_);
     return has_come_.wait_for(lock, kLong, [&] { return reports_ >= reports; });
@@ -83,7 +83,7 @@ class Heard {
   std::vector<EngineTraffic> traffic() const { return locked(traffic_); }
   EngineStats stats() const { return locked(stats_); }
   EngineState state() const { return locked(state_); }
-  bool failed() const { return locked(failed_); }  // the last step
+  bool failed() const { return locked(failed_); }  // whether the last step failed
   int ended() const { return locked(ended_); }
   int reports() const { return locked(reports_); }
 
@@ -181,7 +181,7 @@ TEST_F(EngineLoopTest, ManyThreadsSubmitAndCancelAtOnce) {
             if (n % 3 == 0) cancelled[ids->front()] = true;
           }
           if (n % 3 == 0) loop.cancel(ids->front());
-          loop.cancel(RequestId{1'000'000 + n});  // nobody's
+          loop.cancel(RequestId{1'000'000 + n});  // an unknown id
         }
       });
     }
@@ -231,7 +231,7 @@ TEST_F(EngineLoopTest, TakesAsManyAsMayBeOutstandingAndNoMore) {
   EXPECT_TRUE(loop.wait_for(kLong));
 }
 
-// Its members get places as they come free, and each is answered as if it were alone.
+// The members get places as these become free, and each is answered as if it were alone.
 TEST_F(EngineLoopTest, ARequestMayHaveMoreMembersThanThereArePlaces) {
   std::vector<GenerationRequest> requests;
   for (uint32_t n = 0; n < 15; ++n)
@@ -382,7 +382,7 @@ TEST_F(EngineLoopTest, WhatIsNotFinishedWhenTheLoopEndsIsCancelled) {
       EXPECT_EQ(heard.answers().at(id).finish, FinishReason::kCancelled);
     EXPECT_FALSE(engine.has_requests());
     EXPECT_EQ(heard.state().kv.at(0).free, heard.state().kv.at(0).total);
-    // Nothing of it is left: another loop goes on with the engine.
+    // Nothing of the first loop is left: another loop continues with the engine.
     const GenerationRequest request = make_request(10, 3, 8);
     Answer answer;
     {
@@ -435,7 +435,7 @@ TEST_F(EngineLoopTest, AListenerMaySubmitAndCancel) {
   }
 }
 
-// Those that were being computed are told why; whoever waits has another chance.
+// Requests that were being computed end with the reason; waiting requests are computed later.
 TEST_F(EngineLoopTest, AStepThatFailsEndsThoseThatHadBegun) {
   for (const char* const point : {"step.device", "draw.device"}) {
     SCOPED_TRACE(point);

@@ -61,7 +61,7 @@ TEST_F(EngineTest, AnswersAlikeWhenSequencesArePreempted) {
   for (const auto& [id, answer] : answers) EXPECT_EQ(answer.ids, alone(requests.at(id)));
 }
 
-// What a conversation had before is not computed again, and nobody sees it.
+// KV from the earlier turns of a conversation is not computed again, and answers stay the same.
 TEST_F(EngineTest, AnswersAlikeWhereTheBeginningIsThereAlready) {
   runtime_.device.ops().set_deterministic(true);
   KvCache kv = runtime_.make_kv(40);
@@ -77,7 +77,7 @@ TEST_F(EngineTest, AnswersAlikeWhereTheBeginningIsThereAlready) {
     const auto prompt = static_cast<int64_t>(request.prompt.size());
     const int64_t reused = engine.stats().reused_tokens - before.reused_tokens;
     EXPECT_EQ(engine.stats().prompt_tokens - before.prompt_tokens, prompt - reused);
-    // All but what came since; the last token was never computed.
+    // Everything that was computed before is reused, which leaves out the last token.
     EXPECT_EQ(reused, computed);
     computed = prompt + static_cast<int64_t>(answer.size()) - 1;
     request.prompt.insert(request.prompt.end(), answer.begin(), answer.end());
@@ -86,7 +86,8 @@ TEST_F(EngineTest, AnswersAlikeWhereTheBeginningIsThereAlready) {
   }
 }
 
-// Also where there is hardly room: what others had goes first, and those who wait are computed.
+// Memory is scarce here: blocks of finished requests are evicted first, and waiting requests are
+// computed.
 TEST_F(EngineTest, AnswersAlikeWhereBeginningsAreSharedAndPreempted) {
   runtime_.device.ops().set_deterministic(true);
   KvCache kv = runtime_.make_kv(9);
@@ -94,7 +95,7 @@ TEST_F(EngineTest, AnswersAlikeWhereBeginningsAreSharedAndPreempted) {
   Engine engine(decoder, kv, nullptr, {.max_step_tokens = 64, .reuse_prefixes = true});
   std::map<RequestId, GenerationRequest> requests;
   for (uint32_t n = 0; n < 8; ++n) {
-    GenerationRequest request = make_request(34, 1, 40, 0.8F);  // alike, but for what is drawn
+    GenerationRequest request = make_request(34, 1, 40, 0.8F);  // equal but for the sampled tokens
     request.sampling.seed = n;
     requests[engine.submit(request)] = request;
   }
@@ -104,7 +105,8 @@ TEST_F(EngineTest, AnswersAlikeWhereBeginningsAreSharedAndPreempted) {
   for (const auto& [id, answer] : answers) EXPECT_EQ(answer.ids, alone(requests.at(id)));
 }
 
-// Nothing but the last token is computed again, also where that stands in a block that others have.
+// Only the last token of the prompt is computed again, even if it is in a block that other
+// sequences share.
 TEST_F(EngineTest, AnswersAlikeWhereAllIsThereAlready) {
   runtime_.device.ops().set_deterministic(true);
   KvCache kv = runtime_.make_kv(60);
@@ -115,7 +117,8 @@ TEST_F(EngineTest, AnswersAlikeWhereAllIsThereAlready) {
     engine.submit(request);
     run_all(engine);
     const int64_t before = engine.stats().reused_tokens;
-    // Together, so that they go on from the same blocks, and each alone in its own copy.
+    // The requests run together, so they share blocks, and each continues in its own copy of the
+    // last one.
     std::map<RequestId, GenerationRequest> requests;
     for (uint64_t seed = 100; seed < 103; ++seed) {
       request.sampling.seed = seed;
@@ -127,7 +130,8 @@ TEST_F(EngineTest, AnswersAlikeWhereAllIsThereAlready) {
   }
 }
 
-// Two blocks of three: of each the prompts in several steps, and then all of its answers at once.
+// There are two batch blocks of three requests. Each block computes its prompts in several steps,
+// and then all of its answers together.
 TEST_F(EngineTest, TellsWhenPrefillAndDecodeBegin) {
   KvCache kv = runtime_.make_kv(200);
   Decoder decoder = runtime_.make_decoder(16);
@@ -212,7 +216,7 @@ TEST_F(EngineTest, CancelsOneAndLeavesTheOthersAlone) {
   EXPECT_EQ(answers[cancelled].finish, FinishReason::kCancelled);
   EXPECT_EQ(answers[cancelled].ids.size(), 5U);
   EXPECT_EQ(answers[kept].ids, alone(request));
-  engine.cancel(kept);  // long gone
+  engine.cancel(kept);  // it has ended already
   EXPECT_FALSE(engine.step([](const GenerationEvent&) { FAIL(); }));
 }
 
@@ -268,7 +272,7 @@ TEST_F(EngineTest, EndsAtAStopIdWithoutItsText) {
 TEST_F(EngineTest, NothingEndsAnAnswerBeforeItsLeastTokens) {
   const Tokenizer tokenizer = letter_tokenizer();
   GenerationRequest request = make_request(10, 3, 30, 0);
-  request.sampling.logit_bias = {{0, 1000.0F}, {40, 900.0F}};  // the end, a stop id
+  request.sampling.logit_bias = {{0, 1000.0F}, {40, 900.0F}};  // the end token, and a stop id
   request.stop_ids = {40};
   for (const int least : {0, 1, 7, 30}) {
     request.min_tokens = least;
@@ -281,7 +285,7 @@ TEST_F(EngineTest, NothingEndsAnAnswerBeforeItsLeastTokens) {
     EXPECT_EQ(answer.ids.back() == 0, least < 30);
   }
 
-  // Stop texts are looked for in what follows.
+  // Stop strings only count behind the minimum number of tokens.
   request = make_request(10, 3, 30, 0);
   request.ignore_end = true;
   request.sampling.logit_bias = {{33, 1000.0F}};

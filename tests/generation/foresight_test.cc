@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine that goes by predicted lengths, right and wrong ones: the same answers, in the memory
-// there is, and everybody's.
+// An engine that schedules by predicted lengths, right and wrong ones, answers every request as
+// without them, within its memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ constexpr SchedulingOptions kPacked{.packs_predicted = true};
 
 struct Machine {
   const char* name;
-  bool has_accelerator;  // with a store in host memory for what its pool has no room for
+  bool has_accelerator;  // and a store in host memory for KV that the pool has no room for
 };
 
 class ForesightTest : public testing::TestWithParam<Machine> {
@@ -50,7 +50,8 @@ class ForesightTest : public testing::TestWithParam<Machine> {
   TinyRuntime runtime_;
 };
 
-// Answers of many lengths. What is predicted of them: this share of their length.
+// Returns requests with answers of many lengths; the predicted length is this share of the real
+// one.
 std::vector<GenerationRequest> foreseen_requests(int count, double share) {
   std::vector<GenerationRequest> requests;
   std::mt19937 random(7);
@@ -87,7 +88,7 @@ TEST_P(ForesightTest, WhoOutgrowsItsPromiseGoesOnToTheBit) {
     } else {
       EXPECT_EQ(stats.outgrown, 0);
     }
-    // What its store has is not computed again, but for a token that logits come of.
+    // KV in the store is not computed again, except for the token whose logits are needed.
     if (store) {
       EXPECT_LE(stats.recomputed_tokens, 2 * stats.preemptions);
     }
@@ -95,7 +96,8 @@ TEST_P(ForesightTest, WhoOutgrowsItsPromiseGoesOnToTheBit) {
   }
 }
 
-// By whole blocks at their peak; half a block of each sequence is left to chance.
+// Predictions count the last block of each sequence as half full, as it is on average, so a few
+// preemptions may remain.
 TEST_P(ForesightTest, RightPredictionsHardlyPreemptAnybody) {
   const auto preemptions = [&](bool packs) {
     KvCache kv = runtime_.make_kv(18);
@@ -126,7 +128,7 @@ TEST_P(ForesightTest, ALongAnswerIsNotPassedForEver) {
   bool has_ended = false;
   const auto sink = [&](const GenerationEvent& event) {
     has_ended |= event.id == waiting && event.finish.has_value();
-    if (event.finish && !has_ended) engine.submit(brief);  // there is always another
+    if (event.finish && !has_ended) engine.submit(brief);  // there is always another one
   };
   for (int steps = 0; steps < 5000 && !has_ended; ++steps) engine.step(sink);
   EXPECT_TRUE(has_ended);
@@ -158,7 +160,7 @@ TEST_P(ForesightTest, LearnsFromAnswersThatEndByThemselves) {
     std::vector<GenerationRequest> requests;
     for (int n = 0; n < 60; ++n) {
       requests.push_back(make_request(10, static_cast<uint32_t>(n + 1), 80, 1.0F));
-      requests.back().sampling.logit_bias = {{0, 3.0F}};  // the end
+      requests.back().sampling.logit_bias = {{0, 3.0F}};  // the end token
     }
     client.submit(requests);
     while (ended < 60) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models with several groups of layers reuse prefixes, keep KV in stores and find it after a
-// restart: the answers are those of each request alone.
+// Models with several layer groups reuse prefixes, keep KV in stores and find it after a restart.
+// Each answer is the one that the request has alone.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -43,7 +43,7 @@ class GroupStoresTest : public testing::TestWithParam<std::tuple<std::string, bo
     return std::make_unique<EmulatedAccelerator>(options);
   }
 
-  // One store for each group, with folders below one directory where they last.
+  // Makes one store for each layer group, with folders below one directory if KV is to last.
   Stores make_stores(const KvCache& kv, int32_t slots, bool lasts) {
     Stores stores;
     for (int group = 0; group < kv.groups(); ++group) {
@@ -111,7 +111,7 @@ TEST_P(GroupStoresTest, ConversationsGoOnFromWhatIsKept) {
     engine.submit(request);
     const Answer answer = run_all(engine).begin()->second;
     EXPECT_EQ(answer, alone(request)) << "turn " << turn;
-    // All of the turns before is found, but for the last token, which was never computed.
+    // The KV of all earlier turns is found, except for the last token's, which was never computed.
     EXPECT_EQ(engine.stats().reused_tokens - before,
               turn == 0 ? 0 : std::ssize(request.prompt) - 8);
     request.prompt.insert(request.prompt.end(), answer.ids.begin(), answer.ids.end());
@@ -133,7 +133,7 @@ TEST_P(GroupStoresTest, BlocksThatThePoolsGaveOutComeBack) {
 TEST_P(GroupStoresTest, PreemptedSequencesGoOn) {
   int64_t preemptions = 0, reused = 0;
   for (const bool lasts : {false, true}) {
-    // Where all layers have windows, sequences need few blocks and a pool must be small.
+    // If all layers have windows, sequences need few blocks, so the pool must be small.
     for (const int32_t blocks : {10, 12, 14, 16}) {
       KvCache kv = runtime_.make_kv(blocks);
       const Stores stores = make_stores(kv, 256, lasts);
@@ -177,7 +177,7 @@ TEST_P(GroupStoresTest, DamagedBlocksAreComputedAgain) {
   }
 }
 
-// Wrong drafts are seen neither by other requests nor by the folder, which the second run reads.
+// KV of rejected drafts reaches neither other requests nor the folder, which the second run reads.
 TEST_P(GroupStoresTest, DraftsLeaveNothingWrongInStores) {
   std::vector<GenerationRequest> requests = long_requests(6);
   for (GenerationRequest& request : requests) {
@@ -213,7 +213,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, GroupStoresTest,
                            return name + (std::get<1>(of.param) ? "OnAnAccelerator" : "OnTheCpu");
                          });
 
-// A model whose layers are grouped in another way has folders of its own, and changes no others.
+// A model with other layer groups has folders of its own, and leaves those of other models alone.
 TEST(GroupFoldersTest, ModelsOfOtherGroupingsShareADirectory) {
   ScopedFolder folder(std::filesystem::temp_directory_path());
   IoQueue queue;

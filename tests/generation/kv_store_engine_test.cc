@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine whose KV goes on living in host memory and on disk: the same tokens, computed once.
+// An engine that keeps KV in host memory and on disk gives the same tokens, and computes KV once.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -64,7 +64,7 @@ class KvStoreEngineTest : public testing::TestWithParam<Machine> {
     std::map<RequestId, Answer> answers;
     EngineStats stats;
   };
-  // One process: a pool of so many blocks, and a store or none.
+  // Runs the requests as one process does: with the pool of `kv`, and a store or none.
   Run run(const std::vector<GenerationRequest>& requests, KvStore* store, KvCache& kv,
           int max_sequences = 8, bool together = true) {
     Decoder decoder = runtime_.make_decoder(64);
@@ -95,8 +95,8 @@ std::vector<GenerationRequest> different_requests(int count, int prompt, int ans
   return requests;
 }
 
-// More prompts than the pool has room for, one after the other, twice: the second time they come
-// from the store.
+// More prompts than the pool has room for run one after the other, twice. The second time their KV
+// comes from the store.
 TEST_P(KvStoreEngineTest, WhatThePoolHasNoRoomForComesBackFromTheStore) {
   std::vector<GenerationRequest> requests = different_requests(6, 100, 8);
   const size_t once = requests.size();
@@ -115,7 +115,8 @@ TEST_P(KvStoreEngineTest, WhatThePoolHasNoRoomForComesBackFromTheStore) {
   EXPECT_GT(store->stats().host.blocks, 30);
 }
 
-// The step after a sequence's end takes its blocks, and would wait for copies that are made then.
+// If blocks are short, the store copies blocks of running sequences ahead: the step after a
+// sequence's end takes its blocks, and would otherwise wait for the copies.
 TEST_P(KvStoreEngineTest, WhereBlocksAreShortThoseAtWorkHaveCopies) {
   const std::vector<GenerationRequest> requests = different_requests(1, 100, 8);
   constexpr int32_t kPool = 12;
@@ -123,7 +124,7 @@ TEST_P(KvStoreEngineTest, WhereBlocksAreShortThoseAtWorkHaveCopies) {
     KvCache kv = runtime_.make_kv(kPool);
     const auto store = make_store(kv, slots, /*lasts=*/false);
     run(requests, store.get(), kv);
-    // With less room they would take that of others, whom the pool has no copy of.
+    // A smaller store would have to evict blocks of other sequences, which the pool does not have.
     EXPECT_EQ(store->stats().host.blocks, slots < 2 * kPool ? 0 : 100 / kKvBlockTokens);
   }
 }
@@ -150,8 +151,8 @@ TEST_P(KvStoreEngineTest, WhatIsOnDiskIsThereAfterARestart) {
   EXPECT_LT(second.stats.prompt_tokens, 5 * 16);
 }
 
-// Few slots in host memory, and groups of requests of which some begin with what is there while
-// others wait for the disk: what is read for these takes no room of what those begin with.
+// The store has few slots in host memory. Some requests begin with KV that is there, while others
+// wait for KV on disk: what is read for the latter must not displace the former's.
 TEST_P(KvStoreEngineTest, WhatIsReadForSomeLeavesWhatOthersBeginWith) {
   const std::vector<GenerationRequest> different = different_requests(8, 60, 4);
   std::vector<Answer> alone;
@@ -175,7 +176,7 @@ TEST_P(KvStoreEngineTest, WhatIsReadForSomeLeavesWhatOthersBeginWith) {
   }
 }
 
-// R9: nothing wrong is computed, and what was damaged is computed again.
+// R9: no damaged KV is used; it is computed again.
 TEST_P(KvStoreEngineTest, ADamagedBlockIsComputedAgain) {
   const std::vector<GenerationRequest> requests = different_requests(4, 100, 8);
   {
@@ -195,8 +196,8 @@ TEST_P(KvStoreEngineTest, ADamagedBlockIsComputedAgain) {
   }
 }
 
-// A pool that holds two of six sequences: they are preempted again and again, and go on to the bit
-// where they were, also where other chunks would give other bits.
+// The pool holds two of six sequences, so they are preempted again and again. Each continues bit
+// for bit where it was, even where other chunks would give other bits.
 TEST_P(KvStoreEngineTest, PreemptedSequencesGoOnWhereTheyWere) {
   for (const bool deterministic : {true, false}) {
     for (const bool lasts : {false, true}) {
@@ -214,7 +215,7 @@ TEST_P(KvStoreEngineTest, PreemptedSequencesGoOnWhereTheyWere) {
       const auto answers = run_all(engine);
       EXPECT_GT(engine.stats().preemptions, 4);
       EXPECT_GT(engine.stats().reused_tokens, 0);
-      // Nothing was computed twice but what comes after the last token of all.
+      // Nothing is computed twice, except the last token when a sequence is resumed.
       EXPECT_LE(engine.stats().prompt_tokens, 6 * 23);
       for (const auto& [id, answer] : answers)
         EXPECT_EQ(answer, answer_alone(runtime_, requests[static_cast<uint64_t>(id) - 1]));
@@ -233,12 +234,13 @@ TEST_P(KvStoreEngineTest, NothingIsLoadedThatIsComputedFaster) {
   EXPECT_EQ(found.stats.reused_host_tokens, 0);
 }
 
-// R7, R10: a step that fails ends nobody, and what the store has is right afterwards.
+// R7, R10: a step that fails ends no request, and the store's contents are right afterwards.
 TEST_P(KvStoreEngineTest, WhatTheStoreHasIsRightAfterAStepThatFailed) {
   if (!GetParam().has_accelerator) GTEST_SKIP() << "the CPU's steps do not fail";
   const std::vector<GenerationRequest> requests = different_requests(5, 60, 40);
   for (uint64_t nth = 3; nth < 60; nth += 4) {
-    // While it computes, or when its results are read: its blocks are on their way by then.
+    // The step fails while it computes, or when its results are read; by then its blocks are being
+    // copied.
     const char* const point = nth % 8 == 3 ? "step.device" : "draw.device";
     SCOPED_TRACE(testing::Message() << point << " " << nth);
     KvCache kv = runtime_.make_kv(16);

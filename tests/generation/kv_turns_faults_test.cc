@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that is refused, disks that fail and files that lie, while layers' KV takes turns on the
-// device and blocks go to a store in host memory and on disk: an error that says so, or the same
-// answers (R7, R8, R9).
+// Allocations are refused, disks fail and files are damaged, while layers are swapped and blocks go
+// to a store in host memory and on disk. The result is an error that says so, or the same answers
+// (R7, R8, R9).
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -36,7 +36,7 @@ class KvTurnsFaultsTest : public testing::Test {
     KvStoreStats store;
     EngineStats engine;
   };
-  // All of a process: cache, store on disk, engine, and the requests.
+  // Runs all of a process: it makes a cache, a store on disk and an engine, and runs the requests.
   Run run() {
     KvCache kv = runtime_.make_kv(12, 7);
     IoQueue queue;
@@ -60,7 +60,7 @@ class KvTurnsFaultsTest : public testing::Test {
     return run;
   }
 
-  // But for what kernels keep.
+  // Does not count the workspace that kernels keep.
   uint64_t device_bytes_taken() const {
     const Device::Usage usage = runtime_.accelerator->usage();
     return usage.total() - usage.of(MemoryTag::kWorkspace);
@@ -97,7 +97,7 @@ TEST_F(KvTurnsFaultsTest, EveryAllocationMayFail) {
   }
 }
 
-// Of what another process has left on disk, blocks come back with a bit that is another.
+// Some blocks that another process has left on disk come back with a flipped bit.
 TEST_F(KvTurnsFaultsTest, DamagedBlocksAreComputedAgain) {
   EXPECT_EQ(run().answers, wanted_);
   for (const uint64_t nth : {1, 2, 5, 9}) {

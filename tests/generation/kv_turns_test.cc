@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers' KV that takes turns on the device: the same answers as where all of it stays there.
+// With swapped layers answers are the same as with the KV of all layers on the device.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -23,7 +23,7 @@ namespace {
 
 class KvTurnsTest : public testing::TestWithParam<const char*> {
  protected:
-  // With all layers' KV on the device, and room for all.
+  // Returns the answers with the KV of all layers on the device, and room for all requests.
   std::vector<Answer> expected(const std::vector<GenerationRequest>& requests,
                                KvType type = KvType::kF32) {
     KvCache kv = runtime_.make_kv(200, 0, kSpareBuffers, type);
@@ -48,14 +48,15 @@ TEST_P(KvTurnsTest, AnswersAreTheSameWhateverTakesTurns) {
       EXPECT_EQ(kv.device_blocks(), 14 * kLayers / (kLayers - turning + spare));
       EXPECT_EQ(engine.state().kv.at(0).total, kv.device_blocks());
       EXPECT_EQ(answers_of(engine, requests), wanted);
-      // Each layer comes once a step, and the first of the step behind the last.
+      // Each swapped layer is loaded once a step, and the first ones also for the step after the
+      // last.
       const KvTurns::Stats stats = decoder.take_stats().turns;
       EXPECT_EQ(stats.loads, turning * engine.stats().steps + spare);
     }
   }
 }
 
-// Of a model with several groups of layers, those of the full group are swapped.
+// In a model with several layer groups, layers with full attention are swapped.
 TEST(KvTurnsOfGroupsTest, AnswersAreTheSameWhereSomeLayersHaveAWindow) {
   TurnsRuntime runtime("mixed-deep");
   const auto requests = requests_of(10);
@@ -78,7 +79,7 @@ TEST(KvTurnsOfGroupsTest, AnswersAreTheSameWhereSomeLayersHaveAWindow) {
     EXPECT_EQ(answers_of(engine, requests), expected);
     EXPECT_EQ(decoder.take_stats().turns.loads, turning * engine.stats().steps + spare);
   }
-  // While their number changes.
+  // The number of swapped layers changes while the requests run.
   KvCache kv = runtime.make_kv(16, kFull, 1);
   Decoder decoder = runtime.make_decoder(48);
   Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true});
@@ -113,8 +114,9 @@ TEST_P(KvTurnsTest, AnswersAreTheSameWhileTheirNumberChanges) {
   }
 }
 
-// Layers that take turns come to another buffer in every step where these do not divide evenly, and
-// all layers move when their number changes: what was recorded once is replayed.
+// If the number of buffers does not divide that of swapped layers, a layer comes to another buffer
+// in every step, and all layers move when the number of swapped layers changes. Recorded steps are
+// replayed all the same.
 TEST_P(KvTurnsTest, AMovedLayerRecordsNothingAgain) {
   const auto ids = tiny_prompt(96, 5);
   const std::vector<BlockId> table = {DeviceBlock{3}, DeviceBlock{0}, DeviceBlock{5},
@@ -148,7 +150,7 @@ TEST_P(KvTurnsTest, AMovedLayerRecordsNothingAgain) {
       ASSERT_EQ(ops.recordings() - recordings, before == 1 ? 1 : 0) << "step " << i;
       ASSERT_EQ(ops.replays() - replays, before > 1 ? 1 : 0) << "step " << i;
     }
-    // Neither does another cache.
+    // With another cache of the same shape nothing is recorded again either.
     KvCache other = runtime_.make_kv(6, kLayers, spare);
     const int64_t recordings = ops.recordings();
     for (int i = 0; i < 20; ++i)
@@ -186,7 +188,7 @@ TEST_P(KvTurnsTest, AnswersAreTheSameWhileTheirNumberIsFound) {
   EXPECT_GT(engine.stats().turn_bytes, 0u);
 }
 
-// Two that will not fit, long before they are long.
+// Two requests will not fit together, which is predicted long before they have grown.
 TEST_P(KvTurnsTest, WherePredictedThereIsRoomBeforeAnybodyHasToWait) {
   AnswerLengths lengths(std::make_unique<RunningMeanPredictor>(LengthBuckets::linear(512)), {}, "");
   for (const bool predicts : {false, true}) {
@@ -215,7 +217,7 @@ TEST_P(KvTurnsTest, MicroBatchesShareALayersTurn) {
   EXPECT_EQ(answers_of(engine, requests), wanted);
 }
 
-// As FlexGen fetches: each when it is needed, and none ahead of its step.
+// Each layer is loaded when it is needed, as FlexGen does it, and none ahead of its step.
 TEST_P(KvTurnsTest, AnswersAreTheSameWhereLayersComeOnDemand) {
   const auto requests = requests_of(8);
   const auto wanted = expected(requests);
@@ -228,7 +230,7 @@ TEST_P(KvTurnsTest, AnswersAreTheSameWhereLayersComeOnDemand) {
   EXPECT_EQ(decoder.take_stats().turns.loads, 6 * engine.stats().steps);
 }
 
-// Both come over the same link, each in its own order.
+// Weights and KV come over the same link, each in its own order.
 TEST_P(KvTurnsTest, WeightsStreamBesideThem) {
   const auto requests = requests_of(8);
   const auto wanted = expected(requests);
@@ -271,7 +273,8 @@ TEST_P(KvTurnsTest, CompressedKvTakesTurnsToo) {
   EXPECT_EQ(answers_of(engine, requests), wanted);
 }
 
-// What the pool evicts goes to the store and comes back, whichever layers take turns meanwhile.
+// Blocks that the pool evicts go to the store and come back, whichever layers are swapped
+// meanwhile.
 TEST_P(KvTurnsTest, TheKvStoreHasTheirBlocksToo) {
   std::vector<GenerationRequest> requests = requests_of(8);
   for (const GenerationRequest& again : requests_of(8)) requests.push_back(again);
@@ -293,8 +296,8 @@ TEST_P(KvTurnsTest, TheKvStoreHasTheirBlocksToo) {
   }
 }
 
-// Behind blocks that come from the store a whole one may be in the pool, and is copied: layers that
-// take turns have it afterwards, too, though no step writes to it.
+// The prefix of a request may be blocks from the store and then a whole block in the pool, which is
+// copied. Swapped layers have the copy afterwards, too, though no step writes to it.
 TEST_P(KvTurnsTest, AWholeBlockThatIsCopiedStays) {
   const std::vector<TokenId> shared = tiny_prompt(2 * kKvBlockTokens, 99);
   const auto begins_with_it = [&](int rest, uint32_t seed, int answer) {
@@ -308,7 +311,7 @@ TEST_P(KvTurnsTest, AWholeBlockThatIsCopiedStays) {
   third.max_tokens = 40;
   const auto wanted = expected({third});
   int found = 0;
-  // Some of these numbers push the first one's blocks out, and leave the second one's.
+  // Some of these numbers of requests evict the blocks of `first` and leave those of `second`.
   for (int others = 3; others < 9; ++others) {
     SCOPED_TRACE(others);
     KvCache kv = runtime_.make_kv(60, 6);
@@ -319,7 +322,7 @@ TEST_P(KvTurnsTest, AWholeBlockThatIsCopiedStays) {
     engine.change_turns(4);
     bool has_ended = false;
     const auto sink = [&](const GenerationEvent& event) { has_ended |= event.finish.has_value(); };
-    engine.submit(first);  // both compute what they share: it is too short to wait for
+    engine.submit(first);  // both compute the shared part, which is too short to wait for
     engine.submit(second);
     while (!has_ended) engine.step(sink);
     uint32_t seed = 1000;
@@ -334,8 +337,8 @@ TEST_P(KvTurnsTest, AWholeBlockThatIsCopiedStays) {
   EXPECT_GT(found, 0) << "or nothing was tested";
 }
 
-// The pool shrinks under those at work: some give way, and come back from the store; the others go
-// on where their blocks are now.
+// The pool shrinks while sequences run: some are preempted and come back from the store; the others
+// continue where their blocks are now.
 TEST_P(KvTurnsTest, WhoGivesWayToAPoolThatShrinksIsNotComputedAgain) {
   const std::vector<GenerationRequest> requests = requests_of(10);
   const auto wanted = expected(requests);
@@ -344,7 +347,7 @@ TEST_P(KvTurnsTest, WhoGivesWayToAPoolThatShrinksIsNotComputedAgain) {
   Decoder decoder = runtime_.make_decoder(64);
   Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true, .store = &store});
   engine.change_turns(7);
-  constexpr int kTurns[] = {4, 7, 0, 6, 3, 7};  // other layers at each number
+  constexpr int kTurns[] = {4, 7, 0, 6, 3, 7};  // each number swaps other layers
   const auto change = [&](int step) {
     if (step % 8 == 7) engine.change_turns(kTurns[step / 8 % 6]);
   };
@@ -368,7 +371,8 @@ TEST_P(KvTurnsTest, SequencesInHostMemoryRunBesideThem) {
   EXPECT_EQ(answers[0], answers[1]);
 }
 
-// Nobody ever waits: host memory has room for all. But the CPU attends there.
+// No request ever waits, since host memory has room for all. But sequences there are attended to by
+// the CPU, so layers are swapped to make room on the device.
 TEST_P(KvTurnsTest, TheirNumberIsFoundBesideSequencesInHostMemory) {
   const auto requests = requests_of(40);
   const auto wanted = expected(requests);
@@ -385,7 +389,8 @@ TEST_P(KvTurnsTest, TheirNumberIsFoundBesideSequencesInHostMemory) {
   EXPECT_GT(engine.stats().turn_changes, 0) << "the device was short of room";
 }
 
-// Where one of two is in host memory: as long as the other fills the device.
+// If one of two sequences is in host memory, layers are swapped only while the other fills the
+// device.
 TEST_P(KvTurnsTest, WhoIsElsewhereIsDemandWhileTheDeviceHasNoRoom) {
   AnswerLengths lengths(std::make_unique<RunningMeanPredictor>(LengthBuckets::linear(512)), {}, "");
   for (const bool predicts : {false, true}) {
@@ -413,7 +418,7 @@ TEST_P(KvTurnsTest, WhoIsElsewhereIsDemandWhileTheDeviceHasNoRoom) {
   }
 }
 
-// Nobody has KV on the device, and layers that take turns stay where they are.
+// No sequence has KV on the device, so no swapped layer is loaded.
 TEST_P(KvTurnsTest, StepsWithoutRowsOnTheDeviceBringNoLayers) {
   const auto requests = requests_of(8);
   KvCache kv = runtime_.make_kv(1, 5, 1, KvType::kF32, /*host_blocks=*/40);
@@ -424,7 +429,8 @@ TEST_P(KvTurnsTest, StepsWithoutRowsOnTheDeviceBringNoLayers) {
   EXPECT_EQ(answers_of(engine, requests), wanted);
 }
 
-// Of a step that fails, and of a change that does, nothing counts: what goes on is the same.
+// A step that fails has no effect, nor has a failed change of the number of swapped layers: the
+// answers stay the same.
 TEST_P(KvTurnsTest, FailuresLoseNothingButTime) {
   const auto requests = requests_of(6);
   const auto wanted = expected(requests);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request whose numbers leave the range ends, with a reason; those beside it and behind it, in
-// its blocks, do not notice.
+// A request whose numbers leave the range ends with a reason. Requests that run beside it, or later
+// in its blocks, are not affected.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -95,8 +95,8 @@ class NotNumbersTest : public testing::TestWithParam<Setting> {
     runtime_->device.ops().set_deterministic(true);
   }
 
-  // Column 0 of the stream is only the offender's, and layer `layer` makes much of it in its keys
-  // or values.
+  // Makes column 0 of the hidden states non-zero for the offender alone, and lets layer `layer`
+  // multiply it by `factor` in its keys or values.
   void let_offend(int layer, KvPart part, float factor) {
     ModelWeights& weights = runtime_->weights;
     {
@@ -111,7 +111,8 @@ class NotNumbersTest : public testing::TestWithParam<Setting> {
     for (int64_t row = 0; row < matrix.rows; ++row) changed.set(row, 0, factor);
   }
 
-  // Not the first layer: what it adds to column 0 is everybody's.
+  // Needed if an offending layer is not the first one: earlier layers would make column 0 non-zero
+  // for all tokens.
   void stop_layers_from_writing_column_0() {
     for (int layer = 0; layer < runtime_->model.spec.layer_count(); ++layer) {
       for (const char* name : {"attention_out", "mlp_down"}) {
@@ -142,7 +143,7 @@ class NotNumbersTest : public testing::TestWithParam<Setting> {
   bool has_half_activations() const {
     return runtime_->device.activation_type(GetParam().weights) == DType::kF16;
   }
-  // More than int8's scales hold; F16 has no such numbers, and saturates.
+  // More than the scales of int8 hold. F16 activations cannot have such numbers: they saturate.
   float too_much() const { return GetParam().weights == DType::kF16 ? 60000.0F : 1e9F; }
 
   GenerationRequest offending_request() const {
@@ -151,14 +152,14 @@ class NotNumbersTest : public testing::TestWithParam<Setting> {
     return request;
   }
 
-  // One that does not draw the offender itself.
+  // Returns a request that does not sample the offender itself.
   static GenerationRequest good_request(int prompt_length, uint32_t seed, float temperature = 0) {
     GenerationRequest request = make_request(prompt_length, seed, 24, temperature);
     request.sampling.logit_bias = {{kOffender, -1000.0F}};
     return request;
   }
 
-  // Alone in an engine.
+  // Returns the answer of the request alone in an engine.
   Answer alone(const GenerationRequest& request, KvType type) {
     KvCache kv = runtime_->make_kv(40, type);
     Decoder decoder = runtime_->make_decoder(256);
@@ -179,7 +180,7 @@ TEST_P(NotNumbersTest, OnlyTheRequestEndsWhoseKeysDoNotFit) {
       SetUp();
       if (IsSkipped()) return;
       let_offend(0, part, too_much());
-      // Few blocks: those of one that ended are soon another's.
+      // There are few blocks, so those of a request that ended are soon another's.
       KvCache kv = runtime_->make_kv(14, type);
       Decoder decoder = runtime_->make_decoder(64);
       Engine engine(decoder, kv, nullptr,
@@ -226,7 +227,7 @@ TEST_P(NotNumbersTest, TheLayerIsNamed) {
   EXPECT_NE(ended.error.find("layer 2 "), std::string::npos) << ended.error;
 }
 
-// A token that it draws itself, one at a time: steps of one token have kernels of their own.
+// The request samples the offender itself, in a step of one token, which has kernels of its own.
 TEST_P(NotNumbersTest, AnAnswerEndsWhereItLeavesTheRange) {
   runtime_->device.ops().set_deterministic(false);
   let_offend(0, KvPart::kKeys, too_much());
@@ -248,7 +249,7 @@ TEST_P(NotNumbersTest, WhatTheKvCacheHoldsGoesOn) {
   EXPECT_EQ(alone(offending_request(), KvType::kF32).ids.size(), 24U);
 }
 
-// Not the KV cache's fault: the message does not say so.
+// The KV cache is not the cause, so the message does not name it.
 TEST_P(NotNumbersTest, AnEmbeddingThatIsNoNumberEndsTheRequestThatUsesIt) {
   {
     Changed embedding(runtime_->device,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the model says of a prompt's own tokens is what a plain pass over it says, however the
-// engine cuts it into steps, and whatever happens in between.
+// The log-probabilities of a prompt's own tokens are those of a plain pass over it, however the
+// engine divides the prompt into steps, and whatever happens in between.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -46,7 +46,7 @@ class ScoredPromptsTest : public testing::Test {
     return request;
   }
 
-  // All of the prompt in one step, and a row of logits for each of its tokens.
+  // Computes all of the prompt in one step, with a row of logits for each of its tokens.
   std::vector<Logprobs> plain(const std::vector<TokenId>& prompt) {
     KvCache kv = runtime_.make_kv(20);
     Decoder decoder = runtime_.make_decoder(256);
@@ -123,7 +123,7 @@ TEST_F(ScoredPromptsTest, AreThoseOfAPlainPassHoweverTheyAreCut) {
       for (const int max_tokens : {0, 1, 9}) {
         const GenerationRequest request = scored_request(prompt, ++seed, max_tokens);
         requests[engine.submit(request)] = request;
-        engine.submit(make_request(20, seed, 12));  // beside those that are not scored
+        engine.submit(make_request(20, seed, 12));  // a request that is not scored, beside it
       }
     }
     const auto all = run(engine);
@@ -145,7 +145,7 @@ TEST_F(ScoredPromptsTest, AreToldOnceWhereSequencesArePreempted) {
   for (const auto& [id, request] : requests) expect_plain(all.at(id), request);
 }
 
-// Of a step that throws nothing counts, also not what its rows said of prompts.
+// A step that throws has no effect, so log-probabilities of prompts from it do not count either.
 TEST_F(ScoredPromptsTest, AreToldThoughAStepFails) {
   for (const char* const point : {"step.device", "draw.device"}) {
     for (const uint64_t nth : {1, 2, 3}) {
@@ -154,7 +154,7 @@ TEST_F(ScoredPromptsTest, AreToldThoughAStepFails) {
       Decoder decoder = runtime_.make_decoder(64);
       Engine engine(decoder, kv, nullptr, {.max_step_tokens = 24});
       std::map<RequestId, GenerationRequest> requests;
-      engine.submit(make_request(4, 9, 12));  // draws in each step
+      engine.submit(make_request(4, 9, 12));  // samples a token in each step
       for (uint32_t n = 0; n < 2; ++n) {
         const GenerationRequest request = scored_request(30, n, 4);
         requests[engine.submit(request)] = request;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The block tables of a sequence in every group of layers, for tests that call a decoder
-// themselves.
+// The block tables of a sequence in all layer groups, for tests that call a decoder directly.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +12,8 @@
 
 namespace spillway::testing_models {
 
-// In all groups the sequence has the same numbers of blocks as in the first one. What is behind a
-// window is given back before each step, as an engine does it.
+// The sequence's blocks have the same numbers in all layer groups. Blocks behind a window are
+// released before each step, as an engine does it.
 class SequenceTables {
  public:
   SequenceTables(const KvCache& kv, const std::vector<BlockId>& first) : kv_(&kv) {
@@ -24,7 +23,7 @@ class SequenceTables {
     }
   }
 
-  // Its part of a step. The sequence lives as long as this, at the same place.
+  // Returns the sequence's share of a step. It points into this object.
   StepSequence sequence(std::span<const int32_t> tokens, int64_t start, int32_t logit_rows,
                         bool generates = false) {
     StepSequence made{tokens, static_cast<int32_t>(start), tables_[0], logit_rows, generates};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device that fails under a running server: who was being computed is told to come again, and
-// everybody else is answered as if nothing had been.
+// A device fails under a running server: requests that were being computed are told to try again,
+// and all others are answered as if nothing had happened.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
 
-// With layers' KV that takes turns on the device, and without.
+// Runs with swapped layers, and without.
 class ServerFaultsTest : public testing::TestWithParam<bool> {
  protected:
   struct Answer {
@@ -81,7 +81,7 @@ class ServerFaultsTest : public testing::TestWithParam<bool> {
     EXPECT_THAT(answer.body, Not(HasSubstr("emulated"))) << "what failed inside is for the log";
   }
 
-  // Nobody holds a block of KV, and the device has what it had.
+  // No KV block is in use, and the device has as much memory in use as before.
   void expect_all_given_back(uint64_t device_bytes) {
     EXPECT_THAT(get("/metrics").body,
                 HasSubstr("spillway_kv_blocks{state=\"used\",tier=\"gpu\"} 0"));
@@ -141,7 +141,7 @@ TEST_P(ServerFaultsTest, AStreamThatHasBegunEndsWithAnError) {
     const Answer answer = complete(fields);
     disarm_faults();
     if (nth == 1) {
-      expect_told_to_come_again(answer);  // its head goes out with the first token
+      expect_told_to_come_again(answer);  // the head is sent with the first token
       continue;
     }
     EXPECT_EQ(answer.status, 200) << "its head was out";
@@ -152,7 +152,7 @@ TEST_P(ServerFaultsTest, AStreamThatHasBegunEndsWithAnError) {
   }
 }
 
-// Two are at work, the others wait: these never learn of it.
+// Two requests are running and the others wait; the waiting ones are not affected.
 TEST_P(ServerFaultsTest, WhoWaitsIsAnsweredAsIfNothingHadBeen) {
   constexpr int kClients = 8;
   std::vector<json> expected;

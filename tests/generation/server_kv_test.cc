@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server whose KV goes everywhere at once: layers take turns on an accelerator, as many as are
-// found while it serves, blocks go to host memory and disk, and sequences give way to others.
-// Answers are those that each request has alone, and /metrics tells what happened.
+// A server whose KV is in all memories: an accelerator swaps layers, as many as the engine finds
+// useful while it serves, blocks go to host memory and disk, and sequences are preempted. Answers
+// are those that each request has alone, and /metrics reports what happened.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -28,7 +28,7 @@ namespace {
 
 using nlohmann::json;
 
-// Over one engine, on a port that was free.
+// A server over one engine, on a free port.
 class RunningServer {
  public:
   explicit RunningServer(Engine& engine)
@@ -46,7 +46,7 @@ class RunningServer {
     EXPECT_EQ(response.status(), 200) << body;
     return json::parse(body).value("choices", json());
   }
-  // All at once.
+  // Sends all questions concurrently.
   std::vector<json> choices_of_all(const std::vector<json>& questions) {
     std::vector<json> choices(questions.size());
     std::vector<std::thread> clients;
@@ -55,7 +55,7 @@ class RunningServer {
     for (std::thread& each : clients) each.join();
     return choices;
   }
-  // The value of a line of /metrics; -1: there is none.
+  // Returns the value of a line of /metrics, or -1 if there is none.
   double metric(const std::string& name) {
     std::istringstream lines(client().get("/metrics", {}).read_up_to(1 << 20));
     for (std::string line; std::getline(lines, line);)
@@ -74,7 +74,7 @@ class RunningServer {
       ApiServerOptions{.http = {}, .keys = std::nullopt, .model = ModelNames("tiny")}};
 };
 
-// Half of them begin alike.
+// Half of the prompts share a prefix.
 std::vector<json> questions() {
   std::vector<json> all;
   for (int n = 0; n < 16; ++n) {
@@ -89,12 +89,12 @@ std::vector<json> questions() {
   return all;
 }
 
-// What is on beside turns found online, a store in host memory and on disk, and preemption.
+// Options that are on besides layer swapping, a store in host memory and on disk, and preemption.
 struct Beside {
   const char* name;
   KvType type = KvType::kF32;
   bool predicts = false;
-  int32_t host_blocks = 0;  // where the CPU attends
+  int32_t host_blocks = 0;  // for sequences that the CPU attends to
 };
 
 class ServerKvTest : public testing::TestWithParam<Beside> {};
@@ -150,7 +150,7 @@ TEST_P(ServerKvTest, AnswersAreThoseOfEachAlone) {
   EXPECT_GE(server.metric("spillway_kv_expansion"), 1);
   EXPECT_GT(server.metric("spillway_kv_store_moved_bytes_total{way=\"to_host\"}"), 0);
   EXPECT_EQ(server.metric("spillway_kv_blocks{state=\"used\",tier=\"gpu\"}"), 0);
-  // Who predicts, or has room elsewhere, may find that nobody has to give way.
+  // With predictions, or with room in host memory, there may be no preemption.
   if (predicts || host_blocks > 0) return;
   EXPECT_GT(server.metric("spillway_preemptions_total"), 0);
   EXPECT_GT(server.metric("spillway_prefix_hit_tokens_total{tier=\"host\"}"), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests that come together and begin alike compute that once; clients that come together share
-// what there is.
+// Requests that arrive together with a common prefix compute it once, and clients that arrive
+// together share the engine.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -17,7 +17,7 @@ class SharedPromptsTest : public testing::Test {
  protected:
   SharedPromptsTest() { runtime_.device.ops().set_deterministic(true); }
 
-  // Alike, but for what is drawn.
+  // Returns requests that are equal except for the sampled tokens.
   static GenerationRequest one_of_many(uint32_t n) {
     GenerationRequest request = make_request(kPrompt, 1, 12, 0.8F);
     request.sampling.seed = n;
@@ -42,7 +42,8 @@ TEST_F(SharedPromptsTest, AreComputedOnceWhereTheyComeTogether) {
     ASSERT_EQ(answers.size(), kRequests);
     for (const auto& [id, answer] : answers)
       EXPECT_EQ(answer, answer_alone(runtime_, requests.at(id)));
-    // Of the others at most what follows the last whole block that was worth waiting for.
+    // The other requests compute at most what follows the last whole block that was worth waiting
+    // for.
     EXPECT_LE(engine.stats().prompt_tokens, kPrompt + (kRequests - 1) * 4 * kKvBlockTokens);
     EXPECT_EQ(engine.stats().prompt_tokens + engine.stats().reused_tokens, kRequests * kPrompt);
     if (step_tokens == 256) {
@@ -52,7 +53,7 @@ TEST_F(SharedPromptsTest, AreComputedOnceWhereTheyComeTogether) {
   }
 }
 
-// Who waited for one that is gone computes the rest itself, and the others wait for that.
+// A request that waited for a cancelled one computes the rest itself, and the others wait for that.
 TEST_F(SharedPromptsTest, AreComputedOnceThoughTheFirstIsCancelled) {
   KvCache kv = runtime_.make_kv(100);
   Decoder decoder = runtime_.make_decoder(256);
@@ -80,7 +81,8 @@ TEST_F(SharedPromptsTest, AreComputedOnceThoughTheFirstIsCancelled) {
   EXPECT_EQ(engine.state().kv.at(0).free, engine.state().kv.at(0).total);
 }
 
-// What is found of a prompt tells nothing about requests with another salt; bits stay the same.
+// Requests with another salt do not find a prompt's KV, so they learn nothing about it; the bits of
+// answers stay the same.
 TEST_F(SharedPromptsTest, AreSharedAmongThoseWithTheSameSalt) {
   KvCache kv = runtime_.make_kv(200);
   Decoder decoder = runtime_.make_decoder(256);
@@ -100,7 +102,7 @@ TEST_F(SharedPromptsTest, AreSharedAmongThoseWithTheSameSalt) {
   EXPECT_EQ(reused("a"), kPrompt - 1);
   EXPECT_EQ(reused("b"), kPrompt - 1);
   EXPECT_EQ(reused(""), kPrompt - 1);
-  // Also where they come together, no one waits for what another computes.
+  // If they arrive together, requests with other salts do not wait for each other's KV either.
   for (const char* const salt : {"c", "d", ""}) {
     GenerationRequest request = make_request(kPrompt, 77, 4);
     request.cache_salt = salt;

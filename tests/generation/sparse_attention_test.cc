@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decoder with sparse attention: prompts as ever, generated tokens from a share of the context.
+// The decoder with sparse attention: prompts attend to all positions, generated tokens to a share
+// of their context.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,8 +18,8 @@ using testing_models::TinyRuntime;
 
 constexpr int kPrompt = 60, kGenerated = 12;
 
-// Logits of the last position of the prompt, and of every fixed token after it; with other
-// sequences in each step where asked.
+// Returns the logits of the prompt's last position, and of every fixed token after it. With
+// `others`, another sequence is in each step.
 std::vector<std::vector<float>> generate(TinyRuntime& runtime, float share, bool others,
                                          AttentionTraffic* traffic = nullptr) {
   KvCache kv = runtime.make_kv(16);
@@ -36,7 +37,7 @@ std::vector<std::vector<float>> generate(TinyRuntime& runtime, float share, bool
     std::vector<StepSequence> step{{std::span(tokens).subspan(static_cast<size_t>(kPrompt + i), 1),
                                     kPrompt + i, table, 1,
                                     /*generates=*/true}};
-    // A prompt in pieces, of one token every other time.
+    // The other prompt comes in chunks, every other of which has one token.
     if (others) {
       const int32_t count = i % 2 == 0 ? 5 : 1, start = i / 2 * 6 + (i % 2 == 0 ? 0 : 5);
       step.push_back(
@@ -88,7 +89,7 @@ TEST_P(SparseDecoderTest, ReportsTheValuesItReads) {
   EXPECT_EQ(sparse.v_bytes, chosen * entry * static_cast<uint64_t>(spec.heads));
 }
 
-// What is scored is computed as it would be in generation.
+// Scored tokens are computed as they would be in generation.
 TEST_P(SparseDecoderTest, PerplexityIsThatOfGeneratedTokens) {
   TinyRuntime runtime(GetParam());
   KvCache kv = runtime.make_kv(8);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models whose layers keep different state: some of them all tokens, others a window. Answers do
-// not depend on what is given back behind windows, on how prompts are cut, or on who else is there.
+// Models whose layers keep different state: some keep all tokens, others a window. Answers do not
+// depend on blocks being released behind windows, on how prompts are chunked, or on other requests.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,8 @@
 namespace spillway::testing_models {
 namespace {
 
-// The most likely tokens behind a prompt, from a decoder whose tables keep all blocks.
+// Returns the most likely tokens behind a prompt, from a decoder whose block tables keep all
+// blocks.
 std::vector<TokenId> continue_with_all_blocks(TinyRuntime& runtime, std::vector<TokenId> tokens,
                                               int count) {
   KvCache kv = runtime.make_kv(60);
@@ -86,7 +87,7 @@ TEST_P(StateGroupsTest, AnswersAreThoseWithAllBlocksWhateverTheChunksAndTheBatch
 
 TEST_P(StateGroupsTest, AnswersAreTheSameWhenSequencesArePreempted) {
   int64_t preemptions = 0;
-  // Where all layers have windows, sequences need few blocks and a pool must be small.
+  // If all layers have windows, sequences need few blocks, so the pool must be small.
   for (const int32_t blocks : {6, 7, 9, 12, 20}) {
     KvCache kv = runtime_.make_kv(blocks);
     if (kv.groups() > 1 && blocks < 20) continue;
@@ -107,8 +108,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, StateGroupsTest,
                            return name;
                          });
 
-// The logits of a model some of whose layers have no keys and values are those of one where each
-// layer has them and these layers find the owner's in the place of their own.
+// A model some of whose layers have no keys and values has the logits of a model where each layer
+// has them, and these layers find the owner's in place of their own.
 TEST(SharedStateTest, LayersAttendToTheKeysAndValuesOfTheirOwner) {
   TinyRuntime shared("shared"), own("shared-own");
   const StateGroups& states = shared.model.spec.states;
@@ -156,8 +157,8 @@ TEST(SharedStateTest, LayersAttendToTheKeysAndValuesOfTheirOwner) {
   EXPECT_GT(nmse(logits(own, /*takes_over=*/false), expected), 1e-3) << "it makes a difference";
 }
 
-// Where all layers attend to chunks, what came before one is nothing to its tokens: their logits
-// are those of a sequence that begins with the chunk, but for the rounding of other rope angles.
+// If all layers attend to chunks, tokens see nothing before their chunk: their logits are those of
+// a sequence that begins with the chunk, but for the rounding of other rope angles.
 TEST(ChunkTest, TokensSeeWhatIsInTheirChunk) {
   TinyRuntime runtime("chunks-only");
   const auto logits = [&](std::span<const TokenId> tokens) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepBatch::program: a device that replays a recorded step for another one with the same number
-// finds everything where it was, and KV where the step's batch says.
+// StepBatch::program is the graph key: a device that replays a recorded step for another one with
+// the same key finds everything where it was, and KV where the step's batch says.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -22,7 +22,7 @@ using testing_models::tiny_model;
 using testing_models::tiny_prompt;
 using testing_models::TinyRuntime;
 
-// Computes, and remembers what the ops of the last step were called with.
+// Computes as CpuOps does, and remembers what the ops of the last step were called with.
 class WatchedOps final : public CpuOps {
  public:
   using CpuOps::CpuOps;
@@ -82,7 +82,7 @@ class WatchedOps final : public CpuOps {
   }
 };
 
-// The host, with these ops.
+// The host's device, with these ops.
 class WatchedDevice final : public Device {
  public:
   const DeviceInfo& info() const override { return host_.info(); }
@@ -103,7 +103,7 @@ class StepProgramTest : public testing::Test {
   static constexpr int kMostTokens = 24;
 
   WatchedOps& ops() { return static_cast<WatchedDevice&>(runtime_.device).ops(); }
-  // One step at the beginning of a sequence; its program.
+  // Runs one step at the beginning of a sequence, and returns its graph key.
   uint64_t step(Decoder& decoder, KvCache& kv, int tokens, int logit_rows) {
     const auto ids = tiny_prompt(tokens, 1);
     const std::vector<BlockId> table = block_range(0, 2);
@@ -147,8 +147,8 @@ TEST_F(StepProgramTest, IsAnotherWhenMemoryIsAnother) {
   expect_new(step(*decoder, kv, 1, 1), "another decoder");
 }
 
-// A device's step begins with an upload and a wait: one for each micro-batch in each layer,
-// whatever is loaded ahead in between.
+// A device's step begins with an upload and a wait. There is one such step for each micro-batch in
+// each layer, whatever is loaded ahead in between.
 TEST_F(StepProgramTest, LoadsAheadAreNoStepsOfTheirOwn) {
   TempFolder folder;
   IoQueue queue;
@@ -165,8 +165,8 @@ TEST_F(StepProgramTest, LoadsAheadAreNoStepsOfTheirOwn) {
   EXPECT_EQ(ops().steps, batches * (1 + runtime_.model.spec.layer_count()) + head);
 }
 
-// Whatever happens to a decoder and its caches: with the same number and shape, ops are called with
-// the same addresses, and with KV where the batch says.
+// Whatever happens to a decoder and its caches, the ops of steps with equal keys and shapes are
+// called with the same addresses, and with KV where the batch says.
 TEST_F(StepProgramTest, EqualNumbersAreEqualAddresses) {
   using Key = std::tuple<uint64_t, int, int>;
   std::map<Key, std::pair<std::vector<const std::byte*>, float>> known;

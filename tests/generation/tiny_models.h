@@ -21,10 +21,10 @@ namespace spillway::testing_models {
 // "opt-many-words" have heads larger than their layers. With heads of the sizes that real models
 // have: "llama-64", "window-64", "opt-64" and "llama-128"; and with rows of whole blocks of every
 // quantized type: "llama-64-wide", "opt-64-wide", "llama-128-wide"; "llama-many-rows" has so many
-// that a GPU's blocks take several rounds; "llama-deep", "opt-deep" and "qwen3-deep" have nine
-// layers. In "mixed", "mixed-64" and "mixed-deep" every third layer attends to all tokens and the
-// others have a window, as in Gemma; in "chunks" these attend to chunks, as in Llama 4, and in
-// "chunks-only" all layers do. In "shared" the last three of six layers, of which every third
+// rows that a GPU's thread blocks take several rounds; "llama-deep", "opt-deep" and "qwen3-deep"
+// have nine layers. In "mixed", "mixed-64" and "mixed-deep" every third layer attends to all tokens
+// and the others have a window, as in Gemma; in "chunks" these attend to chunks, as in Llama 4, and
+// in "chunks-only" all layers do. In "shared" the last three of six layers, of which every third
 // attends to all tokens, read the keys and values of an earlier one, as in Gemma 3n; in
 // "shared-own" each has its own. "qwen2" has biases on q, k and v, "qwen3" norms their heads;
 // "neox" has parallel branches and rotates a quarter of each head; so does "stablelm", whose

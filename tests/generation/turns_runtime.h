@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model of nine layers whose KV may take turns on an accelerator, and requests to it.
+// A model of nine layers whose KV may be swapped on an accelerator, and requests to it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace spillway::testing_models {
 
 inline constexpr int kLayers = 9;
 
-// A tiny model on an accelerator whose copies come late.
+// A tiny model on an accelerator whose copies arrive late.
 struct TurnsRuntime {
   explicit TurnsRuntime(const std::string& kind, int max_delay_us = 100) : model(tiny_model(kind)) {
     EmulatedAcceleratorOptions options;
@@ -49,7 +49,7 @@ struct TurnsRuntime {
   ModelWeights weights;
 };
 
-// Prompts of many lengths, some of which begin alike.
+// Returns requests with prompts of many lengths, some of which share a prefix.
 inline std::vector<GenerationRequest> requests_of(int count) {
   std::vector<GenerationRequest> requests;
   for (int n = 0; n < count; ++n) {

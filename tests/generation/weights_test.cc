@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights come into memory the same way whether mapped or read past the page cache, from one file
+// Weights in memory are the same whether they are mapped or read past the page cache, from one file
 // or several.
 #include <gtest/gtest.h>
 
@@ -29,7 +29,8 @@ class WeightsTest : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  // A Llama of one layer whose tensors begin at odd multiples of 32 bytes, of many types or of one.
+  // Writes a Llama of one layer whose tensors begin at odd multiples of 32 bytes, of many types or
+  // of one.
   void write_model(std::optional<DType> only = std::nullopt) {
     GgufWriter writer;
     writer.add("general.architecture", "llama");
@@ -85,7 +86,7 @@ TEST_F(WeightsTest, AreTheSameMappedAndReadDirectly) {
   const auto weight_bytes = [&] {
     return device_.usage().bytes[static_cast<size_t>(MemoryTag::kWeights)];
   };
-  // Once some matrices are wanted in another layout, everything is in the arena.
+  // If any matrix is wanted in another layout, all weights are in the arena.
   const auto a = [&](const char* name, int layer = 0) {
     return view_of(mapped->weights, mapped->model, name, layer);
   };

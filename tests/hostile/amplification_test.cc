@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Valid or nearly valid files made so that a naive reader needs many times their size in memory.
+// Tests files that are valid or nearly so, and make a naive reader use many times their size in
+// memory.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -168,7 +169,7 @@ TEST_F(AmplificationTest, TokenizersAreNeverHeldAsALargeTree) {
   for (const char* value : {"[]", "{}", "0", "[0]", "\"\"", R"("\n")", R"({"":0})", "[[0]]"}) {
     const std::string element = std::string(value) + ",";
     tokenizer_json("[" + repeated(element, (kSanitized ? 12 : 30) * kMillion) + "0]", value);
-    // As many as are allowed.
+    // These have as many nodes as are allowed.
     const std::string_view text = value;
     const size_t nodes = text == R"({"":0})" || text == "[[0]]" ? 3 : text == "[0]" ? 2 : 1;
     tokenizer_json("[" + repeated(element, 3'490'000 / nodes * element.size()) + "0]", value);

@@ -49,7 +49,7 @@ void operator delete[](void* p, size_t) noexcept { counted_free(p); }
 namespace spillway {
 namespace {
 
-// Empty when the model is sound, else what is wrong with it.
+// Returns what is wrong with the model, or an empty text.
 std::string fault_of(const ModelFiles& model) {
   for (const std::string_view key : model.metadata.keys()) {
     const std::string text = model.metadata.describe(key);
@@ -67,7 +67,7 @@ std::string fault_of(const ModelFiles& model) {
   return {};
 }
 
-// Not wall time: that depends on what else the machine does.
+// Returns processor time, since wall time depends on what else the machine does.
 double processor_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -79,7 +79,7 @@ bool is_one_line(const std::string& text) {
          std::ranges::none_of(text, [](unsigned char c) { return c < 0x20 || c == 0x7f; });
 }
 
-// Whether `fn` works; where it throws what it must not, `fault` says so.
+// Returns whether `fn` works. If it throws something that it must not, `fault` says so.
 template <class Fn>
 bool works(Fn&& fn, std::string& fault) {
   try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a reader on a damaged input, then all that looks at what it read, and checks what
-// reliability.md's R1 asks of them.
+// Runs a reader on a damaged input, then all code that uses what it read, and checks what
+// reliability.md's R1 demands of them.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,8 @@ class CaseRunner {
   static constexpr double kMaxSeconds = kSanitized ? 10 : 1;
 
   // `read` must return or throw an Error of one line; what it returns must have its extents inside
-  // the file. Then describe_model() and the tokenizer must each work or throw such an Error. All
-  // within kMaxSeconds of processor time and `input_bytes` + kSlackBytes of memory.
+  // the file. Then describe_model() and the tokenizer must each work or throw such an Error. All of
+  // it must stay within kMaxSeconds of processor time and `input_bytes` + kSlackBytes of memory.
   void run(uint64_t input_bytes, const std::function<ModelFiles()>& read,
            const std::function<std::string()>& describe);
 
@@ -56,17 +56,18 @@ class CaseRunner {
   double slowest_seconds_ = 0;
 };
 
-// For files written tens of thousands of times: a folder in memory where there is one.
+// Returns a folder for files that are written tens of thousands of times, in memory if possible.
 std::filesystem::path memory_folder();
 
-// The mutations that need no knowledge of the format, each with its description.
+// Receives mutants, each with its description. The functions below need no knowledge of the format.
 using Visit =
     std::function<void(const Bytes& mutant, const std::function<std::string()>& describe)>;
-// Every prefix shorter than `bytes`, up to `header_bytes`.
+// Visits every prefix shorter than `bytes`, up to `header_bytes`.
 void each_truncation(const Bytes& bytes, size_t header_bytes, const Visit& visit);
-// When kSanitized only one bit of each byte.
+// Visits a mutant for each flipped bit; when kSanitized only one bit of each byte.
 void each_bit_flip(const Bytes& bytes, size_t header_bytes, const Visit& visit);
-// `count` times: a few bytes overwritten, a range deleted, doubled or moved; the same every time.
+// Visits `count` mutants with a few bytes overwritten, or a range deleted, doubled or moved; they
+// are the same every time.
 void random_damage(const Bytes& bytes, size_t header_bytes, int count, uint64_t seed,
                    const Visit& visit);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// R1 for GGUF: every damage to a header ends in a model or in an error of one line.
+// Tests R1 for GGUF: any damage to a header ends in a model, or in an error of one line.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ void add_tokenizer(Words words, const std::function<bool()>& next, GgufWriter& w
   if (next()) w.add("tokenizer.chat_template", "{{ messages }}");
 }
 
-// A Llama of one layer with its tokenizer, without key number `left_out`.
+// Returns a Llama of one layer with its tokenizer, without key number `left_out`.
 GgufWriter small_model(Words words, int left_out = -1) {
   GgufWriter w(64);
   int n = 0;
@@ -104,7 +104,8 @@ struct Field {
   size_t bytes;
 };
 
-// Where the integers of a valid header are. Written apart from the reader, on purpose.
+// Returns where the integers of a valid header are. This code is independent of the reader on
+// purpose.
 std::vector<Field> integer_fields(const Bytes& file) {
   std::vector<Field> fields;
   size_t at = 4;
@@ -200,7 +201,7 @@ class Mutations {
 
 class GgufHostileTest : public ::testing::TestWithParam<Words> {
  protected:
-  // What a tensor's extent says is read from the undamaged file.
+  // Tensors' data are read from the undamaged file.
   GgufHostileTest() : path_(folder_.write("m.gguf", mutations_.file())) {}
   void TearDown() override { std::cout << "  " << runner_.summary() << std::endl; }
 
@@ -248,7 +249,7 @@ TEST_P(GgufHostileTest, SurvivesExtremesInPairsOfIntegers) {
 
 TEST_P(GgufHostileTest, SurvivesEachKeyDeleted) {
   mutations_.deleted_keys(visit());
-  EXPECT_EQ(runner_.accepted(), kKeys);  // which keys a model needs is not the reader's affair
+  EXPECT_EQ(runner_.accepted(), kKeys);  // the reader does not know which keys a model needs
   EXPECT_EQ(runner_.described(), kKeys - 7);
   EXPECT_EQ(runner_.tokenized(), kKeys - 2);
 }

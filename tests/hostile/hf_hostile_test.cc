@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// R1 for Hugging Face folders: config.json, the shard index, safetensors headers and the
-// tokenizer's files, damaged.
+// Tests R1 for Hugging Face folders in which config.json, the shard index, safetensors headers or
+// the tokenizer's files are damaged.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -82,7 +82,7 @@ class MemoryFolder final : public FolderSource {
   std::string label_ = "folder";
 };
 
-// Which tokenizer the folder has, and which of its files is damaged.
+// The tokenizer that a folder has, and the file of it that is damaged.
 struct HfCase {
   const char* name;
   const char* file;
@@ -99,7 +99,7 @@ struct HfCase {
 
 void PrintTo(const HfCase& hf_case, std::ostream* out) { *out << hf_case.name; }
 
-// A Llama of one layer in two shards.
+// Returns a folder with a Llama of one layer in two shards.
 MemoryFolder small_folder(HfCase::Tokenizer tokenizer) {
   MemoryFolder folder;
   folder.files["config.json"] = to_bytes(kConfig);
@@ -143,7 +143,7 @@ MemoryFolder small_folder(HfCase::Tokenizer tokenizer) {
   return folder;
 }
 
-// What an integer of a JSON text is replaced with.
+// Values that replace an integer of a JSON text.
 const std::string kExtremes[] = {"0",
                                  "-1",
                                  "1",
@@ -171,7 +171,7 @@ const std::string kExtremes[] = {"0",
                                  "NaN",
                                  ""};
 
-// Calls fn for `root` without each of its members, at any depth.
+// Calls `fn` with copies of `root` that each lack one of its members, at any depth.
 void each_key_deleted(const nlohmann::ordered_json& root, nlohmann::ordered_json::json_pointer at,
                       const std::function<void(const nlohmann::ordered_json&, std::string)>& fn) {
   const nlohmann::ordered_json& value = root[at];
@@ -245,7 +245,7 @@ class Mutations {
     const size_t start = is_safetensors_ ? 8 : 0;
     return to_text(std::span(original_).subspan(start, header_bytes() - start));
   }
-  // The file with its JSON replaced.
+  // Returns the file with its JSON replaced.
   Bytes with_json(std::string_view text) const {
     if (!is_safetensors_) return to_bytes(text);
     Bytes out(8);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every op with activations of each type that ops hand each other: F32, F16, BF16. What is compared
-// with is double precision over the inputs as that type holds them.
+// Tests every op with activations of each type that ops pass to each other: F32, F16, BF16. Results
+// are compared with double precision over the inputs as that type holds them.
 #include <cmath>
 
 #include "tensor/dequantize.h"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr ActivationKind kActivations[] = {ActivationKind::kRelu, ActivationKind::kGelu,
                                            ActivationKind::kGeluTanh, ActivationKind::kSilu};
-// Odd columns, whole vectors of all lengths, more than a block of threads takes.
+// Odd columns, whole vectors of all lengths, and more columns than a thread block takes.
 constexpr int64_t kColumns[] = {1, 7, 64, 100, 576, 1003, 4096};
 
 std::vector<double> doubles(const std::vector<float>& values) {
@@ -25,12 +25,13 @@ class ActivationTypesTest : public testing::TestWithParam<std::tuple<DeviceKind,
  protected:
   DType type() const { return std::get<1>(GetParam()); }
   double bar() const { return kFloatBar + rounding_bar(type()); }
-  // Whether ops take them; most tests are about nothing else.
+  // Whether the device's ops take activations of this type; most tests are skipped otherwise.
   bool has_type() const { return type() == DType::kF32 || device_.kind().half_activations; }
   std::vector<float> random(int64_t count, uint32_t seed, float deviation = 1) const {
     return rounded(random_floats(count, seed, deviation), type());
   }
-  // As a device keeps a matrix of this type, and as the file has it.
+  // Returns the layouts that a device has for a matrix of this type: the file's, and the preferred
+  // one.
   std::vector<WeightLayout> layouts_of(DType weights) {
     const WeightLayout preferred = device_.device().preferred_layout(weights, 48, 256);
     if (preferred == WeightLayout::kRows) return {preferred};
@@ -69,7 +70,7 @@ TEST_P(ActivationTypesTest, Norm) {
   }
 }
 
-// Some columns of a wider row, in place; the others stay as they are.
+// Some columns of a wider row are normed in place; the others stay as they are.
 TEST_P(ActivationTypesTest, NormOfHeads) {
   if (!has_type()) GTEST_SKIP() << kFloatActivationsOnly;
   for (const NormKind kind : {NormKind::kRms, NormKind::kLayer}) {
@@ -152,7 +153,8 @@ TEST_P(ActivationTypesTest, Rope) {
   }
 }
 
-// Also the way from one type to the other: what leaves the residual stream, and comes back to it.
+// Rows are also converted between types, as where they leave the residual stream and come back to
+// it.
 TEST_P(ActivationTypesTest, GatherRows) {
   const std::vector<int32_t> rows = {49, 0, 7, 7, 13};
   for (const auto& [from, to] : {std::pair(type(), type()), std::pair(type(), DType::kF32),
@@ -200,7 +202,7 @@ TEST_P(ActivationTypesTest, LinearOverEveryTypeOfWeights) {
   }
 }
 
-// Several layers with one input, and those with something behind them.
+// Several linear layers have one input; others have an activation or a gate behind them.
 TEST_P(ActivationTypesTest, LinearsActivatedAndGated) {
   if (!has_type()) GTEST_SKIP() << kFloatActivationsOnly;
   const int64_t n = 96, k = 512;
@@ -245,7 +247,7 @@ TEST_P(ActivationTypesTest, LinearsActivatedAndGated) {
   }
 }
 
-// Rows of a sequence's pages, as what reads them sees them.
+// Returns rows of a sequence's pages, as attention reads them.
 std::vector<float> stored_rows(TestDevice& device, const KvLayerView& kv, KvPart part,
                                const SequenceSpan& span) {
   const KvPageLayout layout(kv.type, kv.head_dim);
@@ -286,7 +288,7 @@ Rotation rotation_of(const AppendShape& s) {
   return r;
 }
 
-// q, k and v are column ranges of one buffer, as a decoder has them.
+// q, k and v are column ranges of one buffer, as in a decoder.
 TEST_P(ActivationTypesTest, RopeAndAppend) {
   if (!has_type()) GTEST_SKIP() << kFloatActivationsOnly;
   for (const AppendShape& s : kAppendShapes) {
@@ -337,7 +339,7 @@ TEST_P(ActivationTypesTest, RopeAndAppend) {
 TEST_P(ActivationTypesTest, ProjectAndAppend) {
   if (!has_type()) GTEST_SKIP() << kFloatActivationsOnly;
   const int64_t k = 256;
-  // A device's activations are of the type of its weights, where that is plain.
+  // A device's activations have the type of its weights, if that is plain.
   for (const DType stored : {type(), DType::kQ8_0, DType::kQ4_0}) {
     const WeightLayout layout = layouts_of(stored).back();
     for (const AppendShape& s : kAppendShapes) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kv_append and attention over shuffled, poisoned pages.
+// Tests kv_append and attention over shuffled, poisoned pages.
 #include "tests/parity/attention_step.h"
 #include "tests/parity/paged_kv.h"
 #include "tests/parity/parity_device.h"
@@ -45,7 +45,7 @@ TEST_P(AttentionParityTest, DecodeMatchesDoublePrecision) {
   }
 }
 
-// Where kernels take long contexts in longer parts.
+// Kernels divide long contexts into longer partitions.
 TEST_P(AttentionParityTest, LongContextsOfGroupsMatchDoublePrecision) {
   for (const KvType type : {KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kInt4}) {
     check({.heads = 8, .kv_heads = 1, .head_dim = 128, .type = type},
@@ -84,8 +84,8 @@ TEST_P(AttentionParityTest, OddHeadsMatchDoublePrecision) {
   check({.heads = 3, .kv_heads = 1, .head_dim = 20, .type = KvType::kF32}, {{300, 40}});
 }
 
-// Several query heads of a kv head may have kernels of their own, which take them in fours.
-// Small heads and large ones on their own: under a sanitizer each takes minutes.
+// Groups of query heads per kv head may have kernels of their own, which take them in fours. Small
+// and large heads are tests of their own, since under a sanitizer each takes minutes.
 const std::vector<int> kSmallHeads = {8, 24, 64, 80}, kLargeHeads = {128, 200, 256};
 TEST_P(AttentionParityTest, GroupsOfSmallHeadsMatchDoublePrecisionInDecodeF16) {
   check_groups(KvType::kF16, kSmallHeads);
@@ -125,7 +125,8 @@ TEST_P(AttentionParityTest, ManyRowsOfEveryHeadSizeMatchDoublePrecision) {
   }
 }
 
-// Where the kernel's tiles, cuts of the keys and pages begin and end.
+// Chunks begin and end around the borders of a kernel's tiles, of its partitions of the keys, and
+// of pages.
 TEST_P(AttentionParityTest, ChunksAtAnyPositionMatchDoublePrecision) {
   for (const KvType type : {KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kInt4}) {
     for (const int32_t start : {1, 15, 240, 255, 256, 257, 505, 767}) {
@@ -138,7 +139,7 @@ TEST_P(AttentionParityTest, ChunksAtAnyPositionMatchDoublePrecision) {
   }
 }
 
-// Errors of scores grow with the scores; those of what softmax weighs do not.
+// Errors of scores grow with the scores; errors of the values that softmax weighs do not.
 TEST_P(AttentionParityTest, LargeScoresKeepTheirPrecision) {
   for (const KvType type : {KvType::kF16, KvType::kInt8}) {
     check({.type = type, .deviation = 2}, {{300, 40}});
@@ -181,8 +182,8 @@ TEST_P(AttentionParityTest, LargeScoresStayFinite) {
   check({.type = KvType::kF32, .deviation = 1e-6F}, {{300, 3}});
 }
 
-// A device may have one kernel for the projections and what follows them: the pages then hold what
-// the ops one after the other leave there, and nothing else is written.
+// A device may have one kernel for the projections and what follows them. Pages must then hold what
+// the single ops leave there, and nothing else may be written.
 TEST_P(AttentionParityTest, ProjectsAndAppendsAsSingleOpsDo) {
   struct Shape {
     int heads, kv_heads, head_dim, rope_dims;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in parts: what they give together is what attention to the whole gives.
+// Tests that attention over KV partitions gives in total what attention to the whole KV gives.
 #include "tests/parity/attention_step.h"
 #include "tests/parity/parity_device.h"
 
@@ -42,7 +42,7 @@ TEST_P(AttentionPartsParityTest, PromptsMatchDoublePrecisionWhereverTheyAreCut) 
   }
 }
 
-// Positions are hidden by their distance: parts may be hidden as a whole, or of some rows.
+// Positions are hidden by their distance, so a partition may be hidden entirely, or for some rows.
 TEST_P(AttentionPartsParityTest, WindowHidesTheSameInAnyPart) {
   for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kInt8, KvType::kInt4}) {
     for (const int window : {1, 40, 256, 300, 600}) {
@@ -81,7 +81,7 @@ TEST_P(AttentionPartsParityTest, HalfPrecisionRowsKeepFullSums) {
   }
 }
 
-// What is not a number in one part is not lost among the others.
+// A NaN in one partition is not lost among the others.
 TEST_P(AttentionPartsParityTest, WhatIsNotANumberStaysSo) {
   constexpr int32_t kOld = 620;
   for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kInt8, KvType::kInt4}) {
@@ -103,8 +103,8 @@ TEST_P(AttentionPartsParityTest, WhatIsNotANumberStaysSo) {
   }
 }
 
-// With the same cuts of its sequence a row has the same bits in a chunk, alone and among others;
-// that is what --deterministic promises.
+// With the same partitions of its sequence a row has the same bits in any chunk, alone and among
+// others, as --deterministic promises.
 TEST_P(AttentionPartsParityTest, TheSameCutsGiveTheSameBitsInAnyChunk) {
   device_.ops().set_deterministic(true);
   const Cuts cuts = {256, 512};
@@ -132,7 +132,7 @@ TEST_P(AttentionPartsParityTest, TheSameCutsGiveTheSameBitsInAnyChunk) {
   }
 }
 
-// On a CPU parts go on where the one before has ended: no cut shows.
+// On a CPU each partition continues where the previous one has ended, so partitions change no bit.
 TEST_P(AttentionPartsParityTest, PartsHaveTheBitsOfTheWholeOnACpu) {
   if (!device_.device().host_visible()) GTEST_SKIP() << "each part is added up by itself";
   device_.ops().set_deterministic(true);

@@ -25,19 +25,21 @@ struct AttentionCase {
   DType rows = DType::kF32;  // of q, k, v and the result
 };
 
-// Heads that only some devices take.
+// Whether the device takes heads of odd sizes.
 inline bool takes_odd_heads(const DeviceKind& kind) { return kind.any_alignment; }
 inline constexpr const char* kWholeHeadsOnly =
     "it takes heads of a multiple of 8 elements, at most 256";
 
-// Against double precision over what is stored: the error of the arithmetic alone.
+// Returns the largest NMSE allowed against double precision over what is stored: the error of the
+// arithmetic alone.
 inline double bar_of(KvType type) {
   if (type == KvType::kF32) return kFloatBar;
   return is_half(type) ? 1e-5 : 1e-4;
 }
 inline double bar_of(const AttentionCase& c) { return bar_of(c.type) + rounding_bar(c.rows); }
 
-// Sequences with some tokens in the cache already, and the last `rows` of each in this step.
+// A step in which each sequence has some tokens in the cache already, and its last `rows` tokens in
+// the step.
 class AttentionStep {
  public:
   struct Sequence {
@@ -99,12 +101,12 @@ class AttentionStep {
   float scale() const { return 1 / std::sqrt(static_cast<float>(case_.head_dim)); }
   const std::vector<Sequence>& sequences() const { return sequences_; }
 
-  // What the device computes, [rows, heads * head_dim].
+  // Returns what the device computes, [rows, heads * head_dim].
   std::vector<float> run(float top_k) { return attend(kv_.view(), spans_, top_k); }
   std::vector<float> run() { return run(case_.top_k); }
 
-  // The same with V of full pages in memory of the host, for sequences of one row. The device has
-  // it no more.
+  // Returns the same with V of full pages in host memory, for sequences of one row. The device's
+  // copy of these pages is overwritten.
   std::vector<float> run_with_values_at_home() {
     KvLayerView view = kv_.view();
     const auto block_bytes = static_cast<size_t>(view.block_bytes());
@@ -129,8 +131,9 @@ class AttentionStep {
     return attend(view, spans, case_.top_k);
   }
 
-  // The same in parts, cut at these positions as far as they are before a sequence's rows. Every
-  // other part is attended to by itself, as by another device, and added.
+  // Returns the same from KV partitions, cut at these positions as far as they are before a
+  // sequence's rows. Every other partition is attended to by itself, as by another device, and its
+  // softmax state is added.
   std::vector<float> run_in_parts(const std::vector<int32_t>& cuts) {
     const Matrix q(device_, rows_, q_width(), queries_, case_.rows),
         out(device_, rows_, q_width(), case_.rows);
@@ -149,7 +152,8 @@ class AttentionStep {
     out.expect_guards();
     return out.read();
   }
-  // One part after the other, in one place.
+  // Returns the same from partitions that are attended to one after the other, with one softmax
+  // state.
   std::vector<float> run_one_after_another(const std::vector<int32_t>& cuts) {
     const Matrix q(device_, rows_, q_width(), queries_, case_.rows),
         out(device_, rows_, q_width(), case_.rows);
@@ -163,7 +167,8 @@ class AttentionStep {
     return out.read();
   }
 
-  // What it should compute. gaps: one per row and head, see attention_reference.
+  // Returns what the device should compute. `gaps` gets one value per row and head, see
+  // attention_reference.
   Doubles expected(Doubles* gaps = nullptr) const {
     Doubles all;
     int64_t row = 0;
@@ -182,7 +187,7 @@ class AttentionStep {
   }
 
  private:
-  static constexpr int64_t kSpareBlocks = 9;  // that nobody may touch, among the others
+  static constexpr int64_t kSpareBlocks = 9;  // that no op may touch, among the others
   static int64_t blocks_of(const std::vector<std::pair<int32_t, int32_t>>& lengths) {
     int64_t blocks = 0;
     for (const auto& [old_tokens, rows] : lengths)
@@ -190,7 +195,7 @@ class AttentionStep {
     return blocks;
   }
 
-  // Of sequences whose rows are behind its beginning.
+  // Returns the spans for a partition, of the sequences whose rows are not before it.
   std::vector<SequenceSpan> spans_of_part(const std::vector<int32_t>& cuts, size_t part) const {
     const int32_t begin = part == 0 ? 0 : cuts[part - 1];
     std::vector<SequenceSpan> spans;
@@ -206,7 +211,7 @@ class AttentionStep {
     return spans;
   }
 
-  // Of all rows, poisoned.
+  // Softmax states of all rows, which start poisoned.
   struct Sums {
     Buffer memory;
     AttentionSums view;
@@ -222,7 +227,7 @@ class AttentionStep {
     }
   };
 
-  // Poisoned memory of the host that the device can read.
+  // Poisoned host memory that the device can read.
   class HostPlane {
    public:
     HostPlane(TestDevice& device, size_t bytes)

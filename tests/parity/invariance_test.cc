@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A row's result is the same bits alone and among others, in any slice, with any number of threads.
+// Tests that a row's result has the same bits alone and among others, in any slice, with any number
+// of threads.
 #include <memory>
 #include <string>
 
@@ -14,7 +15,8 @@ std::vector<float> rows_of(const std::vector<float>& values, int64_t cols, int64
   return {values.begin() + first * cols, values.begin() + (first + count) * cols};
 }
 
-// One for each number of threads, whose results do not depend on the batch.
+// Makes a device for each number of threads, in deterministic mode: results do not depend on the
+// batch.
 std::vector<std::unique_ptr<TestDevice>> deterministic_devices(const DeviceKind& kind) {
   std::vector<std::unique_ptr<TestDevice>> devices;
   for (const int threads : thread_counts(kind)) {
@@ -85,7 +87,7 @@ class AttentionInvarianceTest : public testing::TestWithParam<DeviceKind> {
     device.ops().attention(q, kv.view(), spans, {kHeads, 0.2F, window}, out);
   }
 
-  // All rows of one sequence, in chunks of `chunk`.
+  // Returns the results of all rows of one sequence, in chunks of `chunk`.
   std::vector<float> run(TestDevice& device, int32_t chunk, int window, KvType type) const {
     PagedKv kv(device, type, kKvHeads, kDim, 30);
     const auto table = kv.take_blocks(kTokens);
@@ -100,7 +102,7 @@ class AttentionInvarianceTest : public testing::TestWithParam<DeviceKind> {
     return out.read();
   }
 
-  // The same with another sequence in every step, whose rows repeat the first of ours.
+  // Returns the same with another sequence in every step, whose rows repeat the first ones of ours.
   std::vector<float> run_in_company(TestDevice& device, int32_t chunk, int window, KvType type,
                                     int32_t companions) const {
     PagedKv kv(device, type, kKvHeads, kDim, 40);
@@ -149,8 +151,8 @@ class AttentionInvarianceTest : public testing::TestWithParam<DeviceKind> {
   const std::vector<float> v_ = random_floats(kTokens * kKvWidth, 3);
 };
 
-// Also outside deterministic mode: how many threads share a prompt's rows, and who else is there,
-// decides how these are cut into work, and nothing more.
+// Outside deterministic mode, too, the number of threads and the rest of the batch decide only how
+// a prompt's rows are divided into work.
 TEST_P(AttentionInvarianceTest, APromptHasTheSameBitsHoweverItIsShared) {
   for (const KvType type : kAllKvTypes) {
     for (const int window : {0, 90}) {

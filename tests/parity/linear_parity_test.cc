@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear and embed on every stored type.
+// Tests linear and embed with every stored type.
 #include <string>
 
 #include "device/tuning.h"
@@ -10,8 +10,9 @@
 namespace spillway::parity {
 namespace {
 
-// What a matrix product may differ from double precision over the decoded weights.
-// Kernels may round activations (and halves, for many tokens), F32 weights never.
+// Returns the largest NMSE allowed for a matrix product, against double precision over the decoded
+// weights. Kernels may round activations and, for many tokens, halves; they never round F32
+// weights.
 double linear_bar(DType type) {
   if (type == DType::kF32) return kFloatBar;
   if (type == DType::kBF16) return 2e-5;  // x is rounded to it: 2^-9, of few products
@@ -73,7 +74,7 @@ TEST_P(LinearParityTest, MatchesDoublePrecisionForAnyDepth) {
   }
 }
 
-// Rows of quantized types are whole blocks.
+// Rows of quantized types are whole blocks, so only plain types have odd depths.
 class PlainLinearParityTest : public LinearParityTest {};
 TEST_P(PlainLinearParityTest, MatchesDoublePrecisionForOddDepths) {
   for (const int64_t depth : {1, 2, 15, 31, 67, 511, 513, 771, 1027}) {
@@ -97,7 +98,7 @@ TEST_P(LinearParityTest, MatchesDoublePrecisionWhenThreadsShareTheWork) {
   check({40, 333, 768}, true, LinearMode::kAccumulate);
 }
 
-// Whatever a tuning table asks for: the kinds of kernel differ in speed, not in what they compute.
+// Whatever kernels a tuning table selects, they differ in speed, not in what they compute.
 TEST_P(LinearParityTest, EveryKindOfKernelMatchesDoublePrecision) {
   for (const InflectionPoints points :
        {InflectionPoints{kNeverInflection, kNeverInflection}, InflectionPoints{2, kNeverInflection},
@@ -139,7 +140,8 @@ TEST_P(LinearParityTest, EmbeddingIsTheStoredValue) {
   }
 }
 
-// Matrices in host memory are multiplied there and by a GPU that fetches them: one layout for both.
+// Matrices in host memory are multiplied there and by a GPU that fetches them, so both must use one
+// layout.
 TEST(LayoutParityTest, DevicesAgreeOnEveryTypesLayout) {
   const auto first = device_kinds().front().make(1);
   const auto layout = [](const Device& device, DType type) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is not a number, or none that the KV cache can hold, is not a number behind attention
-// either: it never turns into one, and other sequences of the step do not notice.
+// Values that are not numbers, or that the KV cache cannot hold, are not numbers after attention
+// either: they never turn into numbers, and other sequences of the step are not affected.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -38,8 +38,8 @@ std::vector<float> rows_of(const std::vector<float>& all, int64_t width, int64_t
 
 class NotNumbersTest : public ParityTest {
  protected:
-  // The second of three sequences has `bad` in one element: of its last row's first query head, or
-  // of token `token`'s last kv head.
+  // One element of the second of three sequences is `bad`: in its last row's first query head, or
+  // in the last kv head of token `token`.
   void check(const Case& c, const Lengths& lengths, const std::vector<float>& good, const Bad& bad,
              int32_t token) {
     SCOPED_TRACE(describe(c, lengths) << ", " << bad.value << " in the "
@@ -50,7 +50,7 @@ class NotNumbersTest : public ParityTest {
     const auto& [old_tokens, rows] = lengths[1];
     const int64_t q_width = int64_t{c.heads} * c.head_dim, width = int64_t{c.kv_heads} * c.head_dim;
     const int64_t first = lengths[0].second, last = first + rows - 1;
-    std::vector<float> row;  // that is appended
+    std::vector<float> row;  // the row that is appended
     const auto change = [&](std::vector<float>& q, std::vector<Sequence>& sequences) {
       if (bad.where == Where::kQuery) {
         q[static_cast<size_t>(last * q_width + c.head_dim / 2)] = bad.value;
@@ -70,7 +70,7 @@ class NotNumbersTest : public ParityTest {
                           rows_of(good, q_width, last + 1, lengths[2].second)))
         << "the sequence behind it";
     check_fault(c, bad, row);
-    // The heads that take part in it, of rows that see it.
+    // Check the heads that read the element, in rows that see it.
     const bool is_query = bad.where == Where::kQuery;
     const KvPart part = bad.where == Where::kKey ? KvPart::kKeys : KvPart::kValues;
     const bool held = !is_query && all_numbers(as_stored(c.type, part, c.head_dim, row));
@@ -99,7 +99,7 @@ class NotNumbersTest : public ParityTest {
     for (const Bad& bad : kBad) {
       const auto& [old_tokens, rows] = lengths[1];
       const bool is_value = bad.where == Where::kValue;
-      // Of a share of the keys, values that are not among it have no part in the result.
+      // With a share of the keys, values that are not chosen have no part in the result.
       if (c.top_k > 0 && is_value) continue;
       check(c, lengths, good, bad, old_tokens + rows - 1);
       if (bad.where != Where::kQuery && old_tokens > 2)
@@ -111,7 +111,8 @@ class NotNumbersTest : public ParityTest {
     return std::all_of(x.begin(), x.end(), [](float value) { return std::isfinite(value); });
   }
 
-  // A number that does not fit is reported, with its layer; what is none is not.
+  // A number that does not fit is reported with its layer; a value that is no number is not
+  // reported.
   void check_fault(const Case& c, const Bad& bad, const std::vector<float>& row) {
     const std::optional<KvFault> fault = device_.ops().take_kv_fault();
     const KvPart part = bad.where == Where::kKey ? KvPart::kKeys : KvPart::kValues;
@@ -137,7 +138,7 @@ TEST_P(NotNumbersTest, DecodeOfEveryTypeKeepsThem) {
   }
 }
 
-// A context of many parts, which are computed apart and merged.
+// A long context has many partitions, which are computed separately and merged.
 TEST_P(NotNumbersTest, LongContextsKeepThem) {
   for (const KvType type : kAllKvTypes) {
     const Case c{.heads = 4, .kv_heads = 1, .head_dim = 128, .type = type};
@@ -181,7 +182,7 @@ TEST_P(NotNumbersTest, AttentionToAShareOfTheKeysKeepsThem) {
   }
 }
 
-// A linear layer of any type passes on what is not a number, with whatever bits.
+// A linear layer of any type passes on a value that is not a number, whatever its bits are.
 class NotNumbersLinearTest : public testing::TestWithParam<StoredCase> {
  protected:
   TestDevice device_{std::get<0>(GetParam())};

@@ -33,9 +33,10 @@ class PagedKv {
     std::shuffle(order_.begin(), order_.end(), std::mt19937(9));
   }
 
-  static constexpr int kLayer = 5;  // that faults are to name
+  static constexpr int kLayer = 5;  // the layer that faults must name
   const KvLayerView& view() const { return view_; }
-  // A table for the next `tokens` positions of a new sequence; pages are never shared.
+  // Returns a block table for the next `tokens` positions of a new sequence; pages are never
+  // shared.
   std::vector<int32_t> take_blocks(int64_t tokens) {
     const auto count = static_cast<size_t>((tokens + kKvBlockTokens - 1) / kKvBlockTokens);
     std::vector<int32_t> table(order_.end() - static_cast<int64_t>(count), order_.end());
@@ -49,7 +50,7 @@ class PagedKv {
   std::vector<int32_t> order_;
 };
 
-// What the cache keeps of rows [.., head_dim].
+// Returns what the cache keeps of rows [.., head_dim].
 inline std::vector<float> as_stored(KvType type, KvPart part, int head_dim,
                                     std::vector<float> values) {
   const KvPageLayout layout(type, head_dim);

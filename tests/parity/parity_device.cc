@@ -19,7 +19,7 @@ namespace spillway::parity {
 namespace {
 
 constexpr int64_t kGuard = 16;  // elements before and after
-// Elements between rows: 16 bytes where rows should be aligned.
+// Returns the elements between rows: 16 bytes if rows must be aligned.
 int64_t gap_of(const DeviceKind& kind, DType type) {
   return kind.any_alignment ? 3 : 16 / row_bytes(type, 1);
 }
@@ -59,7 +59,7 @@ std::vector<int> thread_counts(const DeviceKind& kind) {
 
 namespace {
 
-// The stored form of values, and a NaN that stands where no value is.
+// These return the stored form of values, and the NaN that stands where no value is.
 std::vector<std::byte> encode(DType type, const std::vector<float>& values) {
   std::vector<std::byte> bytes(static_cast<size_t>(row_bytes(type, std::ssize(values))));
   for (size_t i = 0; i < values.size(); ++i) {

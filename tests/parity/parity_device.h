@@ -22,7 +22,8 @@ struct DeviceKind {
   std::unique_ptr<Device> (*make)(int threads);
   void (*upload)(Device& device, std::byte* to, const void* from, size_t bytes);
   void (*download)(Device& device, void* to, const std::byte* from, size_t bytes);
-  // What loading a model gives every device: a GPU's weights are aligned, its vectors F32.
+  // Loading a model aligns a GPU's weights and makes its vectors F32, so a GPU need not take
+  // others.
   bool any_alignment = true;
   bool any_vector_type = true;
   bool has_threads = true;  // of its own; otherwise make() takes any number for the same device
@@ -31,10 +32,10 @@ struct DeviceKind {
 inline constexpr const char* kFloatActivationsOnly = "its ops take activations of F32 only";
 const std::vector<DeviceKind>& device_kinds();
 
-// Numbers of threads to try for a kind.
+// Returns the numbers of threads to try for a kind.
 std::vector<int> thread_counts(const DeviceKind& kind);
 
-// A device of one kind with its copies.
+// A device of one kind, with its way to copy bytes.
 class TestDevice {
  public:
   explicit TestDevice(const DeviceKind& kind, int threads = 0)
@@ -55,12 +56,12 @@ class TestDevice {
   std::unique_ptr<Device> device_;
 };
 
-// What activations of a plain type hold of these values.
+// Returns these values as activations of a plain type hold them.
 std::vector<float> rounded(std::vector<float> values, DType type);
 
 // Activations [rows, cols] of F32, F16 or BF16 with guards before, after and between the rows
-// (stride > cols). All starts as NaN, so that an element nobody wrote shows; expect_guards() fails
-// when a guard changed.
+// (stride > cols). All starts as NaN, so that an element which was not written shows;
+// expect_guards() fails when a guard changed.
 class Matrix {
  public:
   Matrix(TestDevice& device, int64_t rows, int64_t cols, DType type = DType::kF32);
@@ -73,10 +74,11 @@ class Matrix {
   void expect_guards() const;
 
  private:
-  // All of its memory, in one copy: a copy to or from a GPU costs as much for a row as for all.
+  // These copy all of its memory at once: a copy to or from a GPU costs as much for a row as for
+  // all.
   std::vector<std::byte> download() const;
   void upload(const std::vector<std::byte>& all) const;
-  // Of element (row, 0) in that.
+  // Returns the offset of element (row, 0) in that memory.
   size_t offset_of(int64_t row) const;
 
   TestDevice& device_;
@@ -102,24 +104,26 @@ class Weights {
 };
 
 std::vector<float> random_floats(int64_t count, uint32_t seed, float deviation = 1);
-// Valid stored data of any type.
+// Returns valid stored data of any type.
 std::vector<std::byte> random_stored(DType type, int64_t count, uint32_t seed);
 Weights random_weights(TestDevice& device, DType type, int64_t rows, int64_t cols, uint32_t seed,
                        WeightLayout layout = WeightLayout::kRows);
 
 // A type in a layout, on a device.
 using StoredCase = std::tuple<DeviceKind, DType, WeightLayout>;
-// Every type in the file's layout, and packed where the device prefers that.
+// Returns every type in the file's layout, and packed if the device prefers that.
 std::vector<StoredCase> stored_cases();
 std::string stored_case_name(const testing::TestParamInfo<StoredCase>& info);
 
-// Sum of squared differences over sum of squares; infinity when a value is not finite.
+// Returns the sum of squared differences over the sum of squares; infinity if a value is not
+// finite.
 double nmse(const std::vector<float>& actual, const std::vector<double>& expected);
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
 
-// Bars of reliability: what an op may differ from double precision.
+// The largest NMSE allowed between an op and double precision.
 inline constexpr double kFloatBar = 1e-9;
-// What activations of a type may differ by besides: they are rounded, as are steps in between.
+// Returns what is allowed besides for activations of a type, since they and steps in between are
+// rounded to it.
 inline double rounding_bar(DType type) {
   if (type == DType::kF32) return 0;
   return type == DType::kF16 ? 1e-5 : 2e-5;

@@ -16,7 +16,7 @@ const T& at(const std::vector<T>& values, int64_t i) {
   return values[static_cast<size_t>(i)];
 }
 
-// Four sums, so that additions do not wait for each other.
+// Uses four sums, so that additions do not wait for each other.
 double dot(const float* a, const float* b, int64_t count) {
   double sums[4] = {};
   int64_t i = 0;
@@ -99,7 +99,8 @@ Doubles rope_reference(const std::vector<float>& x, const std::vector<int32_t>& 
 
 namespace {
 
-// Minus infinity for all but the `share` largest; the gap between these and the others.
+// Sets all but the `share` largest scores to minus infinity, and returns the gap between these and
+// the others.
 double hide_all_but_top(Doubles& scores, double share) {
   const auto count = static_cast<double>(scores.size());
   const auto k = std::max<size_t>(1, static_cast<size_t>(std::ceil(share * count - 1e-6 * count)));

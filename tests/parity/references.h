@@ -29,9 +29,9 @@ Doubles rope_reference(const std::vector<float>& x, const std::vector<int32_t>& 
 
 // One row at position keys - 1 over all keys: q [heads, head_dim], k and v [keys, kv_heads,
 // head_dim] -> [heads, head_dim]. With top_k > 0 only the keys with the largest scores take part:
-// that share of those seen, rounded up; of equal scores the first. gaps (appended, one per head):
-// how far apart the smallest score that does and the largest that does not are, infinity where all
-// do.
+// that share of the keys seen, rounded up; of equal scores the first. `gaps` gets one value per
+// head: the distance between the smallest score that takes part and the largest that does not,
+// infinity if all take part.
 Doubles attention_reference(const float* q, const std::vector<float>& k,
                             const std::vector<float>& v, int64_t keys, int64_t heads,
                             int64_t kv_heads, int64_t head_dim, double scale, int64_t window,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that work row by row: norm, rope, activations, gather.
+// Tests ops that work row by row: norm, rope, activations, gather.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -25,7 +25,7 @@ TEST_P(NormParityTest, NormsMatchDoublePrecision) {
     for (const int64_t dim : {1, 7, 64, 576, 1003, 4096}) {
       for (const int64_t rows : {1, 3, 33}) {
         auto x = random_floats(rows * dim, 1, 3);
-        for (float& value : x) value += 5;  // a mean that must be taken out
+        for (float& value : x) value += 5;  // a mean that must be subtracted
         const Weights weight = random_weights(device_, type, 1, dim, 2);
         const Weights bias = rows == 3 ? random_weights(device_, type, 1, dim, 3) : Weights();
         const Matrix input(device_, rows, dim, x);
@@ -83,8 +83,8 @@ TEST_P(RowParityTest, ScoresMatchDoublePrecision) {
       for (int64_t r = 0; r < rows; ++r) {
         ids.push_back(static_cast<int32_t>((r * 7919 + 13) % vocab));
         float* const row = x.data() + r * vocab;
-        if (r % 4 == 1 && vocab > 4) row[0] = row[1] = -kInf;       // never
-        if (r % 4 == 2 && vocab > 4) row[2] = row[vocab - 1] = 30;  // equals
+        if (r % 4 == 1 && vocab > 4) row[0] = row[1] = -kInf;       // tokens of probability 0
+        if (r % 4 == 2 && vocab > 4) row[2] = row[vocab - 1] = 30;  // equal logits
         if (r % 4 == 3) row[vocab / 2] = r % 8 == 3 ? NAN : kInf;
       }
       const Matrix logits(device_, rows, vocab, x);

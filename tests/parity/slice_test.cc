@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A slice of a matrix computes what those rows of the whole do, bit for bit, whichever kernel the
-// number of tokens leads to: two workers can share a linear layer and nobody sees it.
+// Tests that a slice of a matrix computes what those rows of the whole do, bit for bit, whichever
+// kernel the number of tokens selects: two processors can share a linear layer without changing its
+// result.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -26,8 +27,8 @@ class SliceTest : public testing::TestWithParam<StoredCase> {
   static WeightView columns(const Weights& bias, int64_t first, int64_t count) {
     return {DType::kF32, 1, count, bias.view().data + first * 4};
   }
-  // As a step does: a GPU has kernels of its own for steps of one token, and others where launches
-  // overlap.
+  // Runs `body` as a step does: a GPU has kernels of its own for steps of one token, and others if
+  // launches overlap.
   void in_step(int64_t tokens, const std::function<void()>& body) {
     const std::vector<int32_t> zeros(static_cast<size_t>(tokens));
     const SequenceSpan span{0, static_cast<int32_t>(tokens), 0, zeros};
@@ -43,7 +44,7 @@ class SliceTest : public testing::TestWithParam<StoredCase> {
          .layer_types = weight_type()},
         body);
   }
-  // Of what ops hand each other on this device.
+  // Returns the type of activations that ops pass to each other on this device.
   DType type() { return device_.device().activation_type(weight_type()); }
 
   TestDevice device_{std::get<0>(GetParam())};
@@ -73,7 +74,8 @@ TEST_P(SliceTest, OfOneMatrix) {
   }
 }
 
-// Three that share an input, cut as one: a call has slices of all of them, some without rows.
+// Three matrices that share an input are sliced as one: a call has slices of all of them, some
+// without rows.
 TEST_P(SliceTest, OfSeveralWithOneInput) {
   std::vector<Weights> w, b;
   for (uint32_t i = 0; i < kRows.size(); ++i) {
@@ -83,7 +85,7 @@ TEST_P(SliceTest, OfSeveralWithOneInput) {
   const int64_t n = kRows[0] + kRows[1] + kRows[2];
   for (const int64_t tokens : kTokens) {
     const Matrix x(device_, tokens, kDepth, random_floats(tokens * kDepth, 3), type());
-    // Rows [first, last) of the three behind each other.
+    // Computes rows [first, last) of the three matrices, counted as if one followed the other.
     const auto run = [&](const Matrix& out, int64_t first, int64_t last) {
       std::vector<Projection> parts;
       int64_t begin = 0;
@@ -106,7 +108,7 @@ TEST_P(SliceTest, OfSeveralWithOneInput) {
   }
 }
 
-// So many that a GPU's blocks do not come out even.
+// With so many rows the work does not divide evenly among a GPU's thread blocks.
 TEST_P(SliceTest, OfManyRows) {
   const int64_t n = 9744;
   const Weights w = weights(n, 1);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention to the largest scores only (FlexGen, section 5), on every device.
+// Tests attention to the largest scores only (FlexGen, section 5), on every device.
 //
-// Where the last score that takes part and the first that does not are closer than the arithmetic
-// is precise, either choice is right: such heads are left out, and there are few.
+// If the last score that takes part and the first that does not are closer than the arithmetic is
+// precise, either choice is right: such heads are left out, and there are few.
 #include "tests/parity/attention_step.h"
 #include "tests/parity/parity_device.h"
 
@@ -14,7 +14,7 @@ using Lengths = std::vector<std::pair<int32_t, int32_t>>;
 
 class SparseAttentionParityTest : public ParityTest {
  protected:
-  // `precision`: of scores.
+  // `precision` is the precision of scores.
   void check(const Case& c, const Lengths& lengths, double precision = 1e-5) {
     SCOPED_TRACE(describe(c, lengths));
     AttentionStep step(device_, c, lengths);
@@ -22,7 +22,7 @@ class SparseAttentionParityTest : public ParityTest {
     Doubles gaps;
     const Doubles expected = step.expected(&gaps);
     ASSERT_EQ(actual.size(), expected.size());
-    // Rows of one-row sequences have gaps, in this order.
+    // Only sequences of one row have gaps, in this order.
     std::vector<float> sure_actual;
     Doubles sure_expected;
     size_t head = 0, next_gap = 0;
@@ -121,7 +121,7 @@ TEST_P(SparseAttentionParityTest, OfEqualScoresTheFirstTakePart) {
   }
 }
 
-// Prompts attend to everything, whatever else is in the step.
+// Prompts attend to all positions, whatever else is in the step.
 TEST_P(SparseAttentionParityTest, OnlyRowsThatGenerateAreSparse) {
   const Lengths lengths{{0, 50}, {300, 1}, {17, 1}, {256, 20}, {0, 1}, {511, 2}, {900, 1}};
   for (const KvType type : kAllKvTypes) {
@@ -132,8 +132,8 @@ TEST_P(SparseAttentionParityTest, OnlyRowsThatGenerateAreSparse) {
   check({.heads = 8, .kv_heads = 2, .top_k = 0.1F}, lengths);
 }
 
-// Where a kernel rounds queries again, scores are no more precise than that; few keys lie far
-// apart.
+// If a kernel rounds queries again, scores are no more precise than that. With few keys the scores
+// are far apart.
 TEST_P(SparseAttentionParityTest, TakesRowsOfHalves) {
   if (!device_.kind().half_activations) GTEST_SKIP() << kFloatActivationsOnly;
   for (const DType rows : {DType::kF16, DType::kBF16}) {
@@ -144,7 +144,7 @@ TEST_P(SparseAttentionParityTest, TakesRowsOfHalves) {
   }
 }
 
-// A row is the same bits alone and among others.
+// A row has the same bits alone and among others.
 TEST_P(SparseAttentionParityTest, DoesNotDependOnTheBatch) {
   for (const KvType type : kAllKvTypes) {
     const Case c{.heads = 6, .kv_heads = 2, .type = type, .top_k = 0.1F};
@@ -156,7 +156,7 @@ TEST_P(SparseAttentionParityTest, DoesNotDependOnTheBatch) {
   }
 }
 
-// Values that were not moved are read where they are: the same bits.
+// V that was not copied is read in host memory, and gives the same bits.
 TEST_P(SparseAttentionParityTest, ValuesMayStayInMemoryOfTheHost) {
   if (!device_.device().reads_pinned_memory()) GTEST_SKIP() << "the device reads its own only";
   for (const KvType type : kAllKvTypes) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests through an engine to their end, sampled, so that a wrong bit shows.
+// Runs requests through an engine to their end. Tokens are sampled, so that a wrong bit shows.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -35,7 +35,7 @@ TEST_P(DiskQueueTest, WeightsKvAndActivationsShareOneRing) {
   const std::vector<float> expected =
       PlacedModel(false, in_memory, "llama", DType::kF32, KvType::kF32, true).run();
 
-  arm_fault("io.uring_setup", kNever, FaultKind::kEio);  // counts
+  arm_fault("io.uring_setup", kNever, FaultKind::kEio);  // never fires: counts
   PlacedModel placed(false, on_disk(), "llama", DType::kF32, KvType::kF32, true);
   EXPECT_EQ(placed.run(), expected);
   EXPECT_EQ(fault_hits("io.uring_setup"), 1u);

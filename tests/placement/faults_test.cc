@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults in tiers: every allocation, read and write that a placed model makes fails once. The
-// answer is a typed error, nothing leaks, and what runs afterwards gives the same logits.
+// Every allocation, read and write that a placed model makes fails once. The result is a typed
+// error, nothing leaks, and later runs give the same logits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kNever = uint64_t{1} << 40;
 
-// What `work` throws, if anything.
+// Returns the code of the error that `work` throws, if any.
 std::optional<ErrorCode> code_of(const std::function<void()>& work) {
   try {
     work();
@@ -28,7 +28,7 @@ std::optional<ErrorCode> code_of(const std::function<void()>& work) {
   }
 }
 
-// How often `work` comes past a fault point.
+// Returns how often `work` passes a fault point.
 uint64_t hits_in(const char* point, const std::function<void()>& work) {
   arm_fault(point, kNever, FaultKind::kEio);
   work();
@@ -42,7 +42,7 @@ size_t files_in(const std::filesystem::path& folder) {
 }
 size_t open_files() { return files_in("/proc/self/fd"); }
 
-// Devices that outlive what runs on them, so that what is left can be seen.
+// Devices that outlive what runs on them, so that leaks are seen.
 struct Machine {
   explicit Machine(bool with_accelerator)
       : accelerator(with_accelerator ? std::make_unique<EmulatedAccelerator>(options()) : nullptr) {
@@ -59,7 +59,7 @@ struct Machine {
     return {&host, accelerator.get()};
   }
 
-  // Ops keep their workspace; everything else went with what asked for it.
+  // Ops keep their workspace; all other memory must have been freed with its owner.
   void expect_nothing_left() {
     for (Device* each : devices()) {
       const Device::Usage usage = each->usage();
@@ -167,7 +167,7 @@ class TierFaults : public testing::Test {
   void TearDown() override { disarm_faults(); }
 };
 
-// Each allocation of making the model and of running it, in turn.
+// Lets each allocation fail that making and running the model needs, one after the other.
 void fail_every_allocation(const NamedPlan& named, const char* point) {
   const auto [name, with_accelerator, plan] = named;
   SCOPED_TRACE(fmt::format("{} {}", name, point));
@@ -184,7 +184,7 @@ void fail_every_allocation(const NamedPlan& named, const char* point) {
   for (uint64_t n = 1; n <= hits; ++n) {
     SCOPED_TRACE(fmt::format("allocation {} of {}", n, hits));
     Machine machine(with_accelerator);
-    // Making the devices allocates too, and is not what this is about.
+    // Making the devices allocates too, which is not tested here.
     if (hits_in(point, [&, with = with_accelerator] { Machine only(with); }) >= n) continue;
     arm_fault(point, n, FaultKind::kEnomem);
     std::unique_ptr<PlannedModel> model;
@@ -214,7 +214,7 @@ TEST_F(TierFaults, EveryAllocationMayFail) {
   }
 }
 
-// What cannot be pinned is copied through staging memory, or without it.
+// Memory that cannot be pinned is copied through staging memory, or directly.
 TEST_F(TierFaults, WhatCannotBePinnedIsNoError) {
   for (const NamedPlan& named : plans()) {
     if (!named.with_accelerator) continue;
@@ -236,7 +236,7 @@ TEST_F(TierFaults, WhatCannotBePinnedIsNoError) {
   }
 }
 
-// Reads of streamed weights, each in turn, with one layer ahead, several, and none.
+// Each read of streamed weights fails once, with one layer loaded ahead, several, and none.
 TEST_F(TierFaults, ReadsThatFailAreRepeatedOrReported) {
   for (const auto& [slots, overlap] : {std::pair(2, true), {4, true}, {2, false}}) {
     Placement p;
@@ -272,7 +272,8 @@ TEST_F(TierFaults, ReadsThatFailAreRepeatedOrReported) {
   }
 }
 
-// Without a GPU they go straight into place, the next layer's begun before this one's have ended.
+// Without a GPU weights are read straight into place, and reads of the next layer begin before this
+// layer's have ended.
 TEST_F(TierFaults, SoAreThoseWithoutAGpu) {
   for (const bool overlap : {true, false}) {
     Plan plan = plans().back().plan;
@@ -308,7 +309,7 @@ TEST_F(TierFaults, SoAreThoseWithoutAGpu) {
   }
 }
 
-// Rows between layers: the step ends with an error, and the next is right.
+// If hidden states are lost, the step ends with an error, and the next step is right.
 TEST_F(TierFaults, ActivationsThatAreLostEndTheStep) {
   for (NamedPlan& named : plans()) {
     if (named.plan.activations.disk == 0) continue;
@@ -330,7 +331,7 @@ TEST_F(TierFaults, ActivationsThatAreLostEndTheStep) {
           const auto code = code_of([&] { model.run(); });
           disarm_faults();
           if (std::string_view(point) == "io.write") {
-            // Whoever finds out first: the one who waits for it, or the one who wants it back.
+            // The failure shows where the write is waited for, or where the rows are read again.
             EXPECT_TRUE(code == ErrorCode::kIo || code == ErrorCode::kCorrupt);
           } else {
             EXPECT_EQ(code, ErrorCode::kCorrupt);
@@ -343,7 +344,7 @@ TEST_F(TierFaults, ActivationsThatAreLostEndTheStep) {
   }
 }
 
-// The disk is gone for a while: every step says so, and the first one after it is back is right.
+// While the disk is gone every step fails, and the first step after it is back is right.
 TEST_F(TierFaults, ADiskThatComesBackIsUsedAgain) {
   for (const bool overlap : {true, false}) {
     Placement p;
@@ -364,7 +365,7 @@ TEST_F(TierFaults, ADiskThatComesBackIsUsedAgain) {
   }
 }
 
-// Dummy weights on their way to the disk.
+// Writes of dummy weights to the disk fail.
 TEST_F(TierFaults, WritesThatFailLeaveNoFile) {
   const Model model = testing_models::tiny_model("llama", DType::kF32);
   CpuDevice host(CpuDeviceOptions{.threads = 2});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a model, one after the other in one process, give the logits of the whole model to the
-// bit: prompts and decoding, wherever weights, KV and hidden states are.
+// Parts of a model that run one after the other in one process give the logits of the whole model
+// bit for bit, for prompts and decoding, wherever weights, KV and hidden states are.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@
 namespace spillway::placement {
 namespace {
 
-// Through the memory of the host, from a part to the next one.
+// Links a part to the next one through host memory.
 class HostMemoryLink final : public HiddenStatesLink {
  public:
   void receive(const Activations& rows) override {
@@ -46,7 +46,7 @@ class HostMemoryLink final : public HiddenStatesLink {
   }
 };
 
-// A link on either side of a part.
+// Combines the links to the previous and to the next part.
 class LinkOfBoth final : public HiddenStatesLink {
  public:
   LinkOfBoth(HiddenStatesLink* before, HiddenStatesLink* behind)
@@ -58,7 +58,7 @@ class LinkOfBoth final : public HiddenStatesLink {
   HiddenStatesLink *before_, *behind_;
 };
 
-// A model cut behind each of these layers.
+// A model divided into parts that end behind these layers.
 struct CutModel {
   CutModel(bool cuda, const Placement& how, const Model& whole, const std::filesystem::path& file,
            const ModelFacts& facts, std::vector<int> ends) {
@@ -126,7 +126,8 @@ struct HandOverTest : testing::TestWithParam<bool> {
     if (cuda() && list_cuda_devices().devices.empty()) GTEST_SKIP() << "no GPU";
   }
   bool cuda() const { return GetParam(); }
-  // Logits by the whole model and by its parts, all sequences together and each alone.
+  // Expects the logits of the whole model from its parts, with all sequences together and with each
+  // alone.
   void expect_equal(const Placement& how, const Model& model, const std::vector<int>& ends) {
     const auto path = folder.path() / "weights";
     const Model whole = write_weights(host, model, path);
@@ -157,7 +158,8 @@ TEST_P(HandOverTest, HalvesOfEveryKindGiveTheLogitsOfTheWhole) {
   }
 }
 
-// The parts have other types of matrices than the whole, by which kernels are chosen.
+// The parts have other types of matrices than the whole model, on which the choice of kernels
+// depends.
 TEST_P(HandOverTest, PartsOfMixedTypesGiveTheLogitsOfTheWhole) {
   for (const auto& [kind, type, other] : {std::tuple("llama", DType::kF32, DType::kF16),
                                           std::tuple("llama", DType::kF16, DType::kF32),
@@ -173,7 +175,7 @@ TEST_P(HandOverTest, PartsOfMixedTypesGiveTheLogitsOfTheWhole) {
   }
 }
 
-// Nothing of the step counts, and the next ones are as ever.
+// The step that failed has no effect, and the next ones are right.
 TEST_P(HandOverTest, APartGoesOnAfterItsLinkHasFailed) {
   const auto path = folder.path() / "weights";
   const Model whole = write_weights(host, testing_models::tiny_model("llama", DType::kF16), path);
@@ -190,7 +192,7 @@ TEST_P(HandOverTest, APartGoesOnAfterItsLinkHasFailed) {
   }
 }
 
-// Between taking over and handing over a part is recorded as the whole model is.
+// Between receiving and sending hidden states, a part's step is recorded as a whole model's is.
 TEST_P(HandOverTest, StepsOfPartsAreReplayed) {
   if (cuda()) GTEST_SKIP() << "the emulated accelerator counts them";
   const auto path = folder.path() / "weights";
@@ -227,7 +229,7 @@ TEST_P(HandOverTest, IsInTheTimeline) {
 INSTANTIATE_TEST_SUITE_P(Devices, HandOverTest, testing::Values(false, true),
                          [](const auto& kind) { return kind.param ? "cuda" : "emulated"; });
 
-// Facts of its own weights would change bits without a word.
+// With the facts of its own weights, a part would compute other bits and report no error.
 TEST(HandOverInputTest, APartNeedsFactsAndALink) {
   CpuDevice device(CpuDeviceOptions{.threads = 1});
   const Model half = part_of(testing_models::tiny_model("llama"), 0, 1);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan needs is known before anything is taken: it is what a run then takes.
+// The needs of a plan are computed before anything is allocated, and a run then takes exactly these
+// bytes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +25,8 @@ constexpr int64_t kTokens = 48;
 constexpr RunSize kSize{
     .tokens = kTokens, .sequences = kSequences, .micro_tokens = 16, .kv_type = KvType::kF32};
 
-// Prompts of different lengths, in steps as long as may be, then a token of each together.
+// Runs prompts of different lengths in steps as long as possible, then a token of all sequences
+// together.
 void run_steps(Runner& runner) {
   constexpr auto kBlocks = static_cast<int32_t>(kTokens / kKvBlockTokens);
   std::vector<std::vector<int32_t>> tokens(kSequences);
@@ -48,7 +50,7 @@ void run_steps(Runner& runner) {
   runner.decoder.step(runner.kv, together);
 }
 
-// The peak is what was said, of all but what kernels take.
+// Expects the computed peaks, except for what kernels take as workspace.
 void expect_taken(const Device::Usage& needs, const Device::Usage& taken, const char* where) {
   SCOPED_TRACE(
       fmt::format("{}: needs {}; at the end {}", where, needs.describe(), taken.describe()));
@@ -89,7 +91,7 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     IoQueue queue;
     LoadedModel loaded;
     RunSize size = kSize;
-    if (i % 3 == 1) size.at_once = 9;  // sequences that share the room of four
+    if (i % 3 == 1) size.at_once = 9;  // concurrent sequences that share the KV of four
     constexpr const char* kKinds[] = {"opt-350m", "llama", "mixed", "shared"};
     loaded.model =
         testing_models::tiny_model(kKinds[i % 4], i % 5 == 0 ? DType::kQ4_0 : DType::kF32);
@@ -112,7 +114,8 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
   }
 }
 
-// One sequence in several memories, or larger than staging: in parts.
+// One sequence has KV in several memories, or more than fits into staging, so its KV is
+// partitioned.
 TEST(NeedsTest, ALongSequenceTakesWhatItSaidItNeeds) {
   constexpr RunSize kLong{
       .tokens = 1600, .sequences = 1, .micro_tokens = 64, .kv_type = KvType::kF16};
@@ -138,7 +141,7 @@ TEST(NeedsTest, ALongSequenceTakesWhatItSaidItNeeds) {
         loaded.model = testing_models::tiny_model(kind);
         loaded.model.spec.max_context = kLong.tokens;
         DeviceTraits traits = traits_of(device);
-        // Room for half of what comes from elsewhere, and for sums.
+        // Leave room for half of the staging blocks, and for softmax states.
         Footprint needs = footprint(loaded.model, plan, kLong, traits);
         const int64_t blocks = needs.layout.staging_blocks,
                       left = std::max(needs.layout.least_staging() + 20, blocks / 2);
@@ -217,12 +220,12 @@ TEST(NeedsTest, WhatDoesNotFitIsRefusedWithWhatTakesHowMuch) {
   EXPECT_THAT(
       host,
       HasSubstr("320 B of host memory (KV cache 300 B, activations 20 B), and there are 319 B"));
-  // Everything that is missing, at once.
+  // One message lists everything that is missing.
   const std::string all = refusal(needs, true, {1, 2, 3});
   for (const char* memory : {"GPU memory", "host memory", "70 B of disk (activations 70 B)"})
     EXPECT_THAT(all, HasSubstr(memory));
   EXPECT_THAT(all, testing::Not(HasSubstr("\n")));
-  // Mapped weights are nobody's, unless somebody says how much to use.
+  // Mapped weights need no budget, unless the host's memory was limited explicitly.
   needs.mapped = 1000;
   EXPECT_EQ(refusal(needs, true, {150, 320, 70}), "");
   EXPECT_THAT(refusal(needs, true, {150, 320, 70, true}), HasSubstr("weights 1000 B"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tiny model spread over tiers, on a device that plays the accelerator or is one.
+// A tiny model spread over tiers, on a GPU, an emulated accelerator, or the CPU alone.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,15 +24,15 @@
 
 namespace spillway::placement {
 
-// Where everything is and how it runs.
+// A placement of a model's data, and how the model runs.
 struct Placement {
   std::string name;
   TierShares weights = {};
   Tier embeddings = Tier::kDevice;  // and the head
   std::vector<WeightOverride> overrides = {};
-  double device_sequences = 1;  // the share whose KV is on the device; the rest is the host's
-  double disk_sequences = 0;    // of the rest: on disk
-  double host_share = 1;        // of those in host memory: attended to by the host
+  double device_sequences = 1;  // share with KV on the device; the others' KV is the host's
+  double disk_sequences = 0;    // of these others: share with KV on disk
+  double host_share = 1;        // of those in host memory: share that the host attends to
   bool can_swap = true;
   int32_t staging_blocks = 10;  // fewer than the prompts need together
   int micro_tokens = 0;
@@ -40,14 +40,14 @@ struct Placement {
   int slots = 2;
   SlotContent slot_content = SlotContent::kLayers;
   uint64_t piece_bytes = kStreamPieceBytes;
-  std::vector<CpuLinearShare> cpu_linear = {};  // of what is in host memory, the CPU multiplies
+  std::vector<CpuLinearShare> cpu_linear = {};  // the CPU's shares of linear ops in host memory
   TierShares activations = {};
   bool on_cpu = false;  // no accelerator: the host is the device
   bool overlap = true;
   uint64_t pinnable_bytes = ~uint64_t{0};
   float attention_topk = 0;  // 0: dense
 
-  // Whether the CPU computes what the device would.
+  // Whether the CPU computes what the device would otherwise.
   bool computes_on_host() const {
     return !cpu_linear.empty() || (device_sequences < 1 && (host_share > 0 || !can_swap));
   }
@@ -63,7 +63,7 @@ inline std::unique_ptr<Device> make_accelerator(bool cuda, const Placement& plac
   return std::make_unique<EmulatedAccelerator>(options);
 }
 
-// Where a part of a model stands among the others.
+// How a part of a model is connected to the other parts.
 struct PlacedPart {
   std::optional<ModelFacts> facts = {};  // of the whole model
   HiddenStatesLink* link = nullptr;
@@ -78,7 +78,7 @@ struct PlacedModel {
               bool deterministic)
       : PlacedModel(cuda, how, testing_models::tiny_model(kind, dtype), {}, kv_type,
                     deterministic) {}
-  // A model of files, or a part of one.
+  // Places a model of files, or a part of one.
   PlacedModel(bool cuda, const Placement& how, Model described,
               const std::vector<std::filesystem::path>& files, KvType kv_type, bool deterministic,
               const PlacedPart& part = {})
@@ -128,16 +128,17 @@ struct PlacedModel {
     decoder->set_attention_topk(how.attention_topk);
   }
 
-  // As a runner has it.
+  // Returns the CPU's shares as a runner takes them from a plan.
   std::vector<CpuLinearShare> shares() const {
     Plan plan;
     plan.cpu_linear = placement.cpu_linear;
     return plan.shared_linear(device->host_visible());
   }
 
-  // Logits of every sequence after its prompt and after each of some more tokens: prompts of
-  // different lengths, one of them in two steps, then all together or one sequence after the other.
-  // Each step is first one of the parts before this one, in their order.
+  // Returns the logits of every sequence after its prompt and after each of `steps` more tokens.
+  // Prompts have different lengths, and one of them takes two steps; then all sequences run
+  // together, or one after the other. Each step is run by the `earlier` parts first, in their
+  // order.
   enum class Decoding : uint8_t { kTogether, kAlone };
   std::vector<float> run(int steps = 4, Decoding how = Decoding::kTogether,
                          std::span<PlacedModel* const> earlier = {}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same prompts wherever the model is: bit-equal logits when only residency differs, close ones
-// when the CPU computes what the GPU would have.
+// The same prompts give bit-equal logits wherever the model is, and close ones if the CPU computes
+// what the GPU would have.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -56,7 +56,8 @@ std::vector<Placement> every_placement() {
       all.push_back(p);
     }
   }
-  // Embeddings and head in host memory: with all else at home, and beside some of the rest.
+  // Embeddings and head are in host memory, with all else on the device, or beside some of the
+  // other placements.
   for (size_t i = 0, count = all.size(); i < count; ++i) {
     const bool taken = all[i].device_sequences == 1 || all[i].device_sequences == 0.2;
     if (!taken) continue;
@@ -64,7 +65,8 @@ std::vector<Placement> every_placement() {
     away.name += ", embeddings in host memory";
     away.embeddings = Tier::kHost;
   }
-  // Named matrices, beside shares of the others: of a role, of a layer, and one of them again.
+  // Overrides place named matrices beside shares of the others: all of a name, those of a layer,
+  // and one of them again.
   for (const Tier home : {Tier::kHost, Tier::kDisk}) {
     for (const TierShares& shares : {TierShares{1, 0, 0}, {0, 0.5, 0.5}}) {
       Placement named;
@@ -84,7 +86,8 @@ std::vector<Placement> every_placement() {
   p.name = "activations on disk";
   p.activations = {0, 0, 1};
   all.push_back(p);
-  // Many of few rows, so that several are on their way; the first ones without logits.
+  // There are many micro-batches of few rows, so that several are under way; the first ones have no
+  // logits.
   for (const bool overlap : {true, false}) {
     for (const TierShares& shares : {TierShares{0, 1, 0}, {0, 0, 1}, {0, 0.2, 0.8}}) {
       p.name = fmt::format("micro-batches of 2 tokens, activations {}% on disk, overlap {}",
@@ -151,7 +154,7 @@ class PlacementTest : public testing::TestWithParam<bool> {
   }
 };
 
-// Deterministic: then not even the cut into micro-batches matters.
+// In deterministic mode not even the division into micro-batches changes a bit.
 TEST_P(PlacementTest, LogitsDoNotDependOnWhereThingsAre) {
   for (const char* kind : {"llama", "opt", "mixed", "shared"}) {
     const auto expected = logits(at_home(), kind, DType::kF32, KvType::kF32, true);
@@ -178,8 +181,8 @@ TEST_P(PlacementTest, NorOnTheTypesOfWeightsAndKv) {
   }
 }
 
-// Embeddings and head in host memory, of heads that are the embedding or not, and that come whole
-// or in pieces.
+// Embeddings and head are in host memory. Heads are the embedding or not, and are streamed as a
+// whole or in segments.
 TEST_P(PlacementTest, NorOnWhereEmbeddingsAre) {
   for (const char* kind :
        {"llama", "llama-tied", "llama-many-words", "opt-350m", "opt-many-words"}) {
@@ -205,24 +208,25 @@ TEST_P(PlacementTest, NorOnWhereEmbeddingsAre) {
   }
 }
 
-// The kernels' choice depends on how many tokens go together, and on nothing else.
+// The choice of kernels depends on how many tokens go through a layer together, and on nothing
+// else.
 TEST_P(PlacementTest, WithoutDeterministicModeOnlyTheCutMatters) {
   for (const char* kind : {"window", "mixed", "shared", "opt-350m", "qwen3", "neox"}) {
     const auto expected = logits(at_home(), kind, DType::kF16, KvType::kF16, false);
     for (Placement placement : every_placement()) {
       if (placement.micro_tokens > 0) continue;
-      placement.staging_blocks = 1000;  // all of a step at once, as at home
+      placement.staging_blocks = 1000;  // all of a step together, as on the device
       SCOPED_TRACE(fmt::format("{}: {}", kind, placement.name));
       expect_same(placement, logits(placement, kind, DType::kF16, KvType::kF16, false), expected);
     }
   }
 }
 
-// One token at a time a GPU may compute all layers in one launch
+// For one token at a time a GPU may compute all layers in one launch
 // (cuda/persistent/persistent_step.h), or op by op.
 TEST_P(PlacementTest, NorDoesItMatterToOneTokenWhereThingsAre) {
   using Kinds = std::vector<std::pair<const char*, DType>>;
-  // The one launch takes models with heads of 64 or 128; elsewhere smaller ones do.
+  // The single launch takes models with heads of 64 or 128; without a GPU smaller models suffice.
   const Kinds kinds = cuda() ? Kinds{{"window-64", DType::kF16},      {"mixed-64", DType::kF16},
                                      {"llama-128", DType::kF16},      {"opt-64", DType::kBF16},
                                      {"llama-64-wide", DType::kQ4_0}, {"opt-64-wide", DType::kQ4_K}}
@@ -279,7 +283,7 @@ TEST_P(PlacementTest, RandomPlansGiveTheSameLogits) {
   }
 }
 
-// Without an accelerator what is on disk is read to where it is used, ahead.
+// Without an accelerator, what is on disk is read ahead to where it is used.
 TEST_P(PlacementTest, NorOnWhereThingsAreWithoutAGpu) {
   if (cuda()) GTEST_SKIP() << "no GPU is used";
   Placement home = at_home();

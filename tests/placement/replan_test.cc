@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One plan after the other over the same weights: the same logits as each alone, and no weight is
-// made or read twice.
+// Plans follow each other over the same weights: each gives the logits that it gives alone, and no
+// weight is made or read twice.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kPlenty = uint64_t{1} << 33;
 
-// Two layers, of types that stay as they are stored and of such as are packed.
+// Writes a model of two layers, with types that stay as they are stored, and types that are packed.
 void write_tiny_gguf(const std::filesystem::path& path) {
   GgufWriter writer;
   writer.add("general.architecture", "llama");
@@ -130,7 +130,7 @@ class ReplanTest : public testing::Test {
   const std::vector<TierShares> plans_ = {{1, 0, 0},     {0, 1, 0},     {0, 0, 1}, {0.3, 0.3, 0.4},
                                           {0, 0.5, 0.5}, {0.5, 0, 0.5}, {0, 0, 1}, {0, 0.7, 0.3},
                                           {1, 0, 0},     {0.2, 0.8, 0}};
-  Tier embeddings_ = Tier::kDevice;  // of the plan at hand
+  Tier embeddings_ = Tier::kDevice;  // of the current plan
   std::vector<WeightOverride> overrides_ = {};
   TempFolder folder_, file_folder_;
   WeightLoadOptions options_ = [] {
@@ -160,15 +160,15 @@ TEST_F(ReplanTest, PlansInARowAreLikeEachAloneAndMakeNothingAgain) {
 
         load(machine, *loaded, plans_[i], kPlenty);
         EXPECT_EQ(logits(machine, *loaded, plans_[i]), expected);
-        // What stays in the model's own file is not kept, and read again when it is wanted in
-        // memory.
+        // Weights that stay in the model's own file are not kept; they are read again when a plan
+        // wants them in memory.
         if (i > 0 && std::string_view(kind) != "file") {
           EXPECT_EQ(loaded->weights.counts().made, 0);
           EXPECT_EQ(static_cast<size_t>(loaded->weights.counts().kept),
                     loaded->model.weights.size());
         }
         EXPECT_EQ(loaded->weights.counts().kept > 0, i > 0);
-        // Nothing is left beside the weights at home.
+        // Host memory has nothing but the weights that live there.
         EXPECT_EQ(machine.host.usage().bytes[static_cast<int>(MemoryTag::kWeights)],
                   fresh.host.usage().bytes[static_cast<int>(MemoryTag::kWeights)]);
         if (HasFailure()) return;
@@ -203,7 +203,8 @@ TEST_F(ReplanTest, WhatIsAtHomeStays) {
   }
 }
 
-// With no more host memory than the plans themselves need, what has no room is made again.
+// Host memory has room only for what the plans themselves need; weights without room are made
+// again.
 TEST_F(ReplanTest, BudgetsHoldFromPlanToPlan) {
   for (const bool with_accelerator : {true, false}) {
     uint64_t most = 0;
@@ -238,8 +239,8 @@ TEST_F(ReplanTest, BudgetsHoldFromPlanToPlan) {
   }
 }
 
-// Whatever fails between two plans: the next one is right, or there is an error and the one after
-// it, made from nothing, is right.
+// Whatever fails between two plans, either the next plan is right, or there is an error and the
+// plan after it, made from nothing, is right.
 TEST_F(ReplanTest, FaultsBetweenPlansCostTimeOrAnError) {
   for (const bool with_accelerator : {true, false}) {
     const TierShares before{0.3, 0.3, 0.4}, after{0.4, 0.4, 0.2};
@@ -273,7 +274,7 @@ TEST_F(ReplanTest, FaultsBetweenPlansCostTimeOrAnError) {
   }
 }
 
-// A file of the plan before that leaves no room for the new one goes first.
+// If the previous plan's file leaves no room for the new one, it is deleted first.
 TEST_F(ReplanTest, TheDisksBudgetHoldsToo) {
   Machine machine(true);
   const auto loaded = describe(machine, "llama");
@@ -288,7 +289,7 @@ TEST_F(ReplanTest, TheDisksBudgetHoldsToo) {
   load(machine, *loaded, {0, 0.5, 0.5}, kPlenty, all);
   EXPECT_EQ(loaded->weights.counts().made, 0);
   EXPECT_EQ(logits(machine, *loaded, {0, 0.5, 0.5}), expected);
-  // Now it may not.
+  // With this budget it may not stay.
   load(machine, *loaded, {0, 0.6, 0.4}, kPlenty, all * 2 / 3);
   EXPECT_GT(loaded->weights.counts().made, 0);
   EXPECT_EQ(logits(machine, *loaded, {0, 0.6, 0.4}), expected);

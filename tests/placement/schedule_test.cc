@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request's answer does not depend on the schedule: who begins when, who runs beside it, and how
-// the step is cut.
+// A request's answer does not depend on the schedule: when it is admitted, what runs beside it, and
+// how steps are divided.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -25,11 +25,12 @@ std::vector<Schedule> every_schedule() {
       {"zigzag in micro-batches",
        {.admission = {.max_sequences = all, .admit_in_blocks = true}},
        2},
-      // Prompts longer than a step, and blocks that begin over several.
+      // Prompts are longer than a step, and batch blocks take several steps to begin.
       {"zigzag in chunks",
        {.max_step_tokens = 23, .admission = {.max_sequences = all, .admit_in_blocks = true}},
        2},
-      // More sequences than there is KV for: blocks are cut short, sequences are preempted.
+      // There is less KV than the sequences need: batch blocks are cut short, sequences are
+      // preempted.
       {"zigzag short of memory",
        {.admission = {.max_sequences = 3 * all, .admit_in_blocks = true}}},
       {"diagonal, one a step", {.admission = {.max_sequences = all, .max_admissions = 1}}},
@@ -49,7 +50,7 @@ std::vector<Lengths> mixed_lengths() {
   return lengths;
 }
 
-// Models as the schedules want them, each made once.
+// Makes the models that the schedules need, each once.
 class PlacedModels {
  public:
   PlacedModels(bool cuda, Placement placement, std::string kind)
@@ -103,7 +104,7 @@ TEST_P(ScheduleTest, AnswersDoNotDependOnTheSchedule) {
     PlacedModels at_home(GetParam(), home, kind);
     const Outcome expected = run(at_home, {"at once", {}});
     for (const Placement& placement : placements) {
-      // The CPU's rounding is not the GPU's.
+      // The CPU rounds otherwise than the GPU.
       if (GetParam() && placement.computes_on_host()) continue;
       PlacedModels models(GetParam(), placement, kind);
       for (const Schedule& schedule : every_schedule()) {
@@ -114,7 +115,7 @@ TEST_P(ScheduleTest, AnswersDoNotDependOnTheSchedule) {
   }
 }
 
-// What the schedules differ in: how many sequences are at work in a step.
+// The schedules differ in how many sequences run in a step.
 TEST_P(ScheduleTest, ReplacingSequencesTakesFewerStepsThanBlocks) {
   Placement home;
   home.name = "all on the device";
@@ -126,13 +127,14 @@ TEST_P(ScheduleTest, ReplacingSequencesTakesFewerStepsThanBlocks) {
   const EngineStats row = stats({.admission = {.max_sequences = 2, .admit_in_blocks = true}});
   EXPECT_LT(replaced.steps, blocks.steps);
   EXPECT_LT(blocks.steps, row.steps);
-  // A sequence is at work in as many steps as its answer has tokens.
+  // A sequence runs in as many steps as its answer has tokens.
   EXPECT_EQ(blocks.sequence_steps, blocks.generated_tokens);
   EXPECT_EQ(replaced.sequence_steps, blocks.sequence_steps);
   EXPECT_EQ(row.sequence_steps, blocks.sequence_steps);
 }
 
-// As much KV as the sequences need, in two tiers: nobody outgrows the tier it began in.
+// There is as much KV as the sequences need, in two tiers, so no sequence grows beyond the tier
+// where it was admitted.
 TEST_P(ScheduleTest, NobodyIsPreemptedWhereThereIsRoomForAll) {
   Placement spread;
   spread.name = "KV on both";

@@ -17,12 +17,12 @@
 
 namespace spillway::placement {
 
-// Where KV is, in blocks of 16 tokens, and who attends to it.
+// Sizes of the memories that KV is in, in blocks of 16 tokens, and how attention is shared.
 struct Pools {
   std::string name;
   int32_t device = 0, host = 0, disk = 0;
   int32_t staging = 0;
-  int most_turning = 0;  // layers of what is on the device
+  int most_turning = 0;  // most swapped layers
   double host_share = 1;
   int64_t fixed_blocks = 0;
   int micro_tokens = 200;
@@ -73,7 +73,7 @@ struct SpanningModel {
     return std::make_unique<EmulatedAccelerator>(options);
   }
 
-  // Logits of a step, on the host.
+  // Runs a step, and returns its logits in host memory.
   std::vector<float> step(const std::vector<StepSequence>& sequences) {
     const Activations logits = decoder->step(*kv, sequences);
     std::vector<float> values(static_cast<size_t>(logits.rows * logits.cols));

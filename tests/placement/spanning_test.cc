@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One sequence in several memories: the same logits as with all of it on the device, bit for bit
-// where the same processor computes in the same order, close where the CPU has a part.
+// A sequence with KV in several memories gives the same logits as with all of it on the device: bit
+// for bit if the same processor computes in the same order, close if the CPU computes a part.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,13 +23,14 @@ constexpr int32_t kAll = 160;  // blocks: more than the long sequence has
 
 Pools at_home() { return {.name = "all on the device", .device = 2 * kAll}; }
 
-// Of the long sequence so many blocks on the device and in host memory; the rest is on disk.
+// The long sequence has so many blocks on the device and in host memory; the rest is on disk.
 struct Home {
   Pools pools;
   int32_t on_device = 0, on_host = 0;
 };
 
-// A long sequence in prompt chunks, a short one that is on the device beside it, then tokens.
+// Runs a long sequence in prompt chunks, and a short one on the device beside it, then some tokens
+// of both.
 std::vector<float> run(SpanningModel& placed, const Pools& pools, int32_t on_device,
                        int32_t on_host, int chunk = 333) {
   constexpr int kPrompt = 1500, kShort = 40, kSteps = 5;
@@ -122,13 +123,14 @@ std::vector<Home> homes(double host_share) {
   return homes;
 }
 
-// Streamed to the device, part after part: what it would have computed with all of it there.
+// Partitions are streamed to the device one after the other, and give what the device would have
+// computed with all of them there.
 TEST_P(SpanningTest, PartsOnTheDeviceChangeNoBitOnACpu) {
   for (const std::string& kind :
        {std::string("llama"), std::string("opt"), std::string("mixed"), std::string("shared")}) {
     for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kInt8}) {
       if ((kind == "mixed" || kind == "shared") && type != KvType::kF16)
-        continue;  // groups and types are apart
+        continue;  // layer groups and KV types are independent
       SpanningModel home(GetParam(), at_home(), kind, type, /*deterministic=*/true);
       const std::vector<float> expected = run(home, at_home(), kAll, 0);
       for (const Home& there : homes(/*host_share=*/0)) {
@@ -148,12 +150,12 @@ TEST_P(SpanningTest, PartsOnTheDeviceChangeNoBitOnACpu) {
   }
 }
 
-// The CPU attends to what is in host memory while the device attends to the rest.
+// The CPU attends to KV in host memory while the device attends to the rest.
 TEST_P(SpanningTest, SharedWithTheCpuLogitsAreClose) {
   for (const std::string& kind : {std::string("llama"), std::string("opt"), std::string("window"),
                                   std::string("mixed"), std::string("shared")}) {
     for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kInt8, KvType::kInt4}) {
-      // Kinds of models and types of KV have nothing to do with each other.
+      // Kinds of models and types of KV are independent, so not all pairs are tested.
       if (kind != "llama" && type != KvType::kF16) continue;
       SpanningModel home(GetParam(), at_home(), kind, type, /*deterministic=*/false);
       const std::vector<float> expected = run(home, at_home(), kAll, 0);
@@ -166,7 +168,7 @@ TEST_P(SpanningTest, SharedWithTheCpuLogitsAreClose) {
         ASSERT_EQ(logits.size(), expected.size());
         EXPECT_LE(nmse(logits, expected), type == KvType::kF32 ? 1e-8 : 1e-5);
         const DecoderStats stats = placed.decoder->take_stats();
-        // Tokens that are generated see no more of host memory than a window leaves of it.
+        // For generated tokens a window limits what they see of the KV in host memory.
         const bool sees_host =
             there.on_host > 0 && (kind != "window" || there.on_device + there.on_host >= 100);
         EXPECT_EQ(stats.host_attention.kv_bytes > 0, sees_host && !there.pools.on_cpu);
@@ -175,8 +177,8 @@ TEST_P(SpanningTest, SharedWithTheCpuLogitsAreClose) {
   }
 }
 
-// Cut at fixed places, rows have the same bits wherever blocks are, on any device, and however the
-// prompt came.
+// With fixed partitions rows have the same bits wherever blocks are, on any device, and however the
+// prompt was chunked.
 TEST_P(SpanningTest, FixedPartsGiveTheSameBitsWhereverBlocksAreAndHoweverAPromptIsCut) {
   for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
     std::vector<float> expected;
@@ -207,7 +209,7 @@ TEST_P(SpanningTest, FixedPartsGiveTheSameBitsWhereverBlocksAreAndHoweverAPrompt
   }
 }
 
-// Layers of what is on the device take turns there, while the rest comes through staging.
+// Layers are swapped for the KV on the device, while the rest of the KV comes through staging.
 TEST_P(SpanningTest, SoDoPartsWhoseLayersTakeTurns) {
   const std::string kind = "llama-deep";
   for (const KvType type : {KvType::kF16, KvType::kInt8}) {
@@ -233,7 +235,7 @@ TEST_P(SpanningTest, SoDoPartsWhoseLayersTakeTurns) {
   }
 }
 
-// `turning`: so many layers take turns, one number after the other, again and again.
+// `turning` has numbers of swapped layers, which follow each other again and again.
 std::vector<std::vector<TokenId>> answers(SpanningModel& placed,
                                           const std::vector<GenerationRequest>& requests,
                                           const EngineOptions& options, EngineStats* stats,
@@ -251,7 +253,7 @@ std::vector<std::vector<TokenId>> answers(SpanningModel& placed,
   return all;
 }
 
-// The engine's blocks: a context ten times what the device's KV memory holds.
+// The engine places the blocks, and the context is ten times what the device's KV memory holds.
 TEST_P(SpanningTest, ARequestTenTimesTheDevicesKvRuns) {
   for (const KvType type : {KvType::kF16, KvType::kInt8}) {
     for (const double host_share : {0.0, 1.0}) {
@@ -271,15 +273,15 @@ TEST_P(SpanningTest, ARequestTenTimesTheDevicesKvRuns) {
   }
 }
 
-// Three whose prompts differ in their last token.
+// Returns three requests whose prompts differ in their last token.
 std::vector<GenerationRequest> begin_alike(int answer) {
   std::vector<GenerationRequest> requests(3, make_request(420, 5, answer));
   for (TokenId last = 20; GenerationRequest & request : requests) request.prompt.push_back(last++);
   return requests;
 }
 
-// Long ones that span, short ones that do not, prompts that begin alike, and too little memory for
-// all of them at once.
+// Long sequences span several memories and short ones do not, some prompts share a prefix, and
+// there is too little memory for all sequences together.
 TEST_P(SpanningTest, SpansBesidePreemptionAndSharedPrompts) {
   if (GetParam()) GTEST_SKIP() << "prefill of a GPU rounds by chunk: tokens may differ";
   std::vector<GenerationRequest> requests = begin_alike(480);
@@ -296,7 +298,7 @@ TEST_P(SpanningTest, SpansBesidePreemptionAndSharedPrompts) {
   }
 }
 
-// What another has computed is shared in all of its memories.
+// A request reuses the KV of another one in all memories where that is.
 TEST_P(SpanningTest, SharedPromptsAreFoundBehindTheFirstMemory) {
   if (GetParam()) GTEST_SKIP() << "prefill of a GPU rounds by chunk: tokens may differ";
   constexpr int kPrompt = 900;
@@ -312,7 +314,7 @@ TEST_P(SpanningTest, SharedPromptsAreFoundBehindTheFirstMemory) {
   EXPECT_EQ(stats.reused_tokens, kPrompt / kKvBlockTokens * kKvBlockTokens);
 }
 
-// The same while the device's part of the memory grows and shrinks under all of them.
+// The same kinds of requests run while the device's KV memory grows and shrinks.
 TEST_P(SpanningTest, SpansWhileLayersTakeTurns) {
   if (GetParam()) GTEST_SKIP() << "prefill of a GPU rounds by chunk: tokens may differ";
   std::vector<GenerationRequest> requests = begin_alike(160);
@@ -339,7 +341,8 @@ TEST_P(SpanningTest, SpansWhileLayersTakeTurns) {
   }
 }
 
-// Rows that attend to a share of their context have no parts: a sequence stays in one memory.
+// Rows that attend to a share of their context cannot use partitions, so a sequence stays in one
+// memory.
 TEST_P(SpanningTest, SparseAttentionKeepsToOneMemory) {
   const Pools pools{.name = "sparse", .device = 16, .host = 64, .staging = 48};
   SpanningModel placed(GetParam(), pools, "llama", KvType::kF16, /*deterministic=*/true);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sparse attention to KV that lives elsewhere: the same logits as with all of it on the device, and
-// of V only what attention chooses crosses the bus.
+// Sparse attention to KV that is not on the device gives the same logits as with all of it there,
+// and of V only the chosen entries cross the bus.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -58,7 +58,7 @@ class SparseSwapTest : public testing::TestWithParam<bool> {
     std::vector<float> logits = placed.run(steps);
     return {std::move(logits), placed.decoder->take_stats().swap};
   }
-  // What steps after the prompts moved.
+  // Returns what the steps after the prompts copied.
   KvSwap::Stats decode_traffic(const Placement& placement, const std::string& kind,
                                KvType kv_type) {
     KvSwap::Stats stats = run(placement, kind, DType::kF32, kv_type).swap;
@@ -72,10 +72,10 @@ class SparseSwapTest : public testing::TestWithParam<bool> {
 
 // Sums over the decoding steps of PlacedModel::run, in pages of a block and in rows of V.
 struct Expected {
-  uint64_t pages = 0;       // with something in them when a step begins
+  uint64_t pages = 0;       // with content when a step begins
   uint64_t last_pages = 0;  // of these, the ones that the step writes to
   uint64_t written = 0;
-  uint64_t v_rows = 0;  // chosen by rows whose V is at home, of one head
+  uint64_t v_rows = 0;  // of one head, chosen in V that stays in host memory
 };
 Expected expected_of(double share, int window) {
   Expected sum;
@@ -83,7 +83,7 @@ Expected expected_of(double share, int window) {
     for (int s = 0; s < kSteps; ++s) {
       const int start = 3 + 13 * i + s;
       const int seen = window > 0 ? std::min(window, start + 1) : start + 1;
-      // What is behind a window was given back.
+      // Blocks behind a window have been released.
       const StateRule rule{window > 0 ? StateKind::kWindow : StateKind::kFull, window};
       sum.pages += static_cast<uint64_t>((start + 15) / 16 - rule.releasable(start));
       sum.last_pages += start % 16 == 0 ? 0 : 1;
@@ -118,8 +118,8 @@ TEST_P(SparseSwapTest, LogitsAreThoseOfKvOnTheDevice) {
   }
 }
 
-// Micro-batches of 47 tokens leave one prompt's last token alone. It attends to all, as the others
-// of its prompt, and to values that the group before it has written in the same step.
+// Micro-batches of 47 tokens leave one prompt's last token alone. Like the rest of its prompt it
+// attends to all positions, including values that the previous group has written in the same step.
 TEST_P(SparseSwapTest, ReadsWhatTheGroupBeforeHasWritten) {
   Placement home, away = swapped();
   home.attention_topk = 0.1F;
@@ -135,7 +135,8 @@ TEST_P(SparseSwapTest, ReadsWhatTheGroupBeforeHasWritten) {
   }
 }
 
-// Where the CPU takes some of them: bit-equal where it is what plays the accelerator.
+// The CPU attends to some of the sequences. Logits are bit-equal if it emulates the accelerator,
+// too.
 TEST_P(SparseSwapTest, TheHostMayTakeSomeOfThem) {
   if (cuda()) GTEST_SKIP() << "the CPU computes other bits, and may choose others of like scores";
   Placement home, both = swapped();
@@ -162,12 +163,13 @@ TEST_P(SparseSwapTest, OnlyKeysAndTheLastPageMove) {
   }
 }
 
-// Dense attention needs all of V; and rows of quantized pages, rows that each query head reads for
-// itself, and those in memory that the device cannot read are no gain or not there to be read.
+// Reading V in place is no gain for dense attention, which needs all of it, for quantized pages,
+// and if each query head reads many entries of its own; and memory that is not pinned cannot be
+// read.
 TEST_P(SparseSwapTest, WholePagesMoveWhereReadingValuesInPlaceDoesNotPay) {
   Placement dense = swapped(), many = swapped(), unpinned = swapped();
   dense.attention_topk = 0;
-  many.attention_topk = 0.5F;  // times two query heads of a kv head
+  many.attention_topk = 0.5F;  // times the two query heads of a kv head
   unpinned.pinnable_bytes = 0;
   struct Case {
     Placement placement;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// KV and activations on disk that do not come back are computed again: the same answers, a little
-// later.
+// KV and activations that cannot be read back from disk are computed again: answers are the same, a
+// little later.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -44,7 +44,7 @@ TEST_F(SpillTest, LostPagesAreComputedAgain) {
     EXPECT_EQ(outcome.answers, expected.answers) << nth;
     recomputed += outcome.stats.preemptions > 0 ? 1 : 0;
   }
-  EXPECT_GE(recomputed, 5);  // later ones may not be reached
+  EXPECT_GE(recomputed, 5);  // the later reads may not be reached
 }
 
 // Computing a sequence again gives its next token without a read: even a disk that never gives
@@ -57,8 +57,8 @@ TEST_F(SpillTest, ADiskThatGivesNothingBackOnlyCostsTime) {
   EXPECT_GT(outcome.stats.preemptions, 6);
 }
 
-// Activations are needed in every step: a step is computed again, and a disk that never gives
-// anything back is reported.
+// Activations are needed in every step: a failed step is computed again, and a disk that never
+// gives anything back is reported.
 TEST_F(SpillTest, SoAreLostActivations) {
   const Outcome expected = run();
   for (const bool on_cpu : {false, true}) {

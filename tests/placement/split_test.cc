@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPU and device share linear layers: whoever multiplies which rows, logits are the same. Bit for
-// bit where both are of one kind.
+// CPU and device share linear layers: logits are the same however rows are split between them, bit
+// for bit if both compute alike.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,8 +27,8 @@ class SplitTest : public testing::TestWithParam<bool> {
     PlacedModel placed(cuda(), placement, kind, dtype, KvType::kF16, deterministic);
     return placed.run();
   }
-  // The emulated accelerator computes as the CPU does. A GPU rounds otherwise: rows that it has are
-  // the same, whatever was cut, and others close.
+  // The emulated accelerator computes as the CPU does. A GPU rounds otherwise: rows that it
+  // computes are the same however rows are split, and the others are close.
   void expect_same(const std::vector<float>& result, const std::vector<float>& expected,
                    bool all_on_device = false) {
     ASSERT_EQ(result.size(), expected.size());
@@ -52,7 +52,8 @@ Placement all_in_host_memory(std::vector<CpuLinearShare> shares) {
   return p;
 }
 
-// From nothing to everything, for every type and family: gates and none, norms before and behind.
+// The CPU's share goes from nothing to everything, for every type and family: with and without
+// gates, norms before and behind.
 TEST_P(SplitTest, NoCutChangesLogits) {
   for (const char* kind : {"llama", "opt", "opt-350m", "llama-tied", "qwen3", "neox", "stablelm"}) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ8_0}) {
@@ -68,7 +69,8 @@ TEST_P(SplitTest, NoCutChangesLogits) {
   }
 }
 
-// By number of tokens, in small pieces or by layers, beside everything else that moves.
+// Random shares by number of tokens, in small segments or by layers, beside everything else that
+// moves.
 TEST_P(SplitTest, NorDoAnyOthers) {
   std::mt19937 random(17);
   const auto pick = [&](double most) {
@@ -105,7 +107,7 @@ TEST_P(SplitTest, NorDoAnyOthers) {
   }
 }
 
-// The CPU reads what it multiplies where it lies, and the rest comes.
+// The CPU reads its rows where they are, and only the other rows are copied.
 TEST_P(SplitTest, EveryByteHasOneWay) {
   for (const double share : {0.0, 0.5, 1.0}) {
     PlacedModel placed(cuda(), all_in_host_memory({{1000, share}}), "llama", DType::kF16,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same logits however a file has the rows of its weights: as tensors of their own, one behind
-// the other, head by head, or as columns.
+// Logits are the same however a file stores the rows of its weights: as tensors of their own, one
+// behind the other, head by head, or as columns.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -17,7 +17,7 @@ namespace {
 
 using Format = ModelFiles::Format;
 
-// Bytes of rows (WeightSlot::stored_rows) of a weight: other numbers for each.
+// Returns bytes for the rows (WeightSlot::stored_rows) of a weight, different for each weight.
 std::vector<std::byte> rows_of(const WeightSlot& slot, DType type) {
   const int64_t count = slot.stored_rows() * slot.stored_cols();
   std::vector<std::byte> bytes(static_cast<size_t>(row_bytes(type, count)));
@@ -27,10 +27,10 @@ std::vector<std::byte> rows_of(const WeightSlot& slot, DType type) {
   return bytes;
 }
 
-// A GPT-NeoX of three layers in one file, and the model that it is described as.
+// A GPT-NeoX of three layers in one file, and the model that describes it.
 class StoredModel {
  public:
-  // The tensors that this family has in files of such a format.
+  // Stores the tensors that this family has in files of the given format.
   StoredModel(Format format, int heads) {
     ModelFiles files;
     files.format = format;
@@ -63,7 +63,8 @@ class StoredModel {
     model = describe_model(files);
   }
 
-  // Each weight by itself; matrices of layers as columns of tensors that have others around them.
+  // Stores each weight by itself; if `transposed`, matrices of layers are columns of tensors that
+  // have other columns around them.
   StoredModel(bool transposed, int heads) {
     model.spec = make_spec(shape_of(heads));
     for (const WeightSlot& slot : weight_slots(model.spec)) {
@@ -148,7 +149,7 @@ std::vector<Placement> placements() {
     Placement& placement = all.emplace_back();
     placement.name = name;
     placement.weights = weights;
-    placement.piece_bytes = 10'000;  // of parts of heads
+    placement.piece_bytes = 10'000;  // segments hold parts of heads
     if (cpu > 0) placement.cpu_linear = {{.tokens = 512, .share = cpu}};
     placement.on_cpu = on_cpu;
   };
@@ -181,10 +182,10 @@ TEST_P(StoredRowsTest, MakeNoDifference) {
   }
 }
 
-// Heads of 16 rows, as many as a group of a layout has, and of 8.
+// Heads have 16 rows, as many as a group of a layout, or 8.
 INSTANTIATE_TEST_SUITE_P(Heads, StoredRowsTest, testing::Values(4, 8));
 
-// What loading puts together takes host memory, which plans count.
+// Weights that loading assembles take host memory, which plans count.
 TEST(StoredRowsNeedsTest, CountWhatIsPutTogether) {
   const StoredModel own(/*transposed=*/false, 4), columns(/*transposed=*/true, 4);
   const CpuDevice cpu(CpuDeviceOptions{.threads = 2});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step that is drawn: every worker is in the drawing, and results are what they were.
+// A step that is recorded has spans of every worker, and its results are unchanged.
 #include "runtime/timeline.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ Placement shared_between_all() {
   return p;
 }
 
-// Their copies are on the link's lanes, and waiting for them is on the GPU's.
+// Copies of swapped layers' KV are on the link's lanes, and waits for them on the GPU's.
 TEST(TimelineTest, SwappedLayersAreInTheDrawing) {
   using testing_models::TurnsRuntime;
   constexpr int kSwapped = 5, kSteps = 4;
@@ -103,7 +103,7 @@ TEST(TimelineTest, EveryWorkerIsInTheDrawing) {
     EXPECT_GT(busy, 0) << lane;
     EXPECT_LE(busy, end - begin) << lane;
   }
-  // Linear ops that both work at, as long as they last.
+  // Within shared linear ops, CPU and link cannot work longer than the op lasts.
   const auto linears = timeline.shared_linears(begin, end);
   ASSERT_TRUE(linears.contains("mlp_up"));
   for (const auto& [name, of] : linears) {
@@ -112,7 +112,7 @@ TEST(TimelineTest, EveryWorkerIsInTheDrawing) {
     EXPECT_LE(of.to_gpu_s, of.seconds + 1e-9) << name;
   }
 
-  // What Perfetto reads.
+  // The trace is what Perfetto reads.
   const auto trace = nlohmann::json::parse(timeline.chrome_trace());
   size_t spans = 0;
   for (const auto& event : trace["traceEvents"]) {
@@ -122,7 +122,7 @@ TEST(TimelineTest, EveryWorkerIsInTheDrawing) {
   }
   EXPECT_GT(spans, 100U);
 
-  // And it ends: nothing more is drawn.
+  // Without the timeline nothing more is recorded.
   const size_t before = timeline.spans().size();
   drawn.run(1);
   timeline.settle();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to words as BERT has them, for tests/python/test_word_piece.py: bert_words RULES < TEXTS.
-// RULES are some of the letters c (clean), i (ideographs alone), a (no accents), l (lowercase);
-// texts end with a NUL. Each text gives a line: its words, a space between them.
+// Splits texts into words as BERT does, for tests/python/test_word_piece.py: bert_words RULES <
+// TEXTS. RULES are some of the letters c (clean), i (ideographs alone), a (no accents), l
+// (lowercase); texts end with a NUL. Each text gives a line: its words, separated by blanks.
 #include <fmt/core.h>
 
 #include <iostream>

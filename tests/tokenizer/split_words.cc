@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts texts into words, for tests/python/test_pre_splits.py: split_words PRE < TEXTS. PRE is a
+// Splits texts into words, for tests/python/test_pre_splits.py: split_words PRE < TEXTS. PRE is a
 // value of GGUF's tokenizer.ggml.pre; texts end with a NUL. Each text gives a line: the lengths of
 // its words in bytes.
 #include <fmt/core.h>

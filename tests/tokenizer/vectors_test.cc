@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every tokenizer against 47 strings whose ids are known, and chat templates of real models.
+// Tests every tokenizer with 47 strings whose ids are known, and the chat templates of real models.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -44,7 +44,7 @@ struct Vector {
   std::vector<TokenId> ids;
 };
 
-// Texts are separated by a line of their own; there is one line of ids for each.
+// Reads texts that are separated by a line of their own, and one line of ids for each of them.
 std::vector<Vector> read_vectors(const std::string& name) {
   constexpr std::string_view kSeparator = "\n__ggml_vocab_test__\n";
   const auto folder = kData / "tokenizer-vectors";
