@@ -294,7 +294,7 @@ void sweep(Options& options) {
   session.choose_plan(run_with(options, session));
   fmt::print(stderr, "{}\n", session.describe_plan());
   session.load();
-  const int64_t planned = session.plan.sequences.value_or(1);
+  const int64_t planned = session.plan().sequences.value_or(1);
   ModelRun model(session, {.fits_fewer = true}, session.planned_tokens(), planned);
   Runner& runner = model.runner;
   const int rows = with_rows(runner.decoder, planned, options.max_sequences);

@@ -262,7 +262,7 @@ std::optional<Prediction> predict_job(const Session& session, const EngineStats&
   return session.predict_run({{{.count = count,
                                 .prompt = each(stats.prompt_tokens),
                                 .generate = each(stats.generated_tokens)}}},
-                             session.plan.sequences.value_or(1));
+                             session.plan().sequences.value_or(1));
 }
 
 // Computes the results that the journal lacks.
@@ -284,7 +284,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
                 .scheduling = options.scheduling.options(),
                 .lengths = prepared.lengths,
                 .drafts = options.session.drafts},
-               prepared.identity.context, session.plan.sequences.value_or(1));
+               prepared.identity.context, session.plan().sequences.value_or(1));
   Engine& engine = run.engine();
   const AdmissionPolicy& admission = run.options.admission;
   const int running = admission.max_sequences;
@@ -297,7 +297,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
                            .vocab_size = session.loaded->model.spec.vocab_size},
                           chat);
 
-  journal.begin(prepared.identity.fields(), kCreated, plan_to_json(session.plan));
+  journal.begin(prepared.identity.fields(), kCreated, plan_to_json(session.plan()));
   BatchJob job(input, prepared.lines, journal, model, client,
                {.fingerprint = system_fingerprint(prepared.identity.without_input()),
                 .max_outstanding = running + (admission.admit_in_blocks       ? running
@@ -335,7 +335,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
 void take_over(const FinishedOutput& found, const std::filesystem::path& output,
                const PreparedJob& job, BatchJournal& journal) {
   journal.begin(job.identity.fields(), found.try_created().value_or(kCreated),
-                plan_to_json(job.session.plan));
+                plan_to_json(job.session.plan()));
   found.copy_to(journal);
   journal.sync();
   fmt::print(stderr, "{} is not as it was written; {} of {} results are computed again\n",

@@ -52,7 +52,7 @@ json session_json(const SessionOptions& options, Session& session) {
           {"weight_type", dtype_name(session.loaded->model.main_dtype())},
           {"weight_bytes", session.loaded->model.weight_bytes()},
           {"kv_type", kv_type_name(session.settings.kv_type)},
-          {"compress_weights", session.plan.compress_weights.value_or(false)},
+          {"compress_weights", session.plan().compress_weights.value_or(false)},
           {"tuning", tuning == nullptr ? json(nullptr)
                                        : json{{"file", tuning->path.string()},
                                               {"shapes", tuning->table.measured().size()}}},
@@ -60,12 +60,12 @@ json session_json(const SessionOptions& options, Session& session) {
           {"weights_made", session.loaded->weights.counts().made},
           {"weights_kept", session.loaded->weights.counts().kept},
           {"mapped_weight_bytes", mapped},
-          {"plan", json::parse(plan_to_json(session.plan))},
+          {"plan", json::parse(plan_to_json(session.plan()))},
           {"tiers", tiers}};
 }
 
 json memory_json(Session& session, int64_t tokens, int64_t sequences) {
-  const Footprint needs = session.needs_of(session.runner_size(tokens, sequences));
+  const Footprint needs = session.resolved_for(tokens, sequences).needs;
   // Both sides add up each purpose's own peak, since the footprint does not say when each one
   // occurs.
   const auto owned = [](const MemoryUsage& usage) {

@@ -20,6 +20,7 @@
 #include "engine/model_catalog.h"
 #include "engine/vocabulary_from_files.h"
 #include "plan/footprint.h"
+#include "plan/resolved_plan.h"
 #include "runtime/device_traits.h"
 #include "storage/model_files.h"
 #include "text/chat_template.h"
@@ -114,7 +115,7 @@ json describe_needs(const Model& model) {
   const auto cpu = local_devices().make({.name = "cpu"});
   const RunSize size{.tokens = std::min<int64_t>(4096, model.spec.max_context),
                      .kv_type = default_kv_type(model)};
-  Footprint needs = footprint(model, Plan(), size, traits_of(*cpu));
+  Footprint needs = resolve(model, Plan(), size, traits_of(*cpu)).needs;
   needs.device.add(MemoryTag::kWeights, needs.mapped);
   needs.device.add(MemoryTag::kWorkspace, needs.workspace);
   json by_tag = json::object();

@@ -83,7 +83,7 @@ int show_frontier(const PlanOptions& options, const Planner& planner, SearchProg
   for (const FrontierPoint& point : points) {
     const Prediction& p = point.found.predicted;
     const bool has_device = planner.hardware.has_device();
-    const TierShares w = placed_shares(planner.model, point.found.plan.weight_plan(), has_device);
+    const TierShares w = placed_shares(planner.model, planner.homes(point.found.plan), has_device);
     all.push_back({{"sequences", point.found.size.sequences},
                    {"best", point.best},
                    {"predicted", predicted_json(p)},
@@ -142,11 +142,11 @@ int plan(PlanOptions options) {
   planner.warn(best, report.warnings);
   if (!options.output.empty()) write(options.output, plan_to_json(planner.complete(best)) + "\n");
   if (!options.trace.empty()) {
-    write(options.trace,
-          trace_of_steps(planner.hardware, planner.model, best.plan, best.needs.layout,
-                         {.sequences = best.size.sequences,
-                          .tokens_each = 1,
-                          .keys = planner.workload.decode_keys()}));
+    write(options.trace, trace_of_steps(planner.hardware, planner.model, planner.homes(best.plan),
+                                        best.plan, best.needs.layout,
+                                        {.sequences = best.size.sequences,
+                                         .tokens_each = 1,
+                                         .keys = planner.workload.decode_keys()}));
   }
   if (options.json) {
     print_json(plan_report_json(planner, report), 2);

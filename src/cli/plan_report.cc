@@ -105,7 +105,7 @@ void print_plan(const Planner& planner, const PlanReport& report) {
                             kv_type_name(found.size.kv_type)));
   line("workload", describe_workload(planner));
   const size_t named = found.plan.overrides.size();
-  line("weights", shares(placed_shares(planner.model, found.plan.weight_plan(), apart)) +
+  line("weights", shares(placed_shares(planner.model, planner.homes(found.plan), apart)) +
                       (named > 0 ? "; with the plan's " + format_count(named, "override") : ""));
   if (apart && !found.plan.cpu_linear.empty()) {
     std::string text;

@@ -108,10 +108,9 @@ uint64_t host_bytes_taken(const AnswerLengths* lengths) {
 }
 
 // Returns the memory for requests; call it once all memory of the run is taken.
-uint64_t request_bytes(const ServeOptions& options, const Session& session, const RunSize& size,
+uint64_t request_bytes(const ServeOptions& options, const Session& session, const Footprint& needs,
                        const AnswerLengths* lengths) {
   if (options.session.placement.host_memory.empty()) return kRequestBytes;
-  const Footprint needs = session.needs_of(size);
   const uint64_t planned = needs.of_host(!session.device->host_visible()).peak_bytes;
   const uint64_t used = std::max(planned, session.host().usage().total()) + needs.mapped +
                         needs.host_workspace + host_bytes_taken(lengths);
@@ -189,7 +188,7 @@ int serve(const ServeOptions& options) {
   log_info("{}", session.describe_plan());
   session.load();
   const int64_t context = session.planned_tokens();
-  const int64_t sequences = session.plan.sequences.value_or(1);
+  const int64_t sequences = session.plan().sequences.value_or(1);
   ModelRun served(session,
                   {.admission = RunOrder::Admission::kContinuous,
                    .reuse = RunOrder::Reuse::kAlways,
@@ -217,8 +216,7 @@ int serve(const ServeOptions& options) {
        .logs_prompts = options.log_prompts,
        .trusts_priorities = options.trust_priorities,
        .unknown_fields = options.strict_fields ? UnknownFields::kRefuse : UnknownFields::kIgnore,
-       .request_bytes =
-           request_bytes(options, session, session.runner_size(context, sequences), lengths.get()),
+       .request_bytes = request_bytes(options, session, session.resolved().needs, lengths.get()),
        .shares_among_keys = options.share_prefixes == "all"},
       {.model = model.name(),
        .plan = session.describe_plan(),

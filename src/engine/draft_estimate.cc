@@ -5,9 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "plan/footprint.h"
+#include "plan/resolved_plan.h"
 #include "plan/step_prices.h"
-#include "plan/weight_homes.h"
 
 namespace spillway {
 
@@ -17,17 +16,16 @@ DraftCosts estimate_draft_costs(const Session& session, const DraftOptions& draf
   if (!drafts.is_on()) return {};
   const Hardware& hardware = session.hardware();
   const Model& model = session.loaded->model;
-  const int planned = std::min(sequences, session.plan.sequences.value_or(sequences));
-  const Footprint needs = session.needs_of(session.runner_size(session.planned_tokens(), planned));
-  const std::vector<Tier> homes =
-      weight_homes(!hardware.has_device(), model, session.plan.weight_plan());
+  const int planned = std::min(sequences, session.plan().sequences.value_or(sequences));
+  const ResolvedPlan resolved = session.resolved_for(session.planned_tokens(), planned);
   std::vector<std::pair<int, double>> steps;
   const auto add_step = [&](int count, int tokens_each) {
     const StepSize size{.sequences = count,
                         .tokens_each = tokens_each,
                         .keys = std::max(1.0, static_cast<double>(session.planned_tokens()) / 2),
                         .generates = true};
-    const StepPrices prices(hardware, model, homes, session.plan, needs.layout, size);
+    const StepPrices prices(hardware, model, resolved.homes, resolved.plan, resolved.layout(),
+                            size);
     steps.emplace_back(count * tokens_each, simulate_step(prices).seconds);
   };
   for (int count = 1; count < sequences; count += (count + 1) / 2) add_step(count, 1);

@@ -50,7 +50,7 @@ Runner runner_of(Session& session, bool fits_fewer, int64_t tokens, int64_t sequ
 }  // namespace
 
 ModelRun::ModelRun(Session& session, const RunOrder& order, int64_t tokens, int64_t sequences)
-    : options(options_of(order, session.plan, tokens, sequences)),
+    : options(options_of(order, session.plan(), tokens, sequences)),
       runner(runner_of(session, order.fits_fewer, tokens,
                        planned_sequences(order, options.admission, sequences))),
       session_(session),
@@ -73,12 +73,13 @@ void ModelRun::share_memory(const RunOrder& order, int64_t planned) {
   const bool may_lose_blocks = may_preempt(settings.attention_topk, settings.deterministic);
   // A block of requests begins together, and none of them may wait for the others.
   const bool is_continuous = order.admission == RunOrder::Admission::kContinuous ||
-                             session_.plan.schedule == ScheduleKind::kContinuous;
+                             session_.plan().schedule == ScheduleKind::kContinuous;
   const bool waits = order.may_wait && is_continuous && may_lose_blocks;
-  const auto room = waits ? Session::Room::kWaitedFor : Session::Room::kForWhole;
+  const MaxConcurrent& most = session_.resolved().max_concurrent;
   options.admission = admission_of(
-      order, session_.plan, with_rows(runner.decoder, planned, session_.sequences_at_once(room)));
-  options.adapts_turns = may_lose_blocks && session_.adapts_turns();
+      order, session_.plan(),
+      with_rows(runner.decoder, planned, waits ? most.over_commit : most.full_reservation));
+  options.adapts_turns = may_lose_blocks && session_.resolved().expansion.adapts();
 }
 
 void ModelRun::make_stores(const RunOrder& order, int64_t tokens, int64_t planned) {

@@ -30,7 +30,7 @@ class ModelRunTest : public testing::Test {
     session->load(run);
     return session;
   }
-  static int planned(const Session& session) { return session.plan.sequences.value_or(1); }
+  static int planned(const Session& session) { return session.plan().sequences.value_or(1); }
 
   TestDevices devices_;
   SessionOptions options_;
@@ -116,7 +116,7 @@ TEST_F(ModelRunTest, TheEngineIsMadeOnce) {
 TEST_F(ModelRunTest, ABenchmarkHasWholeBlocksAndNoStore) {
   options_.kv_store.host_size = "64MiB";
   const auto session = load({.tokens = 64, .sequences = 4});
-  ASSERT_EQ(session->plan.schedule, ScheduleKind::kContinuous);
+  ASSERT_EQ(session->plan().schedule, ScheduleKind::kContinuous);
   const ModelRun run(*session, {.admission = RunOrder::Admission::kWholeBlocks}, 64, 4);
   EXPECT_EQ(run.options.admission.max_sequences, 4);
   EXPECT_TRUE(run.options.admission.admit_in_blocks);
@@ -148,7 +148,7 @@ TEST_F(SharedRunTest, AServerAdmitsMoreThanHaveRoomAtFullLength) {
   ASSERT_TRUE(run.estimate.has_value());
   EXPECT_GT(run.options.max_prompt_tokens, 0);
   EXPECT_EQ(run.options.max_prompt_tokens, run.estimate->prompt_tokens);
-  EXPECT_EQ(run.options.adapts_turns, session->adapts_turns());
+  EXPECT_EQ(run.options.adapts_turns, session->resolved().expansion.adapts());
 
   serve_.may_wait = false;
   const ModelRun whole(*session, serve_, session->planned_tokens(), planned(*session));
@@ -193,7 +193,7 @@ TEST_F(SharedRunTest, SequencesThatMustNotBePreemptedHaveRoomAtFullLength) {
   const ModelRun run(*session, serve_, session->planned_tokens(), planned(*session));
   EXPECT_FALSE(run.options.adapts_turns);
   EXPECT_EQ(run.options.admission.max_sequences,
-            session->sequences_at_once(Session::Room::kForWhole));
+            session->resolved().max_concurrent.full_reservation);
 }
 
 }  // namespace

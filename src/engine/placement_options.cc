@@ -96,27 +96,16 @@ uint64_t PlacementOptions::pinned_bytes() const {
   return pin_memory.empty() ? ~uint64_t{0} : parse_memory(pin_memory, "--pin-memory");
 }
 
-std::optional<int> PlacementOptions::kv_turns() const {
-  if (kv_expansion == "auto") return std::nullopt;
-  if (kv_expansion == "off") return 0;
+KvExpansion PlacementOptions::expansion() const {
+  if (kv_expansion == "auto") return {.layers = std::nullopt};
+  if (kv_expansion == "off") return {};
   int layers = -1;
   const char* const end = kv_expansion.data() + kv_expansion.size();
   const auto [last, error] = std::from_chars(kv_expansion.data(), end, layers);
   SPW_CHECK(error == std::errc() && last == end && layers >= 0, kInvalidArgument,
             "--kv-expansion is '{}'; give auto, off, or the number of layers that take turns",
             kv_expansion);
-  return layers;
-}
-
-int PlacementOptions::swapped_layers(const TurnSizes& sizes) const {
-  const int given = kv_turns().value_or(0);
-  if (given == 0) return 0;
-  int least = 1;
-  while (least < sizes.layers && !sizes.gains_with(least)) ++least;
-  SPW_CHECK(given >= least && given < sizes.layers, kInvalidArgument,
-            "--kv-expansion is {}; of {} layers, none or {} to {} can take turns", given,
-            sizes.layers, least, sizes.layers - 1);
-  return sizes.blocks > 0 ? given : 0;
+  return {.layers = layers};
 }
 
 std::filesystem::path PlacementOptions::disk_folder() const {

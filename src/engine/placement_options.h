@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "plan/layer_swapping.h"
 #include "plan/plan.h"
 #include "plan/plan_request.h"
-#include "tensor/turn_sizes.h"
 
 namespace spillway {
 
@@ -45,11 +45,8 @@ struct PlacementOptions {
   uint64_t disk_bytes() const;
   uint64_t pinned_bytes() const;  // at most
   std::filesystem::path disk_folder() const;
-  // Layers whose KV takes turns; nothing: as many as turn out to be good.
-  std::optional<int> kv_turns() const;
-  // The number of swapped layers that is given, in such a cache on a device; 0: none is. Throws
-  // kInvalidArgument where so many layers gain no room, or are as many as there are.
-  int swapped_layers(const TurnSizes& sizes) const;
+  // Throws kInvalidArgument for a --kv-expansion that is neither a word nor a number.
+  KvExpansion expansion() const;
 };
 
 // "16GiB" as bytes. `option` is named in errors.

@@ -88,8 +88,8 @@ DeviceTraits Planner::traits_within(const Budgets& within) const {
                         : traits_of_machine(hardware, within);
 }
 
-PlacedWeights& Planner::weights() const {
-  return shared->context.weights(question.compute.compress_weights);
+const std::vector<Tier>& Planner::homes(const Plan& plan) const {
+  return shared->context.weights(question.compute.compress_weights).homes(plan).of;
 }
 
 void Planner::check_lengths() {
@@ -148,6 +148,7 @@ PlanRequest Planner::placement() const {
                     .attention_topk = question.compute.checked_topk(),
                     .chunk = question.compute.chunk,
                     .usual_chunk = size.micro_tokens,
+                    .expansion = question.placement.expansion(),
                     .objective = parse_objective(question.objective)};
   if (question.max_latency > 0) asked.max_latency_s = question.max_latency;
   if (question.max_ttft > 0) asked.max_first_token_s = question.max_ttft;
@@ -174,24 +175,18 @@ FitLimits Planner::fit_limits() const {
   return limits;
 }
 
-FoundPlan Planner::found(ChosenPlan placed) const {
-  FoundPlan all{.plan = std::move(placed.plan), .size = placed.size};
-  all.plan.attention_topk = question.compute.checked_topk();
-  price(all, budgets);
-  return all;
+ResolvedPlan Planner::resolve_within(const Plan& plan, const RunSize& of,
+                                     const Budgets& within) const {
+  return resolve(shared->context, question.compute.compress_weights, plan, of,
+                 traits_within(within), within, question.placement.expansion());
 }
 
-void Planner::price(FoundPlan& found, const Budgets& within) const {
-  const DeviceTraits there = traits_within(within);
-  found.needs = footprint(weights(), found.plan, found.size, there);
-  if (hardware.has_device()) {
-    if (const int layers = question.placement.swapped_layers(found.needs.layout.turns)) {
-      found.size.most_turning = found.size.swapped_layers = layers;
-      found.needs = footprint(weights(), found.plan, found.size, there);
-    }
-  }
-  found.predicted = shared->context.price(found.plan, found.needs, found.size, workload,
-                                          question.compute.compress_weights);
+FoundPlan Planner::found(const ResolvedPlan& resolved) const {
+  return {.plan = resolved.plan,
+          .size = resolved.size,
+          .needs = resolved.needs,
+          .predicted = shared->context.price(resolved.plan, resolved.needs, resolved.size, workload,
+                                             question.compute.compress_weights)};
 }
 
 std::optional<FoundPlan> Planner::try_with_at_least(int64_t sequences) const {
@@ -216,8 +211,7 @@ FoundPlan Planner::answer(std::vector<std::string>& warnings) const {
   if (!given) return found(choose_plan(placement()));
   // Shares on a disk that there is none of are refused by a run; here they have their price.
   const bool no_disk =
-      budgets.disk == 0 &&
-      footprint(weights(), *given, placement_size(), traits_within(budgets)).disk.total() > 0;
+      budgets.disk == 0 && resolve_within(*given, placement_size(), budgets).needs.disk.total() > 0;
   std::optional<FoundPlan> fitting;
   if (!no_disk) fitting = try_best();
   if (!fitting) return priced_beyond_budgets(warnings);
@@ -236,15 +230,10 @@ FoundPlan Planner::answer(std::vector<std::string>& warnings) const {
 }
 
 Plan Planner::complete(const FoundPlan& found) const {
-  Plan plan = found.plan;
+  Plan plan = completed(found.plan, found.size, question.compute.compress_weights,
+                        question.compute.checked_topk());
   if (plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 && hardware.has_device())
     plan.cpu_attention = found.predicted.cpu_attention;
-  plan.compress_weights = question.compute.compress_weights;
-  plan.kv_type = found.size.kv_type;
-  plan.attention_topk = question.compute.checked_topk();
-  plan.context = found.size.tokens;
-  plan.chunk = found.size.micro_tokens;
-  plan.sequences = static_cast<int>(found.size.sequences);
   plan.made_for = {model_fingerprint(resolve_model(question.model)),
                    digest128(hardware_to_json(hardware))};
   return plan;
@@ -260,16 +249,16 @@ RunSize Planner::placement_size() const {
 
 FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) const {
   const bool apart = hardware.has_device();
-  FoundPlan found{.plan = *question.placement.try_explicit_plan(), .size = placement_size()};
-  question.placement.given().apply_to(found.plan);
-  if (apart && found.plan.residence == Residence::kByGain)
-    found.plan = with_residence_by_gain(hardware, model, found.plan, found.size.sequences);
-  found.plan.attention_topk = question.compute.checked_topk();
+  Plan plan = *question.placement.try_explicit_plan();
+  question.placement.given().apply_to(plan);
+  if (apart && plan.residence == Residence::kByGain)
+    plan = with_residence_by_gain(hardware, model, plan, placement_size().sequences);
+  plan.attention_topk = question.compute.checked_topk();
+  ResolvedPlan resolved;
   Budgets enough = budgets;
   const auto fits_in = [&](const Budgets& within) {
-    const DeviceTraits there = traits_within(within);
-    found.needs = footprint(weights(), found.plan, found.size, there);
-    return fit_of(found.needs, !there.host_visible, within).fits();
+    resolved = resolve_within(plan, placement_size(), within);
+    return fit_of(resolved.needs, apart, within).fits();
   };
   const auto grow = [&](uint64_t Budgets::*which, uint64_t needed, const char* memory) {
     if (needed <= budgets.*which) return;
@@ -278,7 +267,7 @@ FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) con
     enough.*which = needed;
   };
   fits_in(enough);
-  const MemoryNeeds most = most_needed(found.needs, apart, budgets.host_is_limited);
+  const MemoryNeeds most = most_needed(resolved.needs, apart, budgets.host_is_limited);
   grow(&Budgets::disk, most.disk, "disk");
   if (apart) grow(&Budgets::host, most.host, "host memory");
   // KV that comes to the memory that computes takes what is left there: only trying says how much
@@ -303,8 +292,7 @@ FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) con
     grow(first, high * kMiB, apart ? "GPU memory" : "host memory");
     fits_in(enough);
   }
-  price(found, enough);
-  return found;
+  return found(resolve_within(plan, placement_size(), enough));
 }
 
 void Planner::warn(const FoundPlan& found, std::vector<std::string>& warnings) const {
@@ -322,10 +310,10 @@ void Planner::warn(const FoundPlan& found, std::vector<std::string>& warnings) c
     warnings.push_back(
         fmt::format("{} beyond the context left out", format_count(left_out, "request")));
   if (const uint64_t from_disk = found.needs.disk.of(MemoryTag::kWeights))
-    warnings.push_back(fmt::format(
-        "{:.1f}% of the layers' matrices, {}, come from disk in every step",
-        100 * placed_shares(model, found.plan.weight_plan(), hardware.has_device()).disk,
-        format_bytes(from_disk)));
+    warnings.push_back(
+        fmt::format("{:.1f}% of the layers' matrices, {}, come from disk in every step",
+                    100 * placed_shares(model, homes(found.plan), hardware.has_device()).disk,
+                    format_bytes(from_disk)));
   if (!hardware.has_device()) {
     for (const std::string& line : question.placement.without_gpu(question.gpu_memory))
       warnings.push_back(line);

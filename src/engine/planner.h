@@ -52,6 +52,8 @@ struct Planner {
   FoundPlan answer(std::vector<std::string>& warnings) const;
   // The same where nothing is given; nullopt where nothing fits.
   std::optional<FoundPlan> try_best() const { return try_placed(placement()); }
+  // The homes of the model's weights by a plan.
+  const std::vector<Tier>& homes(const Plan& plan) const;
   // With all that a run needs to be this one.
   Plan complete(const FoundPlan& found) const;
   bool by_hand() const { return question.placement.try_explicit_plan().has_value(); }
@@ -77,14 +79,12 @@ struct Planner {
  private:
   Planner(const PlanQuestion& question_, const ChosenHardware& machine_,
           std::shared_ptr<Shared> shared_);
-  PlacedWeights& weights() const;
   void check_lengths();
   DeviceTraits traits_within(const Budgets& within) const;
   PlanRequest placement() const;
   RunSize placement_size() const;  // of all sequences that are asked for
-  FoundPlan found(ChosenPlan placed) const;
-  // What a plan takes and how fast it is, with swapped layers where they are given.
-  void price(FoundPlan& found, const Budgets& within) const;
+  ResolvedPlan resolve_within(const Plan& plan, const RunSize& of, const Budgets& within) const;
+  FoundPlan found(const ResolvedPlan& resolved) const;
   std::optional<FoundPlan> try_placed(PlanRequest asked) const;
   // A quick look (SearchRequest::only_doubles).
   std::optional<FoundPlan> try_with_at_least(int64_t sequences) const;

@@ -53,7 +53,7 @@ class PlannerTest : public testing::Test {
     Answer answer;
     answer.refused = refusal_of([&] {
       session.choose_plan({.tokens = 96, .prompt = 64, .generated = 32});
-      answer.plan = text_of(session.plan);
+      answer.plan = text_of(session.plan());
       answer.tokens_per_s = session.predict_run().generated_tokens_per_s;
     });
     return answer;
@@ -147,7 +147,8 @@ TEST_F(PlannerTest, AndSessionsPriceSwappedLayersAlike) {
   EXPECT_EQ(found.needs.layout.swapped_layers, 12);
   const StepSize step{.sequences = found.size.sequences, .keys = 80};
   const std::string trace =
-      trace_of_steps(planner.hardware, planner.model, found.plan, found.needs.layout, step);
+      trace_of_steps(planner.hardware, planner.model, planner.homes(found.plan), found.plan,
+                     found.needs.layout, step);
   EXPECT_THAT(trace, HasSubstr("load KV of the layer"));
   EXPECT_THAT(trace, HasSubstr("store KV of the layer"));
   for (const char* refused : {"1", "30"}) {
@@ -181,9 +182,9 @@ TEST_F(PlannerTest, FindsTheRestAroundSharesThatAreGiven) {
   EXPECT_TRUE(agree());
   Session session(options_, {.devices = devices_});
   session.choose_plan({.tokens = 96, .prompt = 64, .generated = 32});
-  EXPECT_EQ(session.plan.kv.device, 1);
-  EXPECT_GT(session.plan.weights.host, 0);
-  EXPECT_GT(session.plan.weights.device, 0);
+  EXPECT_EQ(session.plan().kv.device, 1);
+  EXPECT_GT(session.plan().weights.host, 0);
+  EXPECT_GT(session.plan().weights.device, 0);
 }
 
 // The budget that a refusal names is enough, and a MiB less is not.
@@ -280,7 +281,7 @@ TEST_F(NamedMachineTest, SaysOneShareOfWhatIsOnDisk) {
   const FoundPlan found = planner.answer(warnings);
   planner.warn(found, warnings);
   const double on_disk =
-      placed_shares(planner.model, found.plan.weight_plan(), /*has_device=*/false).disk;
+      placed_shares(planner.model, planner.homes(found.plan), /*has_device=*/false).disk;
   EXPECT_NEAR(on_disk, found.plan.weights.disk, 0.01);
   EXPECT_THAT(warnings,
               Contains(HasSubstr(fmt::format("{:.1f}% of the layers' matrices", 100 * on_disk))));

@@ -7,22 +7,21 @@
 #include "base/byte_units.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "runtime/device_traits.h"
 
 namespace spillway {
 
 Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedModel& loaded,
-                   const Plan& plan, const RunSize& size, const RunDisk& disk,
-                   const std::optional<DeviceTraits>& within) {
+                   const ResolvedPlan& resolved, const RunDisk& disk, uint64_t most_device_bytes) {
   const ModelSpec& spec = loaded.model.spec;
-  const DeviceTraits traits = within ? *within : traits_of(device, host);
-  const Footprint needs = footprint(loaded.model, plan, size, traits);
+  const Plan& plan = resolved.plan;
+  const RunSize& size = resolved.size;
+  const Footprint& needs = resolved.needs;
   const RunLayout& layout = needs.layout;
-  SPW_CHECK(layout.disk_blocks == 0 || needs.device.total() <= traits.memory_bytes, kOutOfMemory,
+  SPW_CHECK(layout.disk_blocks == 0 || needs.device.total() <= most_device_bytes, kOutOfMemory,
             "KV on disk comes to {} for a layer at a time, at least of one sequence; that needs {} "
             "in all ({}), and there are {}; keep fewer weights there (--weights), or raise {}",
             device.info().name, format_bytes(needs.device.total()), needs.device.describe(),
-            format_bytes(traits.memory_bytes),
+            format_bytes(most_device_bytes),
             device.host_visible() ? "--host-memory" : "--gpu-memory");
   const uint64_t kv_on_disk = layout.disk_blocks > 0 ? layout.kv_file_bytes() : 0;
   DecoderOptions options{.max_tokens = layout.max_tokens,
@@ -40,11 +39,8 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
 
   std::unique_ptr<WeightStream> stream;
   if (!loaded.weights.streamed.empty()) {
-    const std::vector<Tier> homes =
-        weight_homes(device.host_visible(), loaded.model, plan.weight_plan());
     stream = std::make_unique<WeightStream>(
-        device, host, queue, loaded.weights,
-        stream_orders(loaded.model, homes, plan.shared_linear(device.host_visible()), layout.slots),
+        device, host, queue, loaded.weights, resolved.streaming,
         WeightStreamOptions{.slots = layout.weight_slots,
                             .overlap = plan.overlap,
                             .stages = std::max(kStreamStages, layout.weight_stages)});

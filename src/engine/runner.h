@@ -5,11 +5,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <optional>
 
 #include "engine/loaded_model.h"
 #include "kv/kv_cache.h"
-#include "plan/footprint.h"
+#include "plan/resolved_plan.h"
 #include "runtime/decoder.h"
 #include "runtime/weight_stream.h"
 #include "storage/async_io.h"
@@ -30,11 +29,11 @@ struct RunDisk {
 
 // `host` is the CPU; the device itself where that is the CPU. Weights, KV and activations on disk
 // share `queue`. The model's weights were placed by the same plan. All must outlive the runner.
-// Takes what footprint() says. Throws kOutOfMemory before any work.
-// `within`: what there is of memories, where that is less than the devices say.
+// Takes what the plan needs. Throws kOutOfMemory before any work. `most_device_bytes`: the device's
+// budget.
 Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedModel& loaded,
-                   const Plan& plan, const RunSize& size, const RunDisk& disk = {},
-                   const std::optional<DeviceTraits>& within = {});
+                   const ResolvedPlan& resolved, const RunDisk& disk = {},
+                   uint64_t most_device_bytes = ~uint64_t{0});
 
 // Sequences at once, `wanted` if there is memory for their rows of logits, else the `planned`.
 int with_rows(Decoder& decoder, int64_t planned, int64_t wanted);

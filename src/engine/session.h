@@ -20,6 +20,7 @@
 #include "plan/expected_run.h"
 #include "plan/fit_suggestions.h"
 #include "plan/predict.h"
+#include "plan/resolved_plan.h"
 #include "storage/async_io.h"
 
 namespace spillway {
@@ -49,16 +50,11 @@ struct Session {
   Prediction predict_run(const Workload& workload, int64_t sequences) const;
   Prediction predict_run() const;  // for the run that was expected
   Workload expected_workload() const;
-  // Of a runner for such sequences, by the plan: how large it is, what it takes.
-  RunSize runner_size(int64_t tokens, int64_t sequences) const;
-  Footprint needs_of(const RunSize& size) const;
-  // Whether how many layers' KV takes turns is found while it runs.
-  bool adapts_turns() const { return !options_.placement.kv_turns().has_value(); }
-  // Requests at once: as many as the plan has room for, were all as long as they may be. Where they
-  // wait for room instead, wherever KV is, or with --kv-expansion and all of it on the device: as
-  // many as were asked for, if there is memory for what else they take (Decoder::expect_rows()).
-  enum class Room : uint8_t { kForWhole, kWaitedFor };
-  int64_t sequences_at_once(Room room) const;
+  // The plan in effect with all that follows from it.
+  const ResolvedPlan& resolved() const { return resolved_; }
+  const Plan& plan() const { return resolved_.plan; }
+  // The same plan for a runner of so many sequences.
+  ResolvedPlan resolved_for(int64_t tokens, int64_t sequences) const;
   // After a run: whether the CPU was as fast with its rows of linear layers as the plan had it, and
   // what mends it where it was not.
   void report_drift(const HostLinear::Stats& stats) const;
@@ -67,7 +63,7 @@ struct Session {
   std::string describe_plan() const;
   void say_plan() const;
   // Of a sequence, as the plan has room for.
-  int64_t planned_tokens() const { return size_.tokens; }
+  int64_t planned_tokens() const { return resolved_.size.tokens; }
   // Tokens of context to make room for: `wanted`, or where that is 0 the model's own, at most 4096.
   int64_t context_tokens(int64_t wanted) const;
   // Room for `sequences` sequences of `tokens` tokens each, and a decoder for them. Where memory is
@@ -99,8 +95,6 @@ struct Session {
   Device& host() { return own_host ? *own_host : *device; }
   const Device& host() const { return own_host ? *own_host : *device; }
   IoQueue disk_queue;  // of all that loading and runners have on disk
-  // In effect, with all that makes the run this one: passed back as a file it gives the same.
-  Plan plan;
   // As plan files say it: tokens of a sequence, sequences at once.
   std::optional<int64_t> planned_context() const { return asked_plan_.context; }
   std::optional<int> planned_sequences() const {
@@ -120,15 +114,14 @@ struct Session {
   std::vector<ResultSettings> settings_by_other_plans() const;
 
  private:
-  // Layers whose KV may take turns in such a run. Throws kInvalidArgument for more than there can.
-  int most_turning(const RunSize& size) const;
   // What there is of each memory now, what the session itself holds included.
   Budgets budgets_now() const;
   // Decides where things go for what `run` needs, or as much of it as there is room for
   // (plan/choose_plan.h). Throws kOutOfMemory with suggestions.
   void place(const ExpectedRun& run, size_t which);
-  // Fills in what results depend on, and what makes the plan whole.
+  // Fills in which settings of a result follow from the plan.
   void describe_run();
+  PlanContext& context() const;
   // After memory was refused: the best plan within less. False, and nothing has changed, where
   // there is none or where results would be others.
   bool try_place_again(const Error& refused);
@@ -156,8 +149,8 @@ struct Session {
   Budgets budgets_;
   std::string refused_;  // what the plan before this one met with
   bool warned_of_gpu_options_ = false;
-  RunSize size_;
-  Footprint needs_;
+  ResolvedPlan resolved_;
+  mutable std::unique_ptr<PlanContext> context_;  // from its first use on; see context()
 };
 
 }  // namespace spillway

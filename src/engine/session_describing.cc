@@ -18,14 +18,9 @@
 namespace spillway {
 
 void Session::describe_run() {
-  plan.compress_weights = load_.compress;
-  plan.kv_type = settings.kv_type;
-  plan.attention_topk = settings.attention_topk;
-  if (!device->host_visible() && plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 &&
-      !plan.cpu_attention)
-    plan.cpu_attention = predict_run().cpu_attention;
+  const Plan& plan = resolved_.plan;
+  const RunLayout& layout = resolved_.layout();
   settings.host_attention = describe_host_attention(plan, *device, host());
-  const RunLayout layout = footprint(loaded->model, plan, size_, traits_within(budgets_)).layout;
   const bool comes_whole = layout.staging_blocks >= layout.sequence_blocks;
   const bool comes_in_parts = layout.staging_blocks >= layout.least_staging();
   if (layout.host_blocks > 0 && !comes_whole && !comes_in_parts)
@@ -41,11 +36,6 @@ void Session::describe_run() {
                           layout.device_blocks * kKvBlockTokens);
   }
   settings.host_linear = describe_host_linear(plan, *device, host());
-  plan.chunk = size_.micro_tokens;
-  plan.context = size_.tokens;
-  plan.sequences = static_cast<int>(size_.sequences);
-  plan.at_once.reset();
-  if (size_.at_once > 0) plan.at_once = static_cast<int>(size_.at_once);
 }
 
 std::string Session::kv_salt() const {
@@ -58,7 +48,7 @@ std::vector<ResultSettings> Session::settings_by_other_plans() const {
   std::vector<ResultSettings> all;
   if (device->host_visible()) return all;
   for (const TierShares& kv : {TierShares{1, 0, 0}, TierShares{0, 1, 0}}) {
-    Plan other = plan;
+    Plan other = plan();
     other.kv = kv;
     other.attention = same_for_every_sequence(other);
     ResultSettings& by_other = all.emplace_back(settings);
@@ -70,9 +60,10 @@ std::vector<ResultSettings> Session::settings_by_other_plans() const {
 void Session::report_drift(const HostLinear::Stats& stats) const {
   constexpr double kEnoughSeconds = 0.05, kFar = 1.3;
   if (stats.few_s < kEnoughSeconds) return;
-  const double expected = expected_cpu_rate(
-      machine().hardware, loaded->model, plan,
-      static_cast<double>(std::min<int64_t>(kFewTokens, std::max<int64_t>(1, size_.sequences))));
+  const double expected =
+      expected_cpu_rate(machine().hardware, loaded->model, resolved_.homes, plan(),
+                        static_cast<double>(std::min<int64_t>(
+                            kFewTokens, std::max<int64_t>(1, resolved_.size.sequences))));
   const double measured = static_cast<double>(stats.few_bytes) / stats.few_s;
   if (expected <= 0 || (measured < expected * kFar && expected < measured * kFar)) return;
   log_warning(
@@ -83,6 +74,8 @@ void Session::report_drift(const HostLinear::Stats& stats) const {
 }
 
 std::string Session::describe_plan() const {
+  const Plan& plan = resolved_.plan;
+  const int64_t sequences = resolved_.size.sequences;
   const Prediction predicted = predict_run();
   const bool apart = !device->host_visible();
   const auto shares = [&](const TierShares& of) {
@@ -94,7 +87,7 @@ std::string Session::describe_plan() const {
       plan.all_on_device()
           ? fmt::format("everything on {}", device->info().name)
           : fmt::format("weights {}{} and KV {} {}{}",
-                        shares(placed_shares(loaded->model, plan.weight_plan(), apart)),
+                        shares(placed_shares(loaded->model, resolved_.homes, apart)),
                         plan.activations.device < 1
                             ? fmt::format(", activations {}", shares(plan.activations))
                             : "",
@@ -109,9 +102,9 @@ std::string Session::describe_plan() const {
   const Workload workload = expected_workload();
   const int64_t prompt = workload.prompt_tokens() / std::max<int64_t>(1, workload.requests());
   // Said with the prompts: of many that come together the last has its first token late.
-  const std::string prompts = size_.sequences == 1 ? fmt::format("a prompt of {} tokens", prompt)
-                                                   : fmt::format("{} prompts of {} tokens at once",
-                                                                 size_.sequences, prompt);
+  const std::string prompts =
+      sequences == 1 ? fmt::format("a prompt of {} tokens", prompt)
+                     : fmt::format("{} prompts of {} tokens at once", sequences, prompt);
   return fmt::format(
       "plan: {}; with {}: {} tokens/s and first tokens after {} predicted, bound by {} "
       "({}, {})",
@@ -122,7 +115,7 @@ std::string Session::describe_plan() const {
 
 void Session::say_plan() const {
   // Where everything fits there is nothing to say, but to who asks.
-  if (services_.notice && !plan.all_on_device()) {
+  if (services_.notice && !plan().all_on_device()) {
     services_.notice(describe_plan());
   } else if (log_level() <= LogLevel::kInfo) {
     log_info("{}", describe_plan());

@@ -124,7 +124,7 @@ std::vector<std::unique_ptr<KvStore>> Session::make_kv_stores(const KvCache& kv,
   if (budgets_.host_taken > 0 || (is_apart && budgets_.host_is_limited)) {
     uint64_t used = host().usage().total();
     if (is_apart) {
-      const Footprint needs = needs_of(runner_size(size_.tokens, size_.sequences));
+      const Footprint& needs = resolved_.needs;
       used = std::max(used, needs.host.peak_bytes + needs.host_workspace);
     }
     most_bytes = budgets_.host - std::min(budgets_.host, used);

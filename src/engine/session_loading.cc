@@ -31,20 +31,22 @@ void Session::load() {
 void Session::load_as_planned() {
   const Stopwatch watch;
   const ModelSpec& spec = loaded->model.spec;
-  const uint64_t weights_on_disk = needs_.disk.of(MemoryTag::kWeights);
+  const Plan& plan = resolved_.plan;
+  const uint64_t weights_on_disk = resolved_.least_needs.disk.of(MemoryTag::kWeights);
   // Of a plan after another, peaks are those of its run: between the two there is more.
   const auto forget_peaks = [&] {
     device->reset_peaks();
     host().reset_peaks();
   };
-  const uint64_t disk_budget = budgets_.disk - (needs_.disk.total() - weights_on_disk);
-  const WeightPlacement placement{.weights = plan.weight_plan(),
+  const uint64_t disk_budget =
+      budgets_.disk - (resolved_.least_needs.disk.total() - weights_on_disk);
+  const WeightPlacement placement{.homes = resolved_.homes,
                                   .host = &host(),
                                   .queue = &disk_queue,
                                   .disk_dir = disk_dir,
                                   .disk_budget = disk_budget,
                                   .most_pinned = options_.placement.pinned_bytes()};
-  if (loaded->weights.try_stay(*device, loaded->model, placement)) {
+  if (loaded->weights.try_stay(loaded->model, placement)) {
     load_seconds = watch.seconds();
     forget_peaks();
     return;
@@ -79,11 +81,11 @@ void Session::load_as_planned() {
 Runner Session::make_runner(int64_t tokens, int64_t sequences, OnRefusal on_refusal) {
   const uint64_t disk_left = disk_bytes - std::min(disk_bytes, loaded->weights.disk_bytes());
   try {
-    Runner runner = spillway::make_runner(*device, host(), disk_queue, *loaded, plan,
-                                          runner_size(tokens, sequences), {disk_dir, disk_left},
-                                          traits_within(budgets_));
+    Runner runner =
+        spillway::make_runner(*device, host(), disk_queue, *loaded, resolved_for(tokens, sequences),
+                              {disk_dir, disk_left}, traits_within(budgets_).memory_bytes);
     runner.decoder.set_attention_topk(settings.attention_topk);
-    if (!adapts_turns() && runner.kv.layers().sizes().most > 0)
+    if (!resolved_.expansion.adapts() && runner.kv.layers().sizes().most > 0)
       runner.decoder.change_turns(runner.kv, runner.kv.layers().sizes().most);
     return runner;
   } catch (const Error& error) {

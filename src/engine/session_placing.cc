@@ -15,70 +15,33 @@
 #include "engine/session.h"
 #include "plan/choose_plan.h"
 #include "plan/fill.h"
-#include "plan/link_prices.h"
 
 namespace spillway {
-namespace {
-
-// Seconds; of steps that generate.
-constexpr double kLongestStep = 0.1;
-
-}  // namespace
+PlanContext& Session::context() const {
+  if (!context_)
+    context_ =
+        std::make_unique<PlanContext>(loaded->model, load_.compress, traits_within(budgets_),
+                                      [this]() -> const Hardware& { return machine().hardware; });
+  return *context_;
+}
 
 Prediction Session::predict_run(const Workload& workload, int64_t sequences) const {
-  const RunSize size = runner_size(workload.longest(), sequences);
-  return predict(machine().hardware, loaded->model, plan, needs_of(size), size, workload);
+  const ResolvedPlan of = resolved_for(workload.longest(), sequences);
+  return context().price(of.plan, of.needs, of.size, workload, load_.compress);
 }
 
-RunSize Session::runner_size(int64_t tokens, int64_t sequences) const {
-  RunSize size{tokens,
-               sequences,
-               size_.micro_tokens,
-               settings.kv_type,
-               load_.access == WeightAccess::kMapped,
-               size_.same_parts,
-               size_.whole_sequences,
-               size_.at_once};
-  size.draft_tokens = options_.drafts.most_tokens();
-  size.most_turning = most_turning(size);
-  if (!adapts_turns()) size.swapped_layers = size.most_turning;
-  return size;
-}
-
-int Session::most_turning(const RunSize& size) const {
-  const std::optional<int> given = options_.placement.kv_turns();
-  if (given == 0 || device->host_visible()) return 0;
-  const Footprint needs = footprint(loaded->model, plan, size, traits_within(budgets_));
-  TurnSizes turns = needs.layout.turns;
-  if (given) return options_.placement.swapped_layers(turns);
-  // Nothing is gained where one memory is both, or where each sequence is cut for what there is.
-  if (device->info().unified_memory || turns.blocks == 0 || needs.layout.spans()) return 0;
-  // What the link cannot bring in the longest of steps never takes turns; nor does it take more
-  // than half of what is left of the host's memory.
-  const double in_a_step = LinkPrices(machine().hardware).most_up_per_s() * kLongestStep;
-  const uint64_t left =
-      budgets_.host - std::min(budgets_.host, needs.host.peak_bytes + needs.host_workspace);
-  const double most_bytes = std::min(in_a_step, static_cast<double>(left) / 2);
-  while (turns.most + 1 < turns.layers) {
-    ++turns.most;
-    const double bytes = static_cast<double>(turns.most) * turns.most_blocks() *
-                         static_cast<double>(needs.layout.kv.most_layer_block_bytes());
-    if (bytes <= most_bytes) continue;
-    --turns.most;
-    break;
-  }
-  return turns.gains_with(turns.most) ? turns.most : 0;
-}
-
-Footprint Session::needs_of(const RunSize& size) const {
-  return footprint(loaded->model, plan, size, traits_within(budgets_));
+ResolvedPlan Session::resolved_for(int64_t tokens, int64_t sequences) const {
+  const RunSize& size = resolved_.size;
+  if (tokens == size.tokens && sequences == size.sequences) return resolved_;
+  return resolve_again(context(), load_.compress, resolved_, tokens, sequences,
+                       traits_within(budgets_), budgets_);
 }
 
 Prediction Session::predict_run() const {
-  return predict_run(expected_workload(), size_.sequences);
+  return predict_run(expected_workload(), resolved_.size.sequences);
 }
 
-Workload Session::expected_workload() const { return workload_of(run_, size_); }
+Workload Session::expected_workload() const { return workload_of(run_, resolved_.size); }
 
 FitLimits Session::what_may_change(const ExpectedRun& run) const {
   const PlacementOptions& options = options_.placement;
@@ -112,9 +75,8 @@ void Session::place(const ExpectedRun& run, size_t which) {
     if (!progress) progress = start_progress(services_.progress, "planning");
     progress->update(static_cast<uint64_t>(share * 100), 100, "");
   };
-  PlanContext context(loaded->model, load_.compress, traits_within(budgets_),
-                      [this]() -> const Hardware& { return machine().hardware; });
-  PlanRequest request{.context = context,
+  context_.reset();  // the machine may have been measured since
+  PlanRequest request{.context = context(),
                       .compressed = load_.compress,
                       .traits = [this](const Budgets& budgets) { return traits_within(budgets); },
                       .budgets = budgets_,
@@ -124,22 +86,25 @@ void Session::place(const ExpectedRun& run, size_t which) {
                       .chunk = options_.compute.chunk,
                       .usual_chunk = usual,
                       .draft_tokens = options_.drafts.most_tokens(),
+                      .expansion = options_.placement.expansion(),
                       .may_map = load_.access == WeightAccess::kMapped,
                       .deterministic = settings.deterministic,
                       .may_preempt = may_preempt(settings.attention_topk, settings.deterministic),
                       .on_progress = on_progress,
                       .limits = [&] { return what_may_change(run); }};
   options_.placement.constrain(request, which);
-  ChosenPlan placed = spillway::choose_plan(request);
+  // A memory that is both the host's and the device's gains nothing by moving KV within it.
+  if (request.expansion.adapts() && device->info().unified_memory) request.expansion = {};
+  ResolvedPlan chosen = spillway::choose_plan(request);
   progress.reset();
-  plan = std::move(placed.plan);
-  size_ = placed.size;
-  needs_ = std::move(placed.needs);
+  context_.reset();  // thousands of trials are in its caches
+  resolved_ = std::move(chosen);
+  const RunSize& size = resolved_.size;
   const int chunk = options_.compute.chunk > 0 ? options_.compute.chunk : usual;
-  if (size_.micro_tokens < chunk)
-    log_info("memory is short: steps of {} tokens, not {}", size_.micro_tokens, chunk);
-  if (size_.tokens < run.tokens)
-    log_warning("memory is short: a context of {} tokens, not {}", size_.tokens, run.tokens);
+  if (size.micro_tokens < chunk)
+    log_info("memory is short: steps of {} tokens, not {}", size.micro_tokens, chunk);
+  if (size.tokens < run.tokens)
+    log_warning("memory is short: a context of {} tokens, not {}", size.tokens, run.tokens);
 }
 
 void Session::choose_plan(const ExpectedRun& asked, size_t which) {
@@ -171,10 +136,10 @@ bool Session::try_place_again(const Error& refused) {
   if (refused.code() != ErrorCode::kOutOfMemory || !has_choice ||
       options_.placement.try_explicit_plan(which_))
     return false;
-  const auto before = std::tuple(plan, size_, needs_, budgets_, settings);
+  const auto before = std::tuple(resolved_, budgets_, settings);
   ExpectedRun run = run_;
-  run.sequences = size_.sequences;
-  run.tokens = size_.tokens;
+  run.sequences = resolved_.size.sequences;
+  run.tokens = resolved_.size.tokens;
   run.finds_sequences = false;
   run.least_sequences = run.least_context = 0;
   budgets_.device = budgets_.device / 10 * 9;
@@ -190,7 +155,7 @@ bool Session::try_place_again(const Error& refused) {
   }
   // A job's identity is known by now.
   if (!placed || (!same_results && run_.results_are_fixed)) {
-    std::tie(plan, size_, needs_, budgets_, settings) = before;
+    std::tie(resolved_, budgets_, settings) = before;
     return false;
   }
   refused_ = refused.what();

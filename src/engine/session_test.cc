@@ -74,7 +74,7 @@ TEST_F(SessionTest, TellsWhatIsNotOnTheDevice) {
   Session session(options_, services_);
   EXPECT_THAT(devices_.asked, ElementsAre("emulated", "cpu"));
   session.choose_plan({.tokens = 32});
-  EXPECT_FALSE(session.plan.all_on_device());
+  EXPECT_FALSE(session.plan().all_on_device());
   session.say_plan();
   EXPECT_THAT(notices_, ElementsAre(StartsWith("plan: weights 0/100/0%")));
 }
@@ -97,9 +97,9 @@ TEST_F(SessionTest, WhatOthersHaveOfHostMemoryIsNotPlannedWith) {
   Session session(options_, services_);
   ExpectedRun run{.tokens = 1024, .sequences = 32, .least_sequences = 1};
   session.choose_plan(run);
-  const auto planned = [&] { return session.plan.sequences.value_or(1); };
+  const auto planned = [&] { return session.plan().sequences.value_or(1); };
   const auto needed = [&] {
-    const Footprint needs = session.needs_of(session.runner_size(1024, planned()));
+    const Footprint needs = session.resolved_for(1024, planned()).needs;
     return needs.device.peak_bytes + needs.mapped;
   };
   const int alone = planned();
@@ -151,12 +151,12 @@ class SharedKvTest : public SessionTest {
 TEST_F(SharedKvTest, SequencesThatStayShortShareWhatIsOnTheDevice) {
   Session session(options_, services_);
   session.load(run_);
-  EXPECT_TRUE(session.plan.all_on_device());
-  const int planned = session.plan.sequences.value_or(1);
+  EXPECT_TRUE(session.plan().all_on_device());
+  const int planned = session.plan().sequences.value_or(1);
   EXPECT_GE(planned, 4) << "100 tokens of each of 32";
   EXPECT_LT(planned, 32);
-  EXPECT_EQ(session.sequences_at_once(Session::Room::kWaitedFor), 32);
-  EXPECT_EQ(session.sequences_at_once(Session::Room::kForWhole), planned);
+  EXPECT_EQ(session.resolved().max_concurrent.over_commit, 32);
+  EXPECT_EQ(session.resolved().max_concurrent.full_reservation, planned);
   const Runner runner = session.make_runner(1024, planned);
   EXPECT_GE(runner.kv.device_blocks(), 4 * 64) << "also one that is as long as it may be has room";
   EXPECT_EQ(runner.kv.host_blocks() + runner.kv.disk_blocks(), 0);
@@ -166,7 +166,7 @@ TEST_F(SharedKvTest, OtherwiseThereIsRoomForAllOfEach) {
   const auto is_shared = [&] {
     Session session(options_, services_);
     session.choose_plan(run_);
-    return session.plan.all_on_device() && session.plan.sequences < 32;
+    return session.plan().all_on_device() && session.plan().sequences < 32;
   };
   ASSERT_TRUE(is_shared());
   const ExpectedRun usual = run_;
@@ -186,13 +186,15 @@ TEST_F(SharedKvTest, WhatAPlanHasElsewhereIsSharedAsWell) {
   options_.gpu_memory = "400MiB";
   options_.placement.host_memory = "400MiB";
   run_.answers.clear();
-  const auto planned_of = [](const Session& session) { return session.plan.sequences.value_or(1); };
+  const auto planned_of = [](const Session& session) {
+    return session.plan().sequences.value_or(1);
+  };
   {
     Session session(options_, services_);
     session.load(run_);
     EXPECT_LT(planned_of(session), 32);
-    EXPECT_EQ(session.sequences_at_once(Session::Room::kWaitedFor), 32);
-    EXPECT_EQ(session.sequences_at_once(Session::Room::kForWhole), planned_of(session));
+    EXPECT_EQ(session.resolved().max_concurrent.over_commit, 32);
+    EXPECT_EQ(session.resolved().max_concurrent.full_reservation, planned_of(session));
     const Runner runner = session.make_runner(1024, planned_of(session));
     EXPECT_GT(runner.kv.host_blocks(), 0);
     EXPECT_GE(runner.decoder.max_tokens(), 32);
@@ -202,33 +204,32 @@ TEST_F(SharedKvTest, WhatAPlanHasElsewhereIsSharedAsWell) {
   {
     Session begun(options_, services_);
     begun.choose_plan(run_);
-    EXPECT_EQ(begun.plan.at_once, 32);
+    EXPECT_EQ(begun.plan().at_once, 32);
     SessionOptions again = options_;
-    again.placement.kept = begun.plan;
+    again.placement.kept = begun.plan();
     ExpectedRun run = run_;
     run.sequences = planned_of(begun);
     run.at_once = 256;
     Session session(again, services_);
     session.choose_plan(run);
-    EXPECT_EQ(session.sequences_at_once(Session::Room::kWaitedFor), 32);
+    EXPECT_EQ(session.resolved().max_concurrent.over_commit, 32);
     EXPECT_EQ(session.settings, begun.settings);
     run.at_once = (planned_of(begun) + 32) / 2;
     session.choose_plan(run);
-    EXPECT_EQ(session.sequences_at_once(Session::Room::kWaitedFor), run.at_once)
-        << "fewer were asked for";
+    EXPECT_EQ(session.resolved().max_concurrent.over_commit, run.at_once) << "fewer were asked for";
     EXPECT_EQ(session.settings, begun.settings);
   }
   options_.placement.schedule = "zigzag";
   {
     Session blocks(options_, services_);
     blocks.choose_plan(run_);
-    EXPECT_FALSE(blocks.plan.at_once) << "they do not wait for room";
+    EXPECT_FALSE(blocks.plan().at_once) << "they do not wait for room";
   }
   options_.placement.schedule.clear();
   run_.at_once = 0;
   Session whole(options_, services_);
   whole.choose_plan(run_);
-  EXPECT_EQ(whole.sequences_at_once(Session::Room::kWaitedFor), planned_of(whole));
+  EXPECT_EQ(whole.resolved().max_concurrent.over_commit, planned_of(whole));
 }
 
 // By itself, where some KV is in host memory by plan: the GPU's part grows, and the CPU attends to
@@ -238,8 +239,8 @@ TEST_F(SharedKvTest, LayersTakeTurnsBesideKvInHostMemory) {
   options_.placement.kv = "60,40,0";
   Session session(options_, services_);
   session.load(run_);
-  const int planned = session.plan.sequences.value_or(1);
-  EXPECT_GT(session.runner_size(1024, planned).most_turning, 0);
+  const int planned = session.plan().sequences.value_or(1);
+  EXPECT_GT(session.resolved_for(1024, planned).size.most_turning, 0);
   const Runner runner = session.make_runner(1024, planned);
   EXPECT_GT(runner.kv.host_blocks(), 0);
   EXPECT_GT(runner.kv.layers().sizes().most_blocks(), runner.kv.device_blocks());
@@ -270,7 +271,7 @@ class OutgrownTest : public SharedKvTest {
   static Result run_all(Session& session, int64_t whole) {
     Runner runner = session.make_runner(32, whole);
     const auto at_once =
-        with_rows(runner.decoder, whole, session.sequences_at_once(Session::Room::kWaitedFor));
+        with_rows(runner.decoder, whole, session.resolved().max_concurrent.over_commit);
     EXPECT_EQ(at_once, kRequests);
     Engine engine(runner.decoder, runner.kv, /*tokenizer=*/nullptr,
                   {.admission = {.max_sequences = at_once},
@@ -307,18 +308,18 @@ TEST_F(OutgrownTest, LongerAnswersThanPredictedEndAsTheyWould) {
     options_.gpu_memory = "1GiB";
     Session session(options_, services_);
     session.load(run_);
-    const Result result = run_all(session, session.plan.sequences.value_or(1));
+    const Result result = run_all(session, session.plan().sequences.value_or(1));
     EXPECT_EQ(result.preemptions, 0);
     alone = result.answers;
-    const Footprint needs = session.needs_of(session.runner_size(32, 2));
+    const Footprint needs = session.resolved_for(32, 2).needs;
     least = needs.device.total() - needs.device.of(MemoryTag::kWorkspace) + needs.workspace;
   }
   ASSERT_EQ(alone[0].size(), 28U);
   options_.gpu_memory = std::to_string(least);
   Session session(options_, services_);
   session.load(run_);
-  EXPECT_TRUE(session.plan.all_on_device());
-  EXPECT_EQ(session.plan.sequences, 2);
+  EXPECT_TRUE(session.plan().all_on_device());
+  EXPECT_EQ(session.plan().sequences, 2);
   const Result result = run_all(session, 2);
   EXPECT_GT(result.preemptions, 0);
   EXPECT_EQ(result.answers, alone);
@@ -342,11 +343,11 @@ TEST_F(OutgrownTest, SoDoThoseInHostMemory) {
   // Also of a job that goes on with the same options.
   Session begun(options_, services_);
   begun.choose_plan(run_);
-  ASSERT_EQ(begun.plan.at_once, kRequests);
-  options_.placement.kept = begun.plan;
+  ASSERT_EQ(begun.plan().at_once, kRequests);
+  options_.placement.kept = begun.plan();
   Session again(options_, services_);
   again.choose_plan(run_);
-  EXPECT_EQ(again.plan.at_once, kRequests);
+  EXPECT_EQ(again.plan().at_once, kRequests);
 }
 
 // Where some have KV here and some there: who outgrows one memory begins again in the other.

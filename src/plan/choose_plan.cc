@@ -25,6 +25,13 @@ int64_t mean_tokens(const ExpectedRun& run, int64_t most) {
   return (sum + answers - 1) / answers;
 }
 
+struct ChosenPlan {
+  Plan plan = {};
+  bool by_hand = false;  // options or a file gave it
+  RunSize size = {};
+  Footprint needs = {};  // of the least that the run begins with
+};
+
 class Placer {
  public:
   explicit Placer(const PlanRequest& request)
@@ -48,9 +55,9 @@ class Placer {
     }
   }
 
-  ChosenPlan run() {
+  ResolvedPlan run() {
     const FitTrial asked{.size = wanted_, .budgets = r_.budgets, .compress = r_.compressed};
-    if (auto placed = try_all(asked)) return std::move(*placed);
+    if (const auto placed = try_all(asked)) return resolve_choice(*placed);
     refuse(asked);
   }
 
@@ -71,8 +78,37 @@ class Placer {
     }
     return false;
   }
+  ResolvedPlan resolve_choice(const ChosenPlan& chosen) {
+    const auto resolve_within = [&](const Plan& plan) {
+      return resolve(r_.context, r_.compressed, plan, chosen.size, r_.traits(r_.budgets),
+                     r_.budgets, r_.expansion);
+    };
+    Plan plan = chosen.plan;
+    // The plan says which share of the sequences in host memory the CPU attends to, so that the
+    // same run comes out of it wherever it is passed back.
+    if (apart_ && plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 &&
+        !plan.cpu_attention) {
+      const Workload workload = workload_for(chosen.size);
+      plan.cpu_attention =
+          price(resolve_again(r_.context, r_.compressed, resolve_within(plan), workload.longest(),
+                              chosen.size.sequences, r_.traits(r_.budgets), r_.budgets),
+                workload)
+              .cpu_attention;
+    }
+    ResolvedPlan resolved =
+        resolve_within(completed(std::move(plan), chosen.size, r_.compressed, r_.attention_topk));
+    resolved.least_needs = chosen.needs;
+    resolved.by_hand = chosen.by_hand;
+    resolved.max_concurrent = max_concurrent_of(r_.context, r_.compressed, resolved, r_.run,
+                                                r_.traits(r_.budgets), r_.budgets);
+    return resolved;
+  }
+  Prediction price(const ResolvedPlan& of, const Workload& workload) const {
+    return r_.context.price(of.plan, of.needs, of.size, workload, r_.compressed);
+  }
   Footprint needs_of(const Plan& plan, const RunSize& size, const FitTrial& trial) const {
-    return footprint(r_.context.weights(trial.compress), plan, size, r_.traits(trial.budgets));
+    return MemoryCheck(r_.context.weights(trial.compress), r_.traits(trial.budgets), trial.budgets)
+        .needs(plan, size);
   }
   Workload workload_for(const RunSize& size) const {
     return r_.workload ? *r_.workload : workload_of(r_.run, size);
@@ -155,7 +191,8 @@ class Placer {
     const Prediction alone = price(placed.plan, placed.size, trial);
     Plan shared = placed.plan;
     shared.cpu_linear = balanced_linear_shares(
-        r_.context.hardware(), r_.context.model(trial.compress), shared,
+        r_.context.hardware(), r_.context.model(trial.compress),
+        r_.context.weights(trial.compress).homes(shared).of, shared,
         needs_of(shared, placed.size, trial).layout, placed.size.sequences, alone);
     const Prediction together = price(shared, placed.size, trial);
     if (together.total_s() < alone.total_s()) placed.plan = std::move(shared);
@@ -343,6 +380,6 @@ class Placer {
 
 }  // namespace
 
-ChosenPlan choose_plan(const PlanRequest& request) { return Placer(request).run(); }
+ResolvedPlan choose_plan(const PlanRequest& request) { return Placer(request).run(); }
 
 }  // namespace spillway

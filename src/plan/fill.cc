@@ -15,20 +15,18 @@ namespace {
 constexpr int kSteps = 1000;
 
 struct Filler {
-  PlacedWeights& placed;
+  MemoryCheck memory;
   const RunSize& size;
-  DeviceTraits traits;
-  Budgets budgets;
   // Sequences may be attended to in parts: where they cannot otherwise, as that is slower.
   bool in_parts = false;
 
-  bool has_device() const { return !traits.host_visible; }
-  uint64_t first_budget() const { return has_device() ? budgets.device : budgets.host; }
-  Footprint of(const Plan& plan) const { return footprint(placed, plan, size, traits); }
+  bool has_device() const { return memory.has_device(); }
+  const Budgets& budgets() const { return memory.budgets(); }
+  uint64_t first_budget() const { return has_device() ? budgets().device : budgets().host; }
+  Footprint of(const Plan& plan) const { return memory.needs(plan, size); }
 
   MemoryFit fit(const Plan& plan) const {
-    return fit_of(of(plan), has_device(), budgets,
-                  in_parts ? KvStaging::kParts : KvStaging::kWholeSequences);
+    return memory.fit(of(plan), in_parts ? KvStaging::kParts : KvStaging::kWholeSequences);
   }
   bool fits_first(const Plan& plan) const { return fit(plan).computing; }
   bool fits_host(const Plan& plan) const { return fit(plan).host; }
@@ -71,14 +69,14 @@ struct Filling {
   // Beside the weights.
   bool host_holds_the_rest() const {
     const Footprint needs = fill.of(plan);
-    return needs.host.total() - needs.host.of(MemoryTag::kWeights) <= fill.budgets.host;
+    return needs.host.total() - needs.host.of(MemoryTag::kWeights) <= fill.budgets().host;
   }
   // A large cache goes to host memory; what finds no room there, where sequences may be in several
   // memories, to the device and to disk. False: there is none.
   bool place_kv() {
     const uint64_t kv_bytes = fill.of(plan).device.of(MemoryTag::kKv);
     if (fill.has_device()) {
-      if (kv_bytes > fill.budgets.device / 4) plan.kv = {0, 1, 0};
+      if (kv_bytes > fill.budgets().device / 4) plan.kv = {0, 1, 0};
       if (plan.kv.host == 0 || host_holds_the_rest()) return true;
     } else if (fits_somehow()) {
       return true;
@@ -174,19 +172,16 @@ void check_kv_fits(const Filler& fill) {
   Filling filling{fill, Plan{}};
   const uint64_t kv_bytes = fill.of({}).device.of(MemoryTag::kKv);
   filling.plan.kv = {0, 1, 0};
-  SPW_CHECK(kv_bytes <= fill.budgets.device / 4 || filling.host_holds_the_rest(), kOutOfMemory,
+  SPW_CHECK(kv_bytes <= fill.budgets().device / 4 || filling.host_holds_the_rest(), kOutOfMemory,
             "the KV cache needs {}, more than the {} of host memory", format_bytes(kv_bytes),
-            format_bytes(fill.budgets.host));
+            format_bytes(fill.budgets().host));
 }
 
 // The smallest budget of the memory that computes which would do; nullopt: none does.
 std::optional<uint64_t> try_smallest_budget(const Filler& refused) {
   const auto fits = [&](uint64_t steps) {
-    Filler fill = refused;
-    const uint64_t bytes = steps * kBudgetStep;
-    (fill.has_device() ? fill.budgets.device : fill.budgets.host) = fill.traits.memory_bytes =
-        bytes;
-    return try_filling(fill).has_value();
+    const MemoryCheck larger = refused.memory.with_first_budget(steps * kBudgetStep);
+    return try_filling({.memory = larger, .size = refused.size}).has_value();
   };
   constexpr uint64_t kMostSteps = (uint64_t{1} << 50) / kBudgetStep;
   uint64_t low = refused.first_budget() / kBudgetStep, high = low + 1;
@@ -224,7 +219,7 @@ std::optional<Plan> try_fill_from_the_top(const Model& model, const RunSize& siz
 
 std::optional<Plan> try_fill_from_the_top(PlacedWeights& weights, const RunSize& size,
                                           const DeviceTraits& traits, const Budgets& budgets) {
-  const Filler fill{weights, size, traits, budgets};
+  const Filler fill{.memory = {weights, traits, budgets}, .size = size};
   auto placed = try_fill_memory(fill);
   if (placed && !disk_holds(fill, *placed)) placed.reset();
   return placed;
@@ -238,7 +233,7 @@ Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTrai
 
 Plan fill_from_the_top(PlacedWeights& weights, const RunSize& size, const DeviceTraits& traits,
                        const Budgets& budgets) {
-  const Filler fill{weights, size, traits, budgets};
+  const Filler fill{.memory = {weights, traits, budgets}, .size = size};
   const bool apart = fill.has_device();
   const auto placed = try_fill_memory(fill);
   if (!placed) {

@@ -109,10 +109,7 @@ double balanced_share(const Hardware& hardware, const SplitShape& shape, double 
 namespace {
 
 // Ops all of whose matrices are in host memory, or all on disk.
-std::vector<SplitOp> ops_not_on_device(const Hardware& hardware, const Model& model,
-                                       const Plan& plan) {
-  const std::vector<Tier> homes =
-      weight_homes(/*host_visible=*/!hardware.has_device(), model, plan.weight_plan());
+std::vector<SplitOp> ops_not_on_device(const Model& model, std::span<const Tier> homes) {
   std::vector<SplitOp> ops = split_ops(model);
   std::erase_if(ops, [&](const SplitOp& op) {
     const Tier home = homes[op.weights.front()];
@@ -124,12 +121,12 @@ std::vector<SplitOp> ops_not_on_device(const Hardware& hardware, const Model& mo
 
 }  // namespace
 
-double expected_cpu_rate(const Hardware& hardware, const Model& model, const Plan& plan,
-                         double tokens) {
+double expected_cpu_rate(const Hardware& hardware, const Model& model, std::span<const Tier> homes,
+                         const Plan& plan, double tokens) {
   const size_t entry = order_for(plan.cpu_linear, static_cast<int64_t>(tokens));
   if (entry >= plan.cpu_linear.size()) return 0;
   double bytes = 0, seconds = 0;
-  for (const SplitOp& op : ops_not_on_device(hardware, model, plan)) {
+  for (const SplitOp& op : ops_not_on_device(model, homes)) {
     const double share = plan.cpu_linear[entry].of(op.name);
     for (const size_t i : op.weights)
       bytes += share * static_cast<double>(model.weights[i].bytes());
@@ -139,10 +136,11 @@ double expected_cpu_rate(const Hardware& hardware, const Model& model, const Pla
 }
 
 std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, const Model& model,
-                                                   const Plan& plan, const RunLayout& layout,
-                                                   int64_t sequences, const Prediction& predicted) {
+                                                   std::span<const Tier> homes, const Plan& plan,
+                                                   const RunLayout& layout, int64_t sequences,
+                                                   const Prediction& predicted) {
   std::vector<CpuLinearShare> shares;
-  const std::vector<SplitOp> ops = ops_not_on_device(hardware, model, plan);
+  const std::vector<SplitOp> ops = ops_not_on_device(model, homes);
   const StepEstimate& decode = predicted.decode_step;
   const bool attends =
       decode.busy[static_cast<size_t>(Worker::kCpu)] > kMostAttending * decode.seconds;

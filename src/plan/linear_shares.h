@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -35,13 +36,15 @@ double balanced_share(const Hardware& hardware, const SplitShape& shape, double 
 // For each number of tokens that steps have by this plan: of decoding, of a prompt's chunk, and of
 // a few in between. What the CPU attends to and what KV takes of the link, by `predicted` without
 // these shares, counts. Empty where the CPU has no time for it, or nothing is in host memory.
+// `homes`: of each of the model's weights, by the plan.
 std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, const Model& model,
-                                                   const Plan& plan, const RunLayout& layout,
-                                                   int64_t sequences, const Prediction& predicted);
+                                                   std::span<const Tier> homes, const Plan& plan,
+                                                   const RunLayout& layout, int64_t sequences,
+                                                   const Prediction& predicted);
 
 // Bytes of weights a second that the CPU is expected to multiply by the plan in steps of so many
 // tokens; 0 where it has none.
-double expected_cpu_rate(const Hardware& hardware, const Model& model, const Plan& plan,
-                         double tokens);
+double expected_cpu_rate(const Hardware& hardware, const Model& model, std::span<const Tier> homes,
+                         const Plan& plan, double tokens);
 
 }  // namespace spillway

@@ -22,8 +22,9 @@ struct LinearSharesTest : testing::Test {
     traits.host_memory_bytes = uint64_t{64} << 30;
   }
   std::vector<CpuLinearShare> shares() {
-    return balanced_linear_shares(hardware, model, plan,
-                                  footprint(model, plan, size, traits).layout, size.sequences, {});
+    return balanced_linear_shares(
+        hardware, model, weight_homes(/*host_visible=*/false, model, plan.weight_plan()), plan,
+        footprint(model, plan, size, traits).layout, size.sequences, {});
   }
 };
 

@@ -62,6 +62,36 @@ MemoryFit fit_of(const Footprint& needs, bool has_device, const Budgets& budgets
                  KvStaging staging = KvStaging::kWholeSequences,
                  Workspaces workspaces = Workspaces::kCounted);
 
+// Answers for one model and one set of budgets what plans need and whether they fit. Refers to the
+// weights, which must outlive it.
+class MemoryCheck {
+ public:
+  MemoryCheck(PlacedWeights& weights, const DeviceTraits& traits, const Budgets& budgets)
+      : weights_(weights), traits_(traits), budgets_(budgets) {}
+
+  const Budgets& budgets() const { return budgets_; }
+  // Returns the same with so many bytes of the memory that computes.
+  MemoryCheck with_first_budget(uint64_t bytes) const {
+    DeviceTraits traits = traits_;
+    traits.memory_bytes = bytes;
+    Budgets budgets = budgets_;
+    (has_device() ? budgets.device : budgets.host) = bytes;
+    return {weights_, traits, budgets};
+  }
+  bool has_device() const { return !traits_.host_visible; }
+  Footprint needs(const Plan& plan, const RunSize& size) const {
+    return footprint(weights_, plan, size, traits_);
+  }
+  MemoryFit fit(const Footprint& needs, KvStaging staging = KvStaging::kWholeSequences) const {
+    return fit_of(needs, has_device(), budgets_, staging);
+  }
+
+ private:
+  PlacedWeights& weights_;
+  const DeviceTraits traits_;
+  const Budgets budgets_;
+};
+
 // Throws kOutOfMemory where a memory does not hold what is allocated there (workspaces left out,
 // and whatever room for staging there is), in one line that says of each such memory what needs how
 // much of it; kInvalidArgument where something is to be on disk and --disk-memory is 0.

@@ -8,6 +8,7 @@
 
 #include "plan/expected_run.h"
 #include "plan/fit_suggestions.h"
+#include "plan/layer_swapping.h"
 #include "plan/memory_fit.h"
 #include "plan/plan_context.h"
 #include "plan/search_request.h"
@@ -37,6 +38,7 @@ struct PlanRequest {
   int chunk = 0;          // most tokens through a layer together, as options say; 0: `usual_chunk`
   int usual_chunk = 512;  // becomes smaller where memory is short
   int draft_tokens = 0;   // RunSize's
+  KvExpansion expansion = {};
   // Weights may be pages of files; results must not depend on the other sequences; sequences may
   // wait for KV memory and be preempted.
   bool may_map = true, deterministic = false, may_preempt = false;

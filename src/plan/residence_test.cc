@@ -55,7 +55,8 @@ TEST_F(ResidenceTest, AsManyBytesAsBeforeWhateverTheShare) {
   for (double share = 0.05; share < 1; share += 0.05) {
     plan.weights = {share, 1 - share, 0};
     const Plan placed = with_residence_by_gain(hardware, model, plan, 1);
-    const TierShares now = placed_shares(model, placed.weight_plan());
+    const TierShares now =
+        placed_shares(model, weight_homes(/*host_visible=*/false, model, placed.weight_plan()));
     EXPECT_NEAR(now.device, share, 0.01) << share;
     EXPECT_NEAR(now.device + now.host, 1, 1e-9);
     auto bytes = there(placed);

@@ -60,7 +60,8 @@ class PlanSearch::Impl {
         steps_(own_ ? own_->steps : *request.steps),
         weights_(steps_.weights()),
         predictor_(steps_, request.workload),
-        program_(request, weights_, predictor_) {}
+        memory_(weights_, request.traits, request.budgets),
+        program_(request, memory_, predictor_) {}
 
   std::vector<FoundPlan> find(int64_t least_sequences, int64_t most_sequences, size_t most) {
     found_.clear();
@@ -240,12 +241,10 @@ class PlanSearch::Impl {
     plan.predicted = predictor_.predict(plan.plan, plan.needs, plan.size, by);
   }
   bool settle(FoundPlan& plan) {
-    plan.needs = footprint(weights_, plan.plan, plan.size, r_.traits);
+    plan.needs = memory_.needs(plan.plan, plan.size);
     return fit(plan).fits();
   }
-  MemoryFit fit(const FoundPlan& plan) const {
-    return fit_of(plan.needs, !r_.traits.host_visible, r_.budgets);
-  }
+  MemoryFit fit(const FoundPlan& plan) const { return memory_.fit(plan.needs); }
 
   FoundPlan blank(int64_t sequences, int chunk, int micro_batch) const {
     FoundPlan plan{.size = size_of(sequences, chunk)};
@@ -477,8 +476,8 @@ class PlanSearch::Impl {
     if (plan.plan.weights.device >= 1 || !plan.plan.cpu_linear.empty()) return found;
     FoundPlan shared = plan;
     shared.plan.cpu_linear =
-        balanced_linear_shares(r_.hardware, r_.model, shared.plan, shared.needs.layout,
-                               shared.size.sequences, shared.predicted);
+        balanced_linear_shares(r_.hardware, r_.model, weights_.homes(shared.plan).of, shared.plan,
+                               shared.needs.layout, shared.size.sequences, shared.predicted);
     while (!shared.plan.cpu_linear.empty()) {
       // Host memory may be full of weights: the CPU's rows need some of it.
       if (settle(shared) || (!r_.given.weights && fit_host(shared))) {
@@ -568,6 +567,7 @@ class PlanSearch::Impl {
   PricedSteps& steps_;
   PlacedWeights& weights_;
   Predictor predictor_;
+  MemoryCheck memory_;
   ShareProgram program_;
   std::vector<FoundPlan> found_;  // simulated
   double best_ = kNever;          // score of these

@@ -13,10 +13,10 @@
 
 namespace spillway {
 
-ShareProgram::ShareProgram(const SearchRequest& request, PlacedWeights& weights,
+ShareProgram::ShareProgram(const SearchRequest& request, const MemoryCheck& memory,
                            Predictor& predictor)
     : r_(request),
-      weights_(weights),
+      memory_(memory),
       predictor_(predictor),
       shares_(request),
       apart_(request.hardware.has_device()),
@@ -40,7 +40,7 @@ ShareProgram::Sizes ShareProgram::sizes_of(const FoundPlan& found) {
   away.weights = apart_ ? TierShares{0, 1, 0} : TierShares{0, 0, 1};
   if (apart_) away.kv = {0, 1, 0};
   away.attention = AttentionPlace::kCpu;
-  const Footprint needs = footprint(weights_, away, found.size, r_.traits);
+  const Footprint needs = memory_.needs(away, found.size);
   sizes.step_tokens = needs.layout.max_tokens;
   sizes.micro_tokens = needs.layout.micro_tokens;
   sizes.fixed_tokens = away.activations.device * static_cast<double>(sizes.step_tokens);
@@ -62,7 +62,7 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
   FoundPlan resident = found;
   resident.plan.attention = AttentionPlace::kAuto;
   resident.plan.activations = {};
-  resident.needs = footprint(weights_, resident.plan, resident.size, r_.traits);
+  resident.needs = memory_.needs(resident.plan, resident.size);
   resident.needs.layout.max_tokens = static_cast<int>(sizes.step_tokens);
   resident.needs.layout.micro_tokens = sizes.micro_tokens;
   resident.predicted =

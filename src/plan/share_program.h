@@ -16,7 +16,7 @@ namespace spillway {
 // Refers to all that it is made of. Not thread-safe.
 class ShareProgram {
  public:
-  ShareProgram(const SearchRequest& request, PlacedWeights& weights, Predictor& predictor);
+  ShareProgram(const SearchRequest& request, const MemoryCheck& memory, Predictor& predictor);
 
   // Sets the shares of a plan whose size, micro-batch, embeddings and place of attention are given,
   // with the footprint of all of it on the device. Hidden states may leave the device if those of
@@ -38,7 +38,7 @@ class ShareProgram {
   Sizes sizes_of(const FoundPlan& found);
 
   const SearchRequest& r_;
-  PlacedWeights& weights_;
+  const MemoryCheck& memory_;
   Predictor& predictor_;
   PlanShares shares_;
   bool apart_, quantized_;

@@ -6,10 +6,10 @@
 
 namespace spillway {
 
-std::string trace_of_steps(const Hardware& hardware, const Model& model, const Plan& plan,
+std::string trace_of_steps(const Hardware& hardware, const Model& model,
+                           const std::vector<Tier>& homes, const Plan& plan,
                            const RunLayout& layout, const StepSize& size) {
   constexpr int kSteps = 3;
-  const std::vector<Tier> homes = weight_homes(!hardware.has_device(), model, plan.weight_plan());
   const StepPrices prices(hardware, model, homes, plan, layout, size);
   const SimulatedSteps steps =
       simulate_steps(prices.shape(), kSteps, [&](const StepEvent& e) { return prices.of(e); });

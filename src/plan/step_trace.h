@@ -4,13 +4,16 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "plan/step_prices.h"
 
 namespace spillway {
 
 // Three steps of this size, one after the other; the first finds its first weights there.
-std::string trace_of_steps(const Hardware& hardware, const Model& model, const Plan& plan,
+// `homes`: of each of the model's weights, by the plan.
+std::string trace_of_steps(const Hardware& hardware, const Model& model,
+                           const std::vector<Tier>& homes, const Plan& plan,
                            const RunLayout& layout, const StepSize& size);
 
 }  // namespace spillway

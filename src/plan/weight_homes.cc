@@ -99,8 +99,7 @@ std::vector<Tier> weight_homes(bool host_visible, const Model& model, WeightPlan
   return homes;
 }
 
-TierShares placed_shares(const Model& model, const WeightPlan& plan, bool has_device) {
-  const std::vector<Tier> homes = weight_homes(!has_device, model, plan);
+TierShares placed_shares(const Model& model, std::span<const Tier> homes, bool has_device) {
   std::array<double, kTierCount> bytes = {};
   double all = 0;
   for (size_t i = 0; i < homes.size(); ++i) {

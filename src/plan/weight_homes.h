@@ -27,7 +27,7 @@ namespace spillway {
 // layer that it does not have.
 std::vector<Tier> weight_homes(bool host_visible, const Model& model, WeightPlan plan);
 // The shares that come of it, of the bytes of all layers' matrices.
-TierShares placed_shares(const Model& model, const WeightPlan& plan, bool has_device = true);
+TierShares placed_shares(const Model& model, std::span<const Tier> homes, bool has_device = true);
 
 // The weight that logits are made with: the token embedding where that is the head too. Null in a
 // part of a model that has no head (model/model_part.h).

@@ -28,8 +28,9 @@ struct RunningModel {
   explicit RunningModel(const char* kind, bool streams = false, int micro_tokens = 0)
       : model(tiny_model(kind, DType::kF16)),
         plan{.shares = {streams ? 0.0 : 1.0, streams ? 1.0 : 0.0, 0}},
-        weights(load_weights(machine.device(), model, {}, {},
-                             {.weights = plan, .host = &machine.host})),
+        weights(load_weights(
+            machine.device(), model, {}, {},
+            {.homes = weight_homes(/*host_visible=*/false, model, plan), .host = &machine.host})),
         kv(machine.device(), machine.host, kv_shapes(model.spec.states, KvType::kF16),
            {.device_blocks = 16}) {
     if (streams) {

@@ -75,7 +75,7 @@ class HostLinearTest : public testing::TestWithParam<Shared> {
                          GetParam().home == Tier::kDisk ? 1.0 : 0.0}},
         whole_(machine_.host, model_, {}),
         split_(machine_.device(), model_,
-               {.weights = plan_,
+               {.homes = weight_homes(/*host_visible=*/false, model_, plan_),
                 .host = &machine_.host,
                 .queue = &machine_.queue,
                 .disk_dir = folder_.path()}),

@@ -118,8 +118,8 @@ uint64_t ModelWeights::disk_bytes() const {
   return bytes;
 }
 
-bool ModelWeights::try_stay(const Device& device, const Model& model, const WeightPlacement& next) {
-  if (empty() || next.homes(device, model) != homes_) return false;
+bool ModelWeights::try_stay(const Model& model, const WeightPlacement& next) {
+  if (empty() || next.homes_of(model) != homes_) return false;
   if (disk_bytes() > next.disk_budget) return false;  // the files hold more than is needed now
   counts_ = {.made = 0, .kept = static_cast<int>(homes_.size())};
   return true;

@@ -135,8 +135,7 @@ class ModelWeights : public WeightViews {
   const Counts& counts() const { return counts_; }
   bool empty() const { return homes_.empty(); }
   // Returns true if the next plan has all weights where they are now: they then stay.
-  [[nodiscard]] bool try_stay(const Device& device, const Model& model,
-                              const WeightPlacement& next);
+  [[nodiscard]] bool try_stay(const Model& model, const WeightPlacement& next);
 
   // Returns the address epoch of all weights on the device.
   uint64_t generation() const { return memory_.generation.number(); }

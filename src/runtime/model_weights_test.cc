@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "model/model_part.h"
+#include "plan/weight_homes.h"
 #include "runtime/weight_mover.h"
 #include "storage/test_folder.h"
 #include "tests/generation/tiny_models.h"
@@ -53,8 +54,8 @@ TEST(WeightViewsTest, AWeightIsStreamedFromItsHomeOrHasNone) {
 
 // A machine with a model, whose weights a test may place on any tier.
 struct ModelWeightsTest : testing::Test {
-  WeightPlacement placed(const TierShares& shares, Tier embeddings = Tier::kDevice) {
-    return {.weights = {.shares = shares, .embeddings = embeddings},
+  WeightPlacement placed(const Model& model, const WeightPlan& plan = {}) {
+    return {.homes = weight_homes(/*host_visible=*/false, model, plan),
             .host = &machine.host,
             .queue = &machine.queue,
             .disk_dir = folder.path()};
@@ -85,14 +86,16 @@ TEST_F(ModelWeightsTest, FactsAreTheSameWhereverTheWeightsAre) {
           std::pair(DType::kQ8_0, DType::kF16)}) {
       SCOPED_TRACE(kind);
       const Model model = testing_models::tiny_model(kind, type, other);
-      const ModelFacts resident = load(model, placed({1, 0, 0})).facts();
+      const ModelFacts resident = load(model, placed(model)).facts();
       EXPECT_EQ(resident.matrix_type, type);
       EXPECT_TRUE(resident.layer_types.contains(type));
       EXPECT_TRUE(resident.layer_types.contains(other));
       for (const Tier embeddings : {Tier::kDevice, Tier::kHost}) {
         for (const TierShares& shares :
              {TierShares{0, 1, 0}, TierShares{0, 0, 1}, TierShares{0.3, 0.3, 0.4}})
-          expect_same_facts(load(model, placed(shares, embeddings)).facts(), resident);
+          expect_same_facts(
+              load(model, placed(model, {.shares = shares, .embeddings = embeddings})).facts(),
+              resident);
       }
     }
   }
@@ -101,20 +104,22 @@ TEST_F(ModelWeightsTest, FactsAreTheSameWhereverTheWeightsAre) {
 TEST_F(ModelWeightsTest, FactsSayWhichTypesMatricesHave) {
   // The matrices of opt: q, k, v and attention_out of 64 x 64, two of 96 x 64.
   constexpr int64_t kElements = 4 * 64 * 64 + 2 * 96 * 64;
-  ModelFacts facts = load(testing_models::tiny_model("opt", DType::kF16), placed({})).facts();
+  Model model = testing_models::tiny_model("opt", DType::kF16);
+  ModelFacts facts = load(model, placed(model)).facts();
   EXPECT_TRUE(facts.matrices.has_16_bit);
   EXPECT_FALSE(facts.matrices.has_f32) << "norms and biases are no matrices";
   EXPECT_EQ(facts.matrices.layer_bytes, 2 * kElements);
   EXPECT_EQ(facts.layer_types.all().size(), 1U);
-  facts = load(testing_models::tiny_model("opt", DType::kQ8_0), placed({})).facts();
+  model = testing_models::tiny_model("opt", DType::kQ8_0);
+  facts = load(model, placed(model)).facts();
   EXPECT_FALSE(facts.matrices.has_16_bit);
   EXPECT_EQ(facts.matrices.layer_bytes, kElements / 32 * 34);
   // With three types of matrices in the layers, no list of types is given.
-  Model model = testing_models::tiny_model("opt", DType::kF16, DType::kF32);
+  model = testing_models::tiny_model("opt", DType::kF16, DType::kF32);
   for (BoundWeight& weight : model.weights) {
     if (weight.slot.layer == 2 && weight.slot.name == "query") weight.dtype = DType::kBF16;
   }
-  facts = load(model, placed({})).facts();
+  facts = load(model, placed(model)).facts();
   EXPECT_TRUE(facts.layer_types.empty());
   EXPECT_TRUE(facts.matrices.has_f32);
 }
@@ -126,13 +131,12 @@ TEST_F(ModelWeightsTest, TheTypeOfMatricesIsThatOfTheFirst) {
   for (BoundWeight& weight : model.weights) {
     if (weight.slot.layer == 0 && weight.slot.name == "query") weight.dtype = DType::kQ8_0;
   }
-  WeightPlacement where = placed({1, 0, 0});
-  EXPECT_EQ(load(model, where).matrix_type(), DType::kQ8_0);
+  EXPECT_EQ(load(model, placed(model)).matrix_type(), DType::kQ8_0);
   for (const Tier home : {Tier::kHost, Tier::kDisk}) {
-    where.weights.overrides = {{.layers = {{0, 0}}, .matrix = "query", .home = home}};
-    EXPECT_EQ(load(model, where).matrix_type(), DType::kQ8_0);
-    where.weights.overrides = {{.layers = {{0, 0}}, .matrix = "key", .home = home}};
-    EXPECT_EQ(load(model, where).matrix_type(), DType::kQ8_0);
+    for (const char* matrix : {"query", "key"}) {
+      const WeightPlan plan{.overrides = {{.layers = {{0, 0}}, .matrix = matrix, .home = home}}};
+      EXPECT_EQ(load(model, placed(model, plan)).matrix_type(), DType::kQ8_0) << matrix;
+    }
   }
 }
 
@@ -141,24 +145,25 @@ TEST_F(ModelWeightsTest, TheTypeOfMatricesIsThatOfTheFirst) {
 TEST_F(ModelWeightsTest, PartsOfAModelHaveFacts) {
   const Model whole = testing_models::tiny_model("llama", DType::kF16, DType::kF32);
   const Model middle = part_of(whole, 1, 2);
-  const ModelFacts facts = load(middle, placed({})).facts();
+  const ModelFacts facts = load(middle, placed(middle)).facts();
   EXPECT_EQ(facts.matrix_type, DType::kF16);
   EXPECT_FALSE(facts.matrices.has_f32);
 }
 
 TEST_F(ModelWeightsTest, StayWhereTheNextPlanHasThemAtTheSameHomes) {
   const Model model = testing_models::tiny_model("llama", DType::kF16);
-  EXPECT_FALSE(ModelWeights().try_stay(machine.device(), model, placed({})));
-  ModelWeights weights = load(model, placed({0.5, 0, 0.5}));
+  EXPECT_FALSE(ModelWeights().try_stay(model, placed(model)));
+  ModelWeights weights = load(model, placed(model, {.shares = {0.5, 0, 0.5}}));
   EXPECT_EQ(weights.counts().made, static_cast<int>(model.weights.size()));
   const uint64_t before = weights.generation();
-  EXPECT_FALSE(weights.try_stay(machine.device(), model, placed({})));
-  EXPECT_FALSE(weights.try_stay(machine.device(), model, placed({0.5, 0, 0.5}, Tier::kHost)));
-  WeightPlacement smaller = placed({0.5, 0, 0.5});
+  EXPECT_FALSE(weights.try_stay(model, placed(model)));
+  EXPECT_FALSE(
+      weights.try_stay(model, placed(model, {.shares = {0.5, 0, 0.5}, .embeddings = Tier::kHost})));
+  WeightPlacement smaller = placed(model, {.shares = {0.5, 0, 0.5}});
   smaller.disk_budget = weights.disk_bytes() - 1;
-  EXPECT_FALSE(weights.try_stay(machine.device(), model, smaller));
+  EXPECT_FALSE(weights.try_stay(model, smaller));
   smaller.disk_budget = weights.disk_bytes();
-  EXPECT_TRUE(weights.try_stay(machine.device(), model, smaller));
+  EXPECT_TRUE(weights.try_stay(model, smaller));
   EXPECT_EQ(weights.counts().made, 0);
   EXPECT_EQ(weights.counts().kept, static_cast<int>(model.weights.size()));
   EXPECT_EQ(weights.generation(), before) << "addresses are what they were";

@@ -168,7 +168,7 @@ uint64_t WeightLoad::bytes_to_make(std::span<const WeightTarget> targets) const 
 }
 
 void WeightLoad::find_homes() {
-  homes_ = placement_.homes(device_, model_);
+  homes_ = placement_.homes_of(model_);
   there_.resize(homes_.size());
   const uint64_t on_disk = bytes_by_home(model_, homes_)[static_cast<size_t>(Tier::kDisk)];
   SPW_CHECK(on_disk <= placement_.disk_budget, kOutOfMemory,
@@ -390,15 +390,14 @@ PinnedBuffer try_copy_from_device(Device& device, Device& host, const WeightView
 }
 
 // Returns how much of the host's budget is free for kept weights while the next plan loads.
-uint64_t room_for_kept(const Device& device, const Model& model, const WeightPlacement& next,
+uint64_t room_for_kept(const Device& device, const Model& model, const std::vector<Tier>& homes,
                        uint64_t host_budget) {
   constexpr uint64_t kLoading = uint64_t{64} << 20;
   const Tier host_tier = device.host_visible() ? Tier::kDevice : Tier::kHost;
   const uint64_t loading =
-      weight_bytes(traits_of(device), model, next.weights, /*may_map=*/true).loading_host;
+      weight_bytes(traits_of(device), model, homes, /*may_map=*/true).loading_host;
   const uint64_t reserved =
-      bytes_by_home(model, next.homes(device, model))[static_cast<size_t>(host_tier)] + loading +
-      kLoading;
+      bytes_by_home(model, homes)[static_cast<size_t>(host_tier)] + loading + kLoading;
   return host_budget - std::min(host_budget, reserved);
 }
 
@@ -421,8 +420,8 @@ KeptWeights keep_weights(Device& device, const Model& model, ModelWeights weight
                          const WeightPlacement& next, uint64_t host_budget) {
   if (weights.empty()) return {};
   WeightMemory memory = weights.take_memory();
-  const std::vector<Tier> homes = next.homes(device, model);
-  uint64_t room = room_for_kept(device, model, next, host_budget);
+  const std::vector<Tier> homes = next.homes_of(model);
+  uint64_t room = room_for_kept(device, model, homes, host_budget);
   KeptWeights kept(homes.size());
   const auto own_files = static_cast<int32_t>(weights.files.size() - memory.spilled.size());
   for (size_t i = 0; i < homes.size(); ++i) {

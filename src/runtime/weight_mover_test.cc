@@ -38,8 +38,8 @@ std::vector<Placed> all_placed() {
 
 class WeightMoverTest : public testing::TestWithParam<Placed> {
  protected:
-  WeightPlacement placement(const WeightPlan& plan) {
-    return {.weights = plan,
+  WeightPlacement placement(const Model& model, const WeightPlan& plan) {
+    return {.homes = weight_homes(machine_.device().host_visible(), model, plan),
             .host = &machine_.host,
             .queue = &machine_.queue,
             .disk_dir = folder_.path()};
@@ -107,12 +107,12 @@ TEST_P(WeightMoverTest, BytesAreTheFilesWhereverTheyGo) {
       for (const WeightAccess access : {WeightAccess::kMapped, WeightAccess::kDirect}) {
         WeightLoadOptions options;
         options.access = access;
-        ModelWeights weights = load(stored, placement(GetParam().plan), {}, options);
+        ModelWeights weights = load(stored, placement(stored, GetParam().plan), {}, options);
         expect_bytes(weights, stored);
       }
       // Random weights equal those that were written to the file.
       const Model random = testing_models::tiny_model(kind, type);
-      ModelWeights weights = load(random, placement(GetParam().plan));
+      ModelWeights weights = load(random, placement(random, GetParam().plan));
       expect_bytes(weights, stored);
       EXPECT_EQ(weights.counts().made, static_cast<int>(random.weights.size()));
     }
@@ -126,8 +126,8 @@ TEST_P(WeightMoverTest, WhatIsKeptIsNotMadeAgain) {
   for (const Placed& next : all_placed()) {
     if (next.has_accelerator != GetParam().has_accelerator) continue;
     SCOPED_TRACE(next.name);
-    ModelWeights first = load(random, placement(GetParam().plan));
-    const WeightPlacement where = placement(next.plan);
+    ModelWeights first = load(random, placement(random, GetParam().plan));
+    const WeightPlacement where = placement(random, next.plan);
     KeptWeights kept =
         keep_weights(machine_.device(), random, std::move(first), where, ~uint64_t{0});
     ModelWeights second = load(random, where, std::move(kept));
@@ -140,20 +140,20 @@ TEST_P(WeightMoverTest, WhatIsKeptIsNotMadeAgain) {
 TEST_P(WeightMoverTest, WithoutRoomForThemNoneAreKeptInHostMemory) {
   const Model stored = in_file(testing_models::tiny_model("opt", DType::kF16));
   const Model random = testing_models::tiny_model("opt", DType::kF16);
-  ModelWeights first = load(random, placement({}));
-  KeptWeights kept = keep_weights(machine_.device(), random, std::move(first), placement({}), 0);
+  ModelWeights first = load(random, placement(random, {}));
+  KeptWeights kept =
+      keep_weights(machine_.device(), random, std::move(first), placement(random, {}), 0);
   for (size_t i = 0; i < random.weights.size(); ++i) EXPECT_FALSE(kept.has_memory(i)) << i;
   EXPECT_EQ(machine_.used(MemoryTag::kWeights), 0U);
-  ModelWeights second = load(random, placement({}), std::move(kept));
+  ModelWeights second = load(random, placement(random, {}), std::move(kept));
   EXPECT_EQ(second.counts().kept, 0);
   expect_bytes(second, stored);
 }
 
 TEST_P(WeightMoverTest, ADiskThatIsTooSmallIsRefused) {
   const Model random = testing_models::tiny_model("llama", DType::kF16);
-  WeightPlacement where = placement(GetParam().plan);
-  const auto homes = where.homes(machine_.device(), random);
-  const uint64_t needed = bytes_by_home(random, homes)[static_cast<size_t>(Tier::kDisk)];
+  WeightPlacement where = placement(random, GetParam().plan);
+  const uint64_t needed = bytes_by_home(random, where.homes)[static_cast<size_t>(Tier::kDisk)];
   where.disk_budget = needed;
   (void)load(random, where);
   if (needed == 0) return;
@@ -174,7 +174,7 @@ TEST_P(WeightMoverTest, StopsWhenItIsCancelled) {
   WeightLoadOptions options;
   options.cancel = &cancel;
   try {
-    (void)load(stored, placement(GetParam().plan), {}, options);
+    (void)load(stored, placement(stored, GetParam().plan), {}, options);
     ADD_FAILURE() << "it was loaded";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kCancelled);
@@ -192,7 +192,7 @@ TEST_P(WeightMoverTest, ProgressEndsWithAllOfIt) {
     last = done;
     total = of;
   };
-  (void)load(stored, placement(GetParam().plan), {}, options);
+  (void)load(stored, placement(stored, GetParam().plan), {}, options);
   EXPECT_EQ(last, total);
 }
 
@@ -215,7 +215,8 @@ TEST(WeightMoverMemoryTest, ADeviceThatIsTooSmallIsRefusedAndLeftAsItWas) {
   }
   EXPECT_EQ(small.usage().total(), 0U);
   // The layers fit into host memory.
-  where.weights = {.shares = {0, 1, 0}, .embeddings = Tier::kHost};
+  where.homes =
+      weight_homes(/*host_visible=*/false, model, {.shares = {0, 1, 0}, .embeddings = Tier::kHost});
   const ModelWeights weights = load_weights(small, model, {}, {}, where);
   EXPECT_FALSE(weights.streamed.empty());
 }

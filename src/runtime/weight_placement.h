@@ -15,7 +15,7 @@ namespace spillway {
 class IoQueue;
 
 struct WeightPlacement {
-  WeightPlan weights = {};         // the homes are computed by plan/weight_homes.h
+  std::vector<Tier> homes = {};    // one for each of Model::weights; empty: all on the device
   Device* host = nullptr;          // the device whose memory is the host's; null: the device itself
   IoQueue* queue = nullptr;        // the engine's; needed for weights on disk
   std::filesystem::path disk_dir;  // for weights on disk that are not used from the model's file
@@ -24,8 +24,8 @@ struct WeightPlacement {
   uint64_t most_pinned = ~uint64_t{0};
 
   Device& host_beside(Device& device) const { return host == nullptr ? device : *host; }
-  std::vector<Tier> homes(const Device& device, const Model& model) const {
-    return weight_homes(device.host_visible(), model, weights);
+  std::vector<Tier> homes_of(const Model& model) const {
+    return homes.empty() ? std::vector<Tier>(model.weights.size(), Tier::kDevice) : homes;
   }
 };
 

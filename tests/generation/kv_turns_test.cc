@@ -14,7 +14,10 @@
 #include "engine/loaded_model.h"
 #include "engine/runner.h"
 #include "kv/kv_store.h"
+#include "plan/resolved_plan.h"
+#include "plan/weight_homes.h"
 #include "predict/simple_predictors.h"
+#include "runtime/device_traits.h"
 #include "tests/generation/engine_answers.h"
 #include "tests/generation/turns_runtime.h"
 
@@ -239,17 +242,20 @@ TEST_P(KvTurnsTest, WeightsStreamBesideThem) {
   IoQueue queue;
   LoadedModel loaded;
   loaded.model = runtime_.model;
-  loaded.weights = load_weights(*runtime_.accelerator, loaded.model, {}, {},
-                                {.weights = plan.weight_plan(), .host = &runtime_.host});
+  loaded.weights =
+      load_weights(*runtime_.accelerator, loaded.model, {}, {},
+                   {.homes = weight_homes(/*host_visible=*/false, loaded.model, plan.weight_plan()),
+                    .host = &runtime_.host});
   for (const bool adapts : {false, true}) {
     SCOPED_TRACE(adapts ? "found" : "fixed");
-    Runner runner = make_runner(*runtime_.accelerator, runtime_.host, queue, loaded, plan,
-                                {.tokens = 224,
-                                 .sequences = 1,
-                                 .micro_tokens = 64,
-                                 .kv_type = KvType::kF32,
-                                 .most_turning = 6},
-                                {});
+    const RunSize size{.tokens = 224,
+                       .sequences = 1,
+                       .micro_tokens = 64,
+                       .kv_type = KvType::kF32,
+                       .most_turning = 6};
+    Runner runner = make_runner(
+        *runtime_.accelerator, runtime_.host, queue, loaded,
+        resolve(loaded.model, plan, size, traits_of(*runtime_.accelerator, runtime_.host)));
     Engine engine(runner.decoder, runner.kv, nullptr,
                   {.reuse_prefixes = true, .adapts_turns = adapts});
     engine.change_turns(6);

@@ -10,6 +10,9 @@
 #include "base/error.h"
 #include "base/fault_points.h"
 #include "engine/runner.h"
+#include "plan/resolved_plan.h"
+#include "plan/weight_homes.h"
+#include "runtime/device_traits.h"
 #include "tests/placement/placed_model.h"
 
 namespace spillway::placement {
@@ -87,16 +90,21 @@ struct PlannedModel {
       : device(machine.device()), runner(make(machine, plan)) {}
   Runner make(Machine& machine, const Plan& plan) {
     loaded.model = testing_models::tiny_model("llama", DType::kF32);
-    loaded.weights = load_weights(device, loaded.model, {}, {},
-                                  {.weights = plan.weight_plan(),
-                                   .host = &machine.host,
-                                   .queue = &machine.queue,
-                                   .disk_dir = machine.folder.path(),
-                                   .disk_budget = ~uint64_t{0}});
-    return make_runner(
-        device, machine.host, machine.queue, loaded, plan,
-        {.tokens = kTokens, .sequences = kSequences, .micro_tokens = 16, .kv_type = KvType::kF32},
-        {machine.folder.path()});
+    loaded.weights = load_weights(
+        device, loaded.model, {}, {},
+        {.homes = weight_homes(device.host_visible(), loaded.model, plan.weight_plan()),
+         .host = &machine.host,
+         .queue = &machine.queue,
+         .disk_dir = machine.folder.path(),
+         .disk_budget = ~uint64_t{0}});
+    return make_runner(device, machine.host, machine.queue, loaded,
+                       resolve(loaded.model, plan,
+                               {.tokens = kTokens,
+                                .sequences = kSequences,
+                                .micro_tokens = 16,
+                                .kv_type = KvType::kF32},
+                               traits_of(device, machine.host)),
+                       {machine.folder.path()});
   }
 
   std::vector<float> run() {
@@ -372,12 +380,13 @@ TEST_F(TierFaults, WritesThatFailLeaveNoFile) {
   IoQueue queue;
   TempFolder folder;
   const auto make = [&] {
-    return load_weights(host, model, {}, {},
-                        {.weights = {.shares = {0, 0.2, 0.8}},
-                         .host = &host,
-                         .queue = &queue,
-                         .disk_dir = folder.path(),
-                         .disk_budget = ~uint64_t{0}});
+    return load_weights(
+        host, model, {}, {},
+        {.homes = weight_homes(/*host_visible=*/true, model, {.shares = {0, 0.2, 0.8}}),
+         .host = &host,
+         .queue = &queue,
+         .disk_dir = folder.path(),
+         .disk_budget = ~uint64_t{0}});
   };
   make();
   const size_t before = open_files();

@@ -9,6 +9,8 @@
 #include "base/error.h"
 #include "engine/runner.h"
 #include "plan/memory_fit.h"
+#include "plan/resolved_plan.h"
+#include "plan/weight_homes.h"
 #include "runtime/device_traits.h"
 #include "tests/generation/engine_answers.h"
 #include "tests/generation/sequence_tables.h"
@@ -95,16 +97,17 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     constexpr const char* kKinds[] = {"opt-350m", "llama", "mixed", "shared"};
     loaded.model =
         testing_models::tiny_model(kKinds[i % 4], i % 5 == 0 ? DType::kQ4_0 : DType::kF32);
-    const Footprint needs = footprint(loaded.model, plan, size, traits_of(device));
+    const ResolvedPlan resolved = resolve(loaded.model, plan, size, traits_of(device, host));
+    const Footprint& needs = resolved.needs;
     EXPECT_EQ(device.usage().peak_bytes, 0u) << "asking takes nothing";
     loaded.weights = load_weights(device, loaded.model, {}, {},
-                                  {.weights = plan.weight_plan(),
+                                  {.homes = resolved.homes,
                                    .host = &host,
                                    .queue = &queue,
                                    .disk_dir = folder.path(),
                                    .disk_budget = ~uint64_t{0}});
     {
-      Runner runner = make_runner(device, host, queue, loaded, plan, size, {folder.path()});
+      Runner runner = make_runner(device, host, queue, loaded, resolved, {folder.path()});
       runner.decoder.expect_rows(size.at_work());
       run_steps(runner);
     }
@@ -152,13 +155,14 @@ TEST(NeedsTest, ALongSequenceTakesWhatItSaidItNeeds) {
                                  static_cast<uint64_t>(blocks) *
                                  static_cast<uint64_t>(blocks - left);
         }
-        needs = footprint(loaded.model, plan, kLong, traits);
+        const ResolvedPlan resolved = resolve(loaded.model, plan, kLong, traits);
+        needs = resolved.needs;
         const bool away = needs.layout.blocks_away() > 0;
         EXPECT_EQ(needs.layout.parts, away);
         loaded.weights = load_weights(device, loaded.model, {}, {});
         {
-          Runner runner =
-              make_runner(device, host, queue, loaded, plan, kLong, {folder.path()}, traits);
+          Runner runner = make_runner(device, host, queue, loaded, resolved, {folder.path()},
+                                      traits.memory_bytes);
           Engine engine(runner.decoder, runner.kv, nullptr, {});
           EXPECT_EQ(engine.max_sequence_tokens(), kLong.tokens);
           engine.submit(testing_models::make_request(1500, 1, 20));
@@ -181,10 +185,11 @@ TEST(NeedsTest, LayersThatTakeTurnsNeedTheirRoomInHostMemory) {
   IoQueue queue;
   LoadedModel loaded;
   loaded.model = testing_models::tiny_model("llama-deep");
-  const Footprint needs = footprint(loaded.model, plan, size, traits_of(accelerator));
+  const ResolvedPlan resolved = resolve(loaded.model, plan, size, traits_of(accelerator, host));
+  const Footprint& needs = resolved.needs;
   EXPECT_GT(needs.host.of(MemoryTag::kKv), 0u);
   loaded.weights = load_weights(accelerator, loaded.model, {}, {}, {.host = &host});
-  Runner runner = make_runner(accelerator, host, queue, loaded, plan, size);
+  Runner runner = make_runner(accelerator, host, queue, loaded, resolved);
   const int32_t before = runner.kv.device_blocks();
   for (const int turning : {0, 4}) {
     runner.decoder.change_turns(runner.kv, turning);

@@ -16,6 +16,7 @@
 #include "cpu/emulated_accelerator.h"
 #include "cuda/cuda.h"
 #include "kv/block_allocator.h"
+#include "plan/weight_homes.h"
 #include "runtime/decoder.h"
 #include "runtime/weight_mover.h"
 #include "storage/test_folder.h"
@@ -87,7 +88,8 @@ struct PlacedModel {
         device(make_accelerator(cuda, how)),
         model(std::move(described)),
         weights(load_weights(*device, model, files, {},
-                             {.weights = {how.weights, how.embeddings, how.overrides},
+                             {.homes = weight_homes(device->host_visible(), model,
+                                                    {how.weights, how.embeddings, how.overrides}),
                               .host = &host,
                               .queue = &queue,
                               .disk_dir = folder.path(),

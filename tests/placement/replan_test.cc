@@ -8,6 +8,9 @@
 #include "base/error.h"
 #include "base/fault_points.h"
 #include "engine/runner.h"
+#include "plan/resolved_plan.h"
+#include "plan/weight_homes.h"
+#include "runtime/device_traits.h"
 #include "runtime/weight_mover.h"
 #include "storage/gguf_writer.h"
 #include "tensor/random_fill.h"
@@ -89,19 +92,23 @@ class ReplanTest : public testing::Test {
   }
   void load(Machine& machine, LoadedModel& loaded, const TierShares& weights, uint64_t host_budget,
             uint64_t disk_budget = kPlenty) {
-    const WeightPlacement placement{.weights = plan_of(weights).weight_plan(),
-                                    .host = &machine.host,
-                                    .queue = &machine.queue,
-                                    .disk_dir = folder_.path(),
-                                    .disk_budget = disk_budget};
+    const WeightPlacement placement{
+        .homes = weight_homes(machine.device().host_visible(), loaded.model,
+                              plan_of(weights).weight_plan()),
+        .host = &machine.host,
+        .queue = &machine.queue,
+        .disk_dir = folder_.path(),
+        .disk_budget = disk_budget};
     KeptWeights kept = keep_weights(machine.device(), loaded.model,
                                     std::exchange(loaded.weights, {}), placement, host_budget);
     load_weights_of(loaded, machine.device(), options_, placement, std::move(kept));
   }
   std::vector<float> logits(Machine& machine, const LoadedModel& loaded,
                             const TierShares& weights) {
-    Runner runner = make_runner(machine.device(), machine.host, machine.queue, loaded,
-                                plan_of(weights), size(), {folder_.path()});
+    Runner runner = make_runner(
+        machine.device(), machine.host, machine.queue, loaded,
+        resolve(loaded.model, plan_of(weights), size(), traits_of(machine.device(), machine.host)),
+        {folder_.path()});
     std::vector<std::vector<int32_t>> tokens;
     std::vector<std::vector<BlockId>> tables;
     std::vector<StepSequence> sequences;
@@ -188,8 +195,9 @@ TEST_F(ReplanTest, WhatIsAtHomeStays) {
     const auto stay = [&](const TierShares& next, Tier embeddings = Tier::kDevice,
                           const std::vector<WeightOverride>& overrides = {}) {
       WeightPlacement placement;
-      placement.weights = {next, embeddings, overrides};
-      return loaded->weights.try_stay(machine.device(), loaded->model, placement);
+      placement.homes =
+          weight_homes(!with_accelerator, loaded->model, {next, embeddings, overrides});
+      return loaded->weights.try_stay(loaded->model, placement);
     };
     EXPECT_FALSE(stay(shares));
     load(machine, *loaded, shares, kPlenty);
