@@ -207,7 +207,6 @@ TEST_F(BlockFolderTest, LeavesItsKinAloneAndSharesTheRoom) {
   EXPECT_EQ(first->room(), alone / 4);
 }
 
-<<<<<<< HEAD
 TEST_F(BlockFolderTest, SaysOnceThatWhatIsKeptIsOfAnotherGrouping) {
   const auto said = [&](const std::string& salt, const std::string& kin) {
     testing::internal::CaptureStderr();
@@ -227,10 +226,7 @@ TEST_F(BlockFolderTest, SaysOnceThatWhatIsKeptIsOfAnotherGrouping) {
   EXPECT_EQ(said("whole", "of it"), "");
 }
 
-// Folders outlive the program: another name would lose what is in them.
-=======
 // Folders outlive the program: under another name their blocks would not be found.
->>>>>>> words-model
 TEST_F(BlockFolderTest, NamesItsFolderAsEver) {
   write(*open(kPlenty, "salt"), kSix);
   EXPECT_EQ(inner().filename(), "kv-4e47016f5925adb4a1acb35860dcf1a8");
