@@ -64,7 +64,7 @@ void DraftControl::note(int proposed, int accepted) {
   const int compared = std::min(accepted + 1, proposed);
   compared_ = kMemory * compared_ + compared;
   right_ = kMemory * right_ + accepted;
-  if (accepted > 0) pause_ = 1;
+  if (accepted > 0) pause_ = kShortestPause;
 }
 
 }  // namespace spillway

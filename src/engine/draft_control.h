@@ -11,7 +11,7 @@ namespace spillway {
 // tried again after pauses that grow to kLongestPause steps.
 class DraftControl {
  public:
-  static constexpr int kLongestPause = 64;
+  static constexpr int kShortestPause = 4, kLongestPause = 64;
 
   // Of the `found` drafts that there are, so many are proposed in the next step, of which
   // `sequences` sequences are part.
@@ -23,10 +23,11 @@ class DraftControl {
   // 0: none pays.
   static int best_number(const DraftCosts& costs, int sequences, int found, double acceptance);
 
-  // Drafts that were compared with the token that was drawn, and those that were it: the older ones
-  // count less. A sequence begins as if it had seen some.
-  double compared_ = 3, right_ = 2;
-  int pause_ = 1, left_ = 0;  // steps: how long the next pause is, and what is left of this one
+  // How many drafts were compared with the sampled token, and how many of them were that token. The
+  // older ones count less. A sequence begins with a little trust, which a few wrong drafts use up.
+  double compared_ = 1.5, right_ = 1;
+  int pause_ = kShortestPause;  // steps of the next pause
+  int left_ = 0;                // steps that are left of this one
 };
 
 }  // namespace spillway
