@@ -283,7 +283,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
                 .keeps_preempted = !options.not_deterministic,
                 .scheduling = options.scheduling.options(),
                 .lengths = prepared.lengths,
-                .drafts = options.session.drafts},
+                .drafts = session.drafts()},
                prepared.identity.context, session.plan().sequences.value_or(1));
   Engine& engine = run.engine();
   const AdmissionPolicy& admission = run.options.admission;

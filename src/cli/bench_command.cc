@@ -149,7 +149,7 @@ json bench_plan(const BenchOptions& options, Session& session) {
   std::optional<FileWriter> drawing;
   if (!options.timeline.empty()) drawing.emplace(options.timeline);
   ModelRun model(session,
-                 {.admission = RunOrder::Admission::kWholeBlocks, .drafts = options.session.drafts},
+                 {.admission = RunOrder::Admission::kWholeBlocks, .drafts = session.drafts()},
                  int64_t{size.prompt_len} + size.gen_len, size.batch);
   const BenchOrder order{.engine = model.options,
                          .requests = requests,

@@ -85,7 +85,7 @@ int chat_with_model(const ChatOptions& options) {
                        .shortest_tokens = kShortestChatContext});
   session.say_plan();
   session.load();
-  ModelRun model(session, {.reuse = RunOrder::Reuse::kAlways, .drafts = options.session.drafts},
+  ModelRun model(session, {.reuse = RunOrder::Reuse::kAlways, .drafts = session.drafts()},
                  session.planned_tokens());
   EngineClient client(model.engine());
   EngineSource source(client, std::move(encoder),

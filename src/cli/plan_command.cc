@@ -103,6 +103,9 @@ PlanQuestion with_plan_file(PlanQuestion question) {
   if (question.placement.plans.empty()) return question;
   const Plan plan = read_plan(question.placement.plans[0]);
   question.compute.take_from(plan);
+  question.placement.take_from(plan);
+  question.deterministic = plan.deterministic.value_or(false);
+  question.lookup_drafts = plan.lookup_drafts.value_or(false);
   if (plan.sequences && question.most_at_once == 0) question.most_at_once = *plan.sequences;
   return question;
 }

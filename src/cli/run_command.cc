@@ -163,7 +163,7 @@ int run(RunOptions options) {
                        .shortest_tokens = prompt_length + 1});
   session.say_plan();
   session.load();
-  ModelRun model(session, {.reuse = RunOrder::Reuse::kWithStore, .drafts = options.session.drafts},
+  ModelRun model(session, {.reuse = RunOrder::Reuse::kWithStore, .drafts = session.drafts()},
                  limit);
   Engine& engine = model.engine();
   std::optional<EngineClient> client(engine);

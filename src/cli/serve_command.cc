@@ -98,8 +98,7 @@ SessionOptions with_turns(const ServeOptions& options) {
   SessionOptions session = options.session;
   const bool may_wait = !options.scheduling.admits_whole() &&
                         may_preempt(session.compute.attention_topk, session.deterministic);
-  if (session.placement.kv_expansion.empty())
-    session.placement.kv_expansion = may_wait ? "auto" : "off";
+  session.placement.usual_kv_expansion = may_wait ? "auto" : "off";
   return session;
 }
 
@@ -123,7 +122,8 @@ uint64_t request_bytes(const ServeOptions& options, const Session& session, cons
 ExpectedRun expected_run(const ServeOptions& options, const Session& session,
                          const AnswerLengths* lengths) {
   const int usual = session.device->host_visible() ? kSequencesOnCpu : kSequencesOnGpu;
-  const int most = options.max_sequences > 0 ? options.max_sequences : usual;
+  const int most = options.max_sequences > 0 ? options.max_sequences
+                                             : session.planned_sequences().value_or(usual);
   const int64_t context = session.context_tokens(options.context);
   return {.tokens = context,
           .sequences = most,
@@ -198,7 +198,7 @@ int serve(const ServeOptions& options) {
                    .usual = {{.prompt = run.prompt, .generated = run.generated}},
                    .scheduling = scheduling,
                    .lengths = lengths.get(),
-                   .drafts = options.session.drafts},
+                   .drafts = session.drafts()},
                   context, sequences);
   Engine& engine = served.engine();
   const ServingEstimate& estimate = served.estimate.value();
@@ -288,7 +288,6 @@ void add_serve_command(Command& app) {
   command->add_flag(
       "--trust-priorities", options->trust_priorities,
       "clients may go before others (a priority below 0); behind them they always may");
-  options->session.placement.kv_expansion.clear();  // with_turns() chooses the default
   add_kv_expansion_flag(*command, options->session.placement);
   add_scheduling_flags(*command, options->scheduling, "fair");
   options->chat_template.add_to(*command);

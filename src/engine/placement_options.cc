@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <tuple>
 #include <utility>
 
@@ -97,15 +96,20 @@ uint64_t PlacementOptions::pinned_bytes() const {
 }
 
 KvExpansion PlacementOptions::expansion() const {
-  if (kv_expansion == "auto") return {.layers = std::nullopt};
-  if (kv_expansion == "off") return {};
-  int layers = -1;
-  const char* const end = kv_expansion.data() + kv_expansion.size();
-  const auto [last, error] = std::from_chars(kv_expansion.data(), end, layers);
-  SPW_CHECK(error == std::errc() && last == end && layers >= 0, kInvalidArgument,
-            "--kv-expansion is '{}'; give auto, off, or the number of layers that take turns",
-            kv_expansion);
-  return {.layers = layers};
+  return parse_kv_expansion(kv_expansion.empty() ? usual_kv_expansion : kv_expansion,
+                            "--kv-expansion");
+}
+
+void PlacementOptions::take_from(const Plan& plan) {
+  if (kv_expansion.empty() && plan.kv_expansion)
+    kv_expansion = kv_expansion_text(*plan.kv_expansion);
+  if (disk_memory == "0" && plan.memory && plan.memory->disk)
+    disk_memory = fmt::format("{}", *plan.memory->disk);
+}
+
+std::optional<PlanMemory> PlacementOptions::memory_of_plan(size_t which) const {
+  if (which >= plans.size()) return std::nullopt;
+  return read_plan(plans[which]).memory;
 }
 
 std::filesystem::path PlacementOptions::disk_folder() const {

@@ -28,8 +28,9 @@ struct PlacementOptions {
   std::string pin_memory;     // "": as much as the system allows
   std::string cpu_linear;     // "66" or "1:66,64:50"
   bool no_overlap = false;
-  // Layers whose KV takes turns on the device: "off", "auto", or how many.
-  std::string kv_expansion = "off";
+  // How many layers' KV is swapped on the device: "off", "auto" or a number; "" = as the plan says
+  // or, where it says nothing, `usual_kv_expansion`.
+  std::string kv_expansion, usual_kv_expansion = "off";
 
   // The plan that a file or --weights, --kv and the like give, or nullopt: the planner decides.
   std::optional<Plan> try_explicit_plan(size_t which = 0) const;
@@ -45,6 +46,10 @@ struct PlacementOptions {
   uint64_t disk_bytes() const;
   uint64_t pinned_bytes() const;  // at most
   std::filesystem::path disk_folder() const;
+  // Takes what these options leave open from the first plan of a command.
+  void take_from(const Plan& plan);
+  // Returns the bytes of memory that a plan file allows; nullopt: as many as there are.
+  std::optional<PlanMemory> memory_of_plan(size_t which = 0) const;
   // Throws kInvalidArgument for a --kv-expansion that is neither a word nor a number.
   KvExpansion expansion() const;
 };

@@ -73,12 +73,18 @@ Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_,
                         machine.free_host_bytes.value_or(hardware.host.memory_bytes));
   budgets.disk = memory(question.disk_memory, "--disk-memory", 0);
   budgets.host_is_limited = !question.host_memory.empty();
+  if (const auto most = question.placement.memory_of_plan()) {
+    if (question.disk_memory.empty()) budgets.disk = most->disk.value_or(0);
+    budgets = within(budgets, *most);
+  }
   traits = traits_within(careful(budgets));
   size.kv_type = question.compute.try_kv_type().value_or(default_kv_type(model));
   const int chunk = question.compute.chunk;
   size.micro_tokens =
       chunk > 0 ? chunk : usual_chunk(apart || hardware.gpu, question.workload.longest());
   size.whole_sequences = question.compute.checked_topk() > 0;
+  size.same_parts = question.deterministic;
+  size.draft_tokens = question.lookup_drafts ? kMostDrafts : 0;
   workload = question.workload;
   if (!has_any_context(question.model, model.spec)) check_lengths();
 }
@@ -148,7 +154,10 @@ PlanRequest Planner::placement() const {
                     .attention_topk = question.compute.checked_topk(),
                     .chunk = question.compute.chunk,
                     .usual_chunk = size.micro_tokens,
+                    .draft_tokens = size.draft_tokens,
                     .expansion = question.placement.expansion(),
+                    .lookup_drafts = question.lookup_drafts,
+                    .deterministic = question.deterministic,
                     .objective = parse_objective(question.objective)};
   if (question.max_latency > 0) asked.max_latency_s = question.max_latency;
   if (question.max_ttft > 0) asked.max_first_token_s = question.max_ttft;
@@ -230,8 +239,7 @@ FoundPlan Planner::answer(std::vector<std::string>& warnings) const {
 }
 
 Plan Planner::complete(const FoundPlan& found) const {
-  Plan plan = completed(found.plan, found.size, question.compute.compress_weights,
-                        question.compute.checked_topk());
+  Plan plan = completed(found.plan, found.size, placement());
   if (plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 && hardware.has_device())
     plan.cpu_attention = found.predicted.cpu_attention;
   plan.made_for = {model_fingerprint(resolve_model(question.model)),

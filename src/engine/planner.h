@@ -29,6 +29,8 @@ struct PlanQuestion {
   bool usual_prompt = false;
   int64_t most_at_once = 0;              // 0: any number
   double max_latency = 0, max_ttft = 0;  // seconds; 0: no limit
+  // As a plan file says it, which is then priced as a run would take it.
+  bool deterministic = false, lookup_drafts = false;
   ComputeOptions compute = {};
   PlacementOptions placement = {};               // without memories
   std::function<void(double)> on_progress = {};  // SearchRequest::on_progress of each search

@@ -68,12 +68,8 @@ std::string describe_host_linear(const Plan& plan, const Device& device, const D
     shares += fmt::format(" up to {} tokens, ", at.tokens);
   }
   // Which rows these are depends on what is in host memory.
-  Plan homes;
-  homes.weights = plan.weights;
-  homes.overrides = plan.overrides;
-  homes.embeddings = plan.embeddings;
   return fmt::format("{}of what is in host memory by the placement {}, by {}", shares,
-                     digest128(plan_to_json(homes)), describe_device(host));
+                     digest128(weight_placement_text(plan)), describe_device(host));
 }
 
 std::string describe_host_attention(const Plan& plan, const Device& device, const Device& host) {
@@ -81,8 +77,8 @@ std::string describe_host_attention(const Plan& plan, const Device& device, cons
   // cpu_linear is looked at by describe_host_linear(), and residence is overrides by now.
   const auto& [weights, overrides, residence, embeddings, kv, activations, micro_batch,
                micro_batches, schedule, attention, cpu_attention, overlap, compress_weights,
-               kv_type, attention_topk, context, chunk, sequences, at_once, cpu_linear, made_for] =
-      plan;
+               kv_type, attention_topk, context, chunk, sequences, at_once, cpu_linear,
+               deterministic, kv_expansion, lookup_drafts, memory, made_for] = plan;
   if (device.host_visible() || kv.host == 0 || attention == AttentionPlace::kGpu) return "none";
   std::string share = "all";
   if (attention == AttentionPlace::kAuto)

@@ -61,6 +61,10 @@ Plan read_asked_plan(const SessionOptions& options) {
 
 SessionOptions with_plan(SessionOptions options, const Plan& plan) {
   options.compute.take_from(plan);
+  options.placement.take_from(plan);
+  if (plan.deterministic.value_or(false)) options.deterministic = true;
+  if (plan.lookup_drafts.value_or(false) && !options.drafts.is_on())
+    options.drafts.kind = DraftKind::kLookup;
   const std::optional<Plan>& kept = options.placement.kept;
   if (kept && kept->chunk && options.compute.chunk == 0) options.compute.chunk = *kept->chunk;
   return options;

@@ -85,6 +85,8 @@ struct Session {
       const KvCache& kv, int64_t context, KvStoreHost wanted = KvStoreHost::kWhereAsked);
   // Null where the model has none.
   const Tokenizer* tokenizer() const;
+  // The drafts that the options or, where these request none, the plan's file requests.
+  const DraftOptions& drafts() const { return options_.drafts; }
   // This machine, as far as it is known.
   const Hardware& hardware() const { return machine().hardware; }
 

@@ -87,6 +87,7 @@ void Session::place(const ExpectedRun& run, size_t which) {
                       .usual_chunk = usual,
                       .draft_tokens = options_.drafts.most_tokens(),
                       .expansion = options_.placement.expansion(),
+                      .lookup_drafts = options_.drafts.kind == DraftKind::kLookup,
                       .may_map = load_.access == WeightAccess::kMapped,
                       .deterministic = settings.deterministic,
                       .may_preempt = may_preempt(settings.attention_topk, settings.deterministic),
@@ -115,6 +116,8 @@ void Session::choose_plan(const ExpectedRun& asked, size_t which) {
   if (run_.tokens == 0) run_.tokens = context_tokens(0);
   if (!has_any_context(options_.model, spec)) run_.tokens = std::min(run_.tokens, spec.max_context);
   budgets_ = budgets_now();
+  if (const auto most = options_.placement.memory_of_plan(which))
+    budgets_ = within(budgets_, *most);
   try {
     place(run_, which);
   } catch (const Error& error) {

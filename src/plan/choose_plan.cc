@@ -95,8 +95,7 @@ class Placer {
                 workload)
               .cpu_attention;
     }
-    ResolvedPlan resolved =
-        resolve_within(completed(std::move(plan), chosen.size, r_.compressed, r_.attention_topk));
+    ResolvedPlan resolved = resolve_within(completed(std::move(plan), chosen.size, r_));
     resolved.least_needs = chosen.needs;
     resolved.by_hand = chosen.by_hand;
     resolved.max_concurrent = max_concurrent_of(r_.context, r_.compressed, resolved, r_.run,

@@ -3,21 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "plan/footprint.h"
+#include "plan/kv_expansion.h"
 #include "plan/memory_fit.h"
 #include "tensor/turn_sizes.h"
 
 namespace spillway {
-
-struct KvExpansion {
-  // This many layers are swapped from the first step on. Nothing: the run finds out how many are
-  // good, up to RunSize::most_turning.
-  std::optional<int> layers = 0;
-
-  bool adapts() const { return !layers.has_value(); }
-};
 
 // Returns the number of swapped layers that is requested, or 0 where no KV is on the device. Throws
 // kInvalidArgument where so many layers gain no room, or are as many as there are.

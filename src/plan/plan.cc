@@ -162,10 +162,11 @@ TierShares parse_shares(std::string_view text, std::string_view option) {
 
 namespace {
 
-// One field of a plan's file each; `field` is named in errors.
+// Describes one field of a plan's file; `field` is named in errors.
 struct PlanField {
   const char* key;
   void (*read)(Plan& plan, const json& value, const std::string& field);
+  int since = 2, until = kPlanVersion;  // versions that have it
 };
 
 int64_t positive_of(const json& value, const std::string& field) {
@@ -233,15 +234,38 @@ PlanOrigin origin_of(const json& value, const std::string& field) {
   return origin;
 }
 
+bool bool_of(const json& value, const std::string& field) {
+  SPW_CHECK(value.is_boolean(), kInvalidArgument, "{} is not true or false", field);
+  return value.get<bool>();
+}
+
+void read_max_concurrent(Plan& plan, const json& value, const std::string& field) {
+  plan.at_once = static_cast<int>(positive_of(value, field));
+}
+
+PlanMemory memory_of(const json& value, const std::string& field) {
+  SPW_CHECK(value.is_object(), kInvalidArgument,
+            "{} is not an object with the bytes of gpu, host and disk", field);
+  PlanMemory memory;
+  for (const auto& [key, bytes] : value.items()) {
+    std::optional<uint64_t>* const of = key == "gpu"    ? &memory.device
+                                        : key == "host" ? &memory.host
+                                        : key == "disk" ? &memory.disk
+                                                        : nullptr;
+    SPW_CHECK(of != nullptr, kInvalidArgument, "{}: no field {} (gpu, host, disk)", field,
+              printable(key));
+    SPW_CHECK(bytes.is_number_unsigned(), kInvalidArgument, "{}.{} is not a number of bytes", field,
+              key);
+    *of = bytes.get<uint64_t>();
+  }
+  return memory;
+}
+
 constexpr std::array kTypeNames = {"stored", "4-bit"};
+constexpr std::array kDraftNames = {"off", "lookup"};
 
 constexpr PlanField kPlanFields[] = {
-    {"version",
-     [](Plan&, const json& value, const std::string& field) {
-       SPW_CHECK(value.is_number_integer() && value.get<int64_t>() == kPlanVersion,
-                 kInvalidArgument, "{} is {}; this program reads version {}", field,
-                 printable(value.dump()), kPlanVersion);
-     }},
+    {"version", [](Plan&, const json&, const std::string&) {}},  // version_of() reads it
     {"weights", [](Plan& plan, const json& value,
                    const std::string& field) { plan.weights = shares_of(value, field); }},
     {"overrides",
@@ -278,11 +302,8 @@ constexpr PlanField kPlanFields[] = {
      [](Plan& plan, const json& value, const std::string& field) {
        plan.cpu_attention = percent_of(value, field);
      }},
-    {"overlap",
-     [](Plan& plan, const json& value, const std::string& field) {
-       SPW_CHECK(value.is_boolean(), kInvalidArgument, "{} is not true or false", field);
-       plan.overlap = value.get<bool>();
-     }},
+    {"overlap", [](Plan& plan, const json& value,
+                   const std::string& field) { plan.overlap = bool_of(value, field); }},
     {"weight_type",
      [](Plan& plan, const json& value, const std::string& field) {
        plan.compress_weights = named_value<int>(kTypeNames, text_of(value, field), field) == 1;
@@ -311,49 +332,47 @@ constexpr PlanField kPlanFields[] = {
      [](Plan& plan, const json& value, const std::string& field) {
        plan.sequences = static_cast<int>(positive_of(value, field));
      }},
-    {"at_once",
+    {"at_once", read_max_concurrent, 2, 2},
+    {"max_concurrent", read_max_concurrent, 3},
+    {"deterministic",
      [](Plan& plan, const json& value, const std::string& field) {
-       plan.at_once = static_cast<int>(positive_of(value, field));
-     }},
+       plan.deterministic = bool_of(value, field);
+     },
+     3},
+    {"kv_expansion",
+     [](Plan& plan, const json& value, const std::string& field) {
+       plan.kv_expansion = parse_kv_expansion(text_of(value, field), field);
+     },
+     3},
+    {"draft",
+     [](Plan& plan, const json& value, const std::string& field) {
+       plan.lookup_drafts = named_value<int>(kDraftNames, text_of(value, field), field) == 1;
+     },
+     3},
+    {"memory",
+     [](Plan& plan, const json& value, const std::string& field) {
+       plan.memory = memory_of(value, field);
+     },
+     3},
     {"cpu_linear", [](Plan& plan, const json& value,
                       const std::string& field) { plan.cpu_linear = cpu_linear_of(value, field); }},
     {"made_for", [](Plan& plan, const json& value,
                     const std::string& field) { plan.made_for = origin_of(value, field); }},
 };
 
-}  // namespace
-
-Plan parse_plan(std::string_view text, const std::string& where) {
-  const json document = json::parse(text, nullptr, false);
-  SPW_CHECK(!document.is_discarded(), kInvalidArgument, "{}: not JSON", where);
-  SPW_CHECK(document.is_object(), kInvalidArgument, "{}: not a plan (a JSON object)", where);
-  Plan plan;
-  for (const auto& [key, value] : document.items()) {
-    const std::string field = where + ": " + printable(key);
-    const auto* const found =
-        std::ranges::find_if(kPlanFields, [&](const PlanField& f) { return key == f.key; });
-    if (found == std::end(kPlanFields)) {
-      std::string names;
-      for (const PlanField& known : kPlanFields)
-        names += fmt::format("{}{}", names.empty() ? "" : ", ", known.key);
-      fail(ErrorCode::kInvalidArgument, "{} is not a field of a plan ({})", field, names);
-    }
-    // Null is what is written where nobody has decided.
-    if (!value.is_null() || key == "version") found->read(plan, value, field);
-  }
-  return plan;
+int version_of(const json& document, const std::string& where) {
+  const auto found = document.find("version");
+  if (found == document.end()) return kPlanVersion;
+  SPW_CHECK(found->is_number_integer() && (*found == 2 || *found == kPlanVersion), kInvalidArgument,
+            "{}: version is {}; this program reads versions 2 and {}", where,
+            printable(found->dump()), kPlanVersion);
+  return found->get<int>();
 }
 
-Plan read_plan(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  SPW_CHECK(file.good(), kInvalidArgument, "{}: cannot be read", printable_path(path));
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  return parse_plan(text, printable_path(path));
-}
-
-std::string plan_to_json(const Plan& plan) {
+// Returns the fields that every version has, whatever is decided.
+nlohmann::ordered_json document_of(const Plan& plan, int version) {
   nlohmann::ordered_json document{
-      {"version", kPlanVersion},
+      {"version", version},
       {"weights", shares_to_json(plan.weights)},
       {"embeddings", tier_name(plan.embeddings)},
       {"kv", shares_to_json(plan.kv)},
@@ -365,6 +384,58 @@ std::string plan_to_json(const Plan& plan) {
       {"cpu_attention", plan.cpu_attention ? json(*plan.cpu_attention * 100) : json(nullptr)},
       {"overlap", plan.overlap}};
   if (!plan.overrides.empty()) document["overrides"] = weight_overrides_to_json(plan.overrides);
+  return document;
+}
+
+}  // namespace
+
+Plan parse_plan(std::string_view text, const std::string& where) {
+  const json document = json::parse(text, nullptr, false);
+  SPW_CHECK(!document.is_discarded(), kInvalidArgument, "{}: not JSON", where);
+  SPW_CHECK(document.is_object(), kInvalidArgument, "{}: not a plan (a JSON object)", where);
+  const int version = version_of(document, where);
+  const auto has = [&](const PlanField& field) {
+    return version >= field.since && version <= field.until;
+  };
+  Plan plan;
+  for (const auto& [key, value] : document.items()) {
+    const std::string field = where + ": " + printable(key);
+    const auto* const found =
+        std::ranges::find_if(kPlanFields, [&](const PlanField& f) { return key == f.key; });
+    if (found == std::end(kPlanFields)) {
+      std::string names;
+      for (const PlanField& known : kPlanFields)
+        if (has(known)) names += fmt::format("{}{}", names.empty() ? "" : ", ", known.key);
+      fail(ErrorCode::kInvalidArgument, "{} is not a field of a plan ({})", field, names);
+    }
+    SPW_CHECK(has(*found), kInvalidArgument,
+              "{} is a field of plans of version {}, and this one is of version {}{}", field,
+              version < found->since ? found->since : found->until, version,
+              key == "at_once" ? "; give max_concurrent instead" : "");
+    // Null is written for a field that is not decided.
+    if (!value.is_null()) found->read(plan, value, field);
+  }
+  return plan;
+}
+
+Plan read_plan(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  SPW_CHECK(file.good(), kInvalidArgument, "{}: cannot be read", printable_path(path));
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  return parse_plan(text, printable_path(path));
+}
+
+std::string weight_placement_text(const Plan& plan) {
+  Plan homes;
+  homes.weights = plan.weights;
+  homes.overrides = plan.overrides;
+  homes.embeddings = plan.embeddings;
+  // Version 2 is what was written when the first identities were made.
+  return document_of(homes, 2).dump(2);
+}
+
+std::string plan_to_json(const Plan& plan) {
+  nlohmann::ordered_json document = document_of(plan, kPlanVersion);
   if (plan.residence != Residence::kEven)
     document["residence"] = kResidenceNames[static_cast<size_t>(plan.residence)];
   if (plan.compress_weights)
@@ -374,7 +445,10 @@ std::string plan_to_json(const Plan& plan) {
   if (plan.context) document["context"] = *plan.context;
   if (plan.chunk) document["chunk"] = *plan.chunk;
   if (plan.sequences) document["sequences"] = *plan.sequences;
-  if (plan.at_once) document["at_once"] = *plan.at_once;
+  if (plan.at_once) document["max_concurrent"] = *plan.at_once;
+  if (plan.deterministic) document["deterministic"] = *plan.deterministic;
+  if (plan.kv_expansion) document["kv_expansion"] = kv_expansion_text(*plan.kv_expansion);
+  if (plan.lookup_drafts) document["draft"] = kDraftNames[*plan.lookup_drafts ? 1 : 0];
   for (const CpuLinearShare& at : plan.cpu_linear) {
     nlohmann::ordered_json point{at.tokens, at.share * 100};
     for (const auto& [op, share] : at.modules) {
@@ -382,6 +456,12 @@ std::string plan_to_json(const Plan& plan) {
       point[2][op] = share * 100;
     }
     document["cpu_linear"].push_back(std::move(point));
+  }
+  if (plan.memory) {
+    nlohmann::ordered_json& memory = document["memory"] = nlohmann::ordered_json::object();
+    if (plan.memory->device) memory["gpu"] = *plan.memory->device;
+    if (plan.memory->host) memory["host"] = *plan.memory->host;
+    if (plan.memory->disk) memory["disk"] = *plan.memory->disk;
   }
   if (!plan.made_for.model.empty()) document["made_for"]["model"] = plan.made_for.model;
   if (!plan.made_for.hardware.empty()) document["made_for"]["hardware"] = plan.made_for.hardware;

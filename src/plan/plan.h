@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/tier.h"
+#include "plan/kv_expansion.h"
 #include "plan/weight_plan.h"
 #include "tensor/kv_format.h"
 
@@ -68,6 +69,12 @@ struct PlanOrigin {
   bool operator==(const PlanOrigin&) const = default;
 };
 
+// The bytes of each memory within which a plan was resolved; nothing: as many as there are.
+struct PlanMemory {
+  std::optional<uint64_t> device = {}, host = {}, disk = {};
+  bool operator==(const PlanMemory&) const = default;
+};
+
 struct Plan {
   TierShares weights;  // of the layers' matrices; norms and biases are on the device
   std::vector<WeightOverride> overrides = {};  // matrices that are not the shares' to place
@@ -96,6 +103,11 @@ struct Plan {
   std::optional<int> sequences = {};         // at once
   std::optional<int> at_once = {};           // that may share their KV (RunSize::at_once)
   std::vector<CpuLinearShare> cpu_linear = {};
+  std::optional<bool> deterministic = {};        // as --deterministic
+  std::optional<KvExpansion> kv_expansion = {};  // as --kv-expansion
+  std::optional<bool> lookup_drafts = {};        // as --draft lookup
+  // Passed back, the run stays within these bytes where the machine has more.
+  std::optional<PlanMemory> memory = {};
   PlanOrigin made_for = {};
 
   // What of cpu_linear holds: where the CPU is the device, it shares with nobody.
@@ -108,11 +120,15 @@ struct Plan {
 };
 
 // Throws kInvalidArgument naming the field (and the file) for anything that is not a plan, or one
-// of another version. A file without a version, as people write them, has this one.
-inline constexpr int kPlanVersion = 2;
+// of an unknown version. A file without a version, as people write them, has this one. Version 2 is
+// read, too: it says at_once for max_concurrent and lacks the fields that came with version 3.
+inline constexpr int kPlanVersion = 3;
 Plan parse_plan(std::string_view text, const std::string& where);
 Plan read_plan(const std::filesystem::path& path);
 std::string plan_to_json(const Plan& plan);
+// Returns a text that is the same for plans with equal homes of weights. Identities of batch jobs
+// and of KV folders contain its digest, so it must never change.
+std::string weight_placement_text(const Plan& plan);
 
 // Who attends to KV that is not on the device, where that must not depend on which other sequences
 // there are. Of several homes, a sequence gets the one that has room: then only the device can.

@@ -47,6 +47,16 @@ DeviceTraits with_budgets(DeviceTraits traits, const Budgets& budgets) {
   return traits;
 }
 
+Budgets within(Budgets budgets, const PlanMemory& plan) {
+  if (plan.device) budgets.device = std::min(budgets.device, *plan.device);
+  if (plan.host) {
+    budgets.host = std::min(budgets.host, *plan.host);
+    budgets.host_is_limited = true;
+  }
+  if (plan.disk) budgets.disk = std::min(budgets.disk, *plan.disk);
+  return budgets;
+}
+
 Budgets careful(Budgets budgets) {
   constexpr uint64_t kFreeTenths = 9;
   if (!budgets.host_is_limited) budgets.host = budgets.host / 10 * kFreeTenths;

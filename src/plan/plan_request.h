@@ -39,6 +39,7 @@ struct PlanRequest {
   int usual_chunk = 512;  // becomes smaller where memory is short
   int draft_tokens = 0;   // RunSize's
   KvExpansion expansion = {};
+  bool lookup_drafts = false;  // where draft_tokens come from, as the plan says it
   // Weights may be pages of files; results must not depend on the other sequences; sequences may
   // wait for KV memory and be preempted.
   bool may_map = true, deterministic = false, may_preempt = false;
@@ -55,6 +56,9 @@ Workload workload_of(const ExpectedRun& run, const RunSize& size);
 
 // A device's traits within these budgets.
 DeviceTraits with_budgets(DeviceTraits traits, const Budgets& budgets);
+
+// The budgets, none larger than the plan's.
+Budgets within(Budgets budgets, const PlanMemory& plan);
 
 // A plan takes nine tenths of the free host memory where no option limits it.
 Budgets careful(Budgets budgets);

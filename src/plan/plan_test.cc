@@ -43,6 +43,78 @@ TEST(PlanTest, SurvivesBeingWrittenAndRead) {
   EXPECT_FALSE(read.all_on_device());
 }
 
+TEST(PlanTest, EachVersionHasItsOwnFields) {
+  EXPECT_EQ(parse_plan(R"({"version": 2, "at_once": 9})", "p").at_once, 9);
+  EXPECT_EQ(parse_plan(R"({"version": 3, "max_concurrent": 9})", "p").at_once, 9);
+  EXPECT_EQ(parse_plan(R"({"max_concurrent": 9})", "p").at_once, 9);
+  const auto error = [](const char* text) { return error_of([&] { parse_plan(text, "p"); }); };
+  EXPECT_EQ(error(R"({"at_once": 9})"),
+            "p: at_once is a field of plans of version 2, and this one is of version 3; give "
+            "max_concurrent instead");
+  EXPECT_EQ(error(R"({"version": 2, "deterministic": true})"),
+            "p: deterministic is a field of plans of version 3, and this one is of version 2");
+  EXPECT_THAT(error(R"({"wieghts": 1})"), Not(HasSubstr("at_once")));
+}
+
+TEST(PlanTest, KeepsTheOptionsAndBudgetsOfTheRun) {
+  Plan plan;
+  plan.at_once = 12;
+  plan.deterministic = true;
+  plan.kv_expansion = KvExpansion{.layers = std::nullopt};
+  plan.lookup_drafts = true;
+  plan.memory = PlanMemory{.device = uint64_t{8} << 30, .disk = 0};
+  const std::string text = plan_to_json(plan);
+  const Plan read = parse_plan(text, "p");
+  EXPECT_EQ(plan_to_json(read), text);
+  EXPECT_EQ(read.at_once, 12);
+  EXPECT_EQ(read.deterministic, true);
+  EXPECT_EQ(read.kv_expansion, plan.kv_expansion);
+  EXPECT_EQ(read.lookup_drafts, true);
+  EXPECT_EQ(read.memory, plan.memory);
+}
+
+// Journals and KV folders of earlier releases contain its digest.
+TEST(PlanTest, WeightPlacementsHaveTheirTextForEver) {
+  Plan plan;
+  plan.weights = {0.25, 0.75, 0};
+  plan.embeddings = Tier::kHost;
+  plan.overrides = {{.layers = {{0, 3}}, .matrix = "mlp_down", .home = Tier::kHost}};
+  plan.kv = {0, 1, 0};
+  plan.memory = PlanMemory{};
+  EXPECT_EQ(weight_placement_text(plan), R"({
+  "version": 2,
+  "weights": {
+    "gpu": 25.0,
+    "host": 75.0,
+    "disk": 0.0
+  },
+  "embeddings": "host",
+  "kv": {
+    "gpu": 100.0,
+    "host": 0.0,
+    "disk": 0.0
+  },
+  "activations": {
+    "gpu": 100.0,
+    "host": 0.0,
+    "disk": 0.0
+  },
+  "micro_batch": 0,
+  "micro_batches": 0,
+  "schedule": "continuous",
+  "attention": "auto",
+  "cpu_attention": null,
+  "overlap": true,
+  "overrides": [
+    {
+      "layers": "0-3",
+      "role": "mlp_down",
+      "home": "host"
+    }
+  ]
+})");
+}
+
 TEST(PlanTest, KeepsWhatTheRunIsMadeWith) {
   Plan plan;
   plan.compress_weights = true;
@@ -116,8 +188,14 @@ TEST(PlanTest, ErrorsNameFileAndField) {
   EXPECT_THAT(error(R"({"micro_batches": -1})"), HasSubstr("micro_batches is -1"));
   EXPECT_THAT(error(R"({"micro_batch": 1.5})"), HasSubstr("not a whole number"));
   EXPECT_THAT(error(R"({"overlap": "no"})"), HasSubstr("true or false"));
-  EXPECT_THAT(error(R"({"version": 1})"), HasSubstr("my.json: version is 1; this program reads"));
+  EXPECT_EQ(error(R"({"version": 1})"),
+            "my.json: version is 1; this program reads versions 2 and 3");
   EXPECT_THAT(error(R"({"version": null})"), HasSubstr("version is null"));
+  EXPECT_THAT(error(R"({"memory": 5})"), HasSubstr("memory is not an object"));
+  EXPECT_THAT(error(R"({"memory": {"ram": 5}})"), HasSubstr("no field ram (gpu, host, disk)"));
+  EXPECT_THAT(error(R"({"memory": {"gpu": -5}})"), HasSubstr("memory.gpu is not a number of"));
+  EXPECT_THAT(error(R"({"kv_expansion": "on"})"), HasSubstr("my.json: kv_expansion is 'on'"));
+  EXPECT_THAT(error(R"({"draft": "large"})"), HasSubstr("draft"));
   EXPECT_THAT(error(R"({"kv_type": "f8"})"), HasSubstr("no type of a KV cache"));
   EXPECT_THAT(error(R"({"weight_type": "q4"})"), HasSubstr("give stored or 4-bit"));
   EXPECT_THAT(error(R"({"attention_topk": 2})"), HasSubstr("attention_topk is 2"));

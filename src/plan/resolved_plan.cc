@@ -24,10 +24,19 @@ ResolvedPlan resolve_sized(PlacedWeights& weights, const Plan& plan, const RunSi
 
 }  // namespace
 
-Plan completed(Plan plan, const RunSize& size, bool compressed, float attention_topk) {
-  plan.compress_weights = compressed;
+Plan completed(Plan plan, const RunSize& size, const PlanRequest& request) {
+  plan.compress_weights = request.compressed;
   plan.kv_type = size.kv_type;
-  plan.attention_topk = attention_topk;
+  plan.attention_topk = request.attention_topk;
+  plan.deterministic = request.deterministic;
+  plan.kv_expansion = request.expansion;
+  plan.lookup_drafts = request.lookup_drafts;
+  // The free memory of a host that is not limited changes from run to run, so it is no limit.
+  const Budgets& budgets = request.budgets;
+  PlanMemory& memory = plan.memory.emplace();
+  if (budgets.device > 0) memory.device = budgets.device;
+  if (budgets.host_is_limited) memory.host = budgets.host;
+  memory.disk = budgets.disk;
   plan.chunk = size.micro_tokens;
   plan.context = size.tokens;
   plan.sequences = static_cast<int>(size.sequences);

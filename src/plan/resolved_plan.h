@@ -14,6 +14,7 @@
 #include "plan/layer_swapping.h"
 #include "plan/plan.h"
 #include "plan/plan_context.h"
+#include "plan/plan_request.h"
 #include "plan/stream_order.h"
 
 namespace spillway {
@@ -42,7 +43,7 @@ struct ResolvedPlan {
 };
 
 // Returns the plan with all that a run of that size depends on besides.
-Plan completed(Plan plan, const RunSize& size, bool compressed, float attention_topk);
+Plan completed(Plan plan, const RunSize& size, const PlanRequest& request);
 
 // Resolves a plan for a run whose size is known to the last member.
 ResolvedPlan resolve(const Model& model, const Plan& plan, const RunSize& size,
