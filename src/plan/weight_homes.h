@@ -38,7 +38,7 @@ WeightLayout weight_layout(const DeviceTraits& traits, const Model& model,
                            const BoundWeight& weight);
 // Returns whether a step can use the rows of a weight as the model's file has them.
 bool has_rows_as_stored(const BoundWeight& weight, WeightLayout layout);
-// Returns whether the whole weight can be used as the model's file has it.
+// Returns whether a step can use the whole weight as one contiguous part of the model's file.
 bool is_as_stored(const BoundWeight& weight, WeightLayout layout);
 // Returns whether loading must assemble a weight in host memory before it is converted: one that is
 // transposed, or whose groups of 16 rows are not contiguous in the file.
