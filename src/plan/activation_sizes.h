@@ -74,7 +74,7 @@ struct ResidualBytes {
   uint64_t slot = 0;  // bytes of one slot on the device
   int slots = 0;
   uint64_t host = 0, disk = 0;
-  // bytes in host memory of each of two buffers, one for reads and one for writes
+  // Bytes in host memory of each of two buffers, one for reads and one for writes.
   uint64_t bounce = 0;
 };
 ResidualBytes residual_bytes(const ResidualSizes& sizes, bool host_visible);

@@ -23,12 +23,12 @@ enum class EventKind : uint8_t {
   kWait,     // later computations find it on the device
   kRun,      // the device computes
   kStart,    // work begins beside what the device computes next
-  kJoin,     // that work is done, for what is computed from here on
+  kJoin,     // later computations find that work done
   kStore,    // is copied back to its home
   kRelease,  // its memory on the device is free
 };
 
-// What an event is about.
+// The subject of an event.
 enum class EventSubject : uint8_t {
   // `op` of `layer`. Without a group it computes all that is on the device. With a `group` it
   // computes the rows of that weight segment, or attention for the sequences whose KV was loaded as
@@ -98,7 +98,7 @@ struct StreamedShape {
 struct StepShape {
   std::shared_ptr<const LoweredModel> model = {};
   std::vector<StreamedShape> streamed = {};  // in the order of their use
-  // by weight segment: its slot group, numbered 0, 1, ...; a group shares a slot
+  // By weight segment: its slot group, numbered 0, 1, ...; a group shares a slot.
   std::vector<int> slotfuls = {};
   int weight_slots = 2;             // all are filled before the first step
   int pieces_read_ahead = 0;        // weight segments read from disk before a slot for them is free

@@ -313,8 +313,8 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
       batch.logits = pick(1) > 0;
       for (int group = pick(3); group > 0; --group) batch.swaps.push_back(pick(2) == 0);
     }
-    std::map<std::tuple<int, int, int>, int>
-        kv;  // 1: it comes, 2: it is there, 3: attended to, 4: stored
+    // KV groups: 1: loading, 2: resident, 3: attended to, 4: stored.
+    std::map<std::tuple<int, int, int>, int> kv;
     int kv_there = 0, rows_coming = -1, rows_taken = -1, cpu_busy = -1;
     // Slot groups that are in a slot or being loaded, and how often; the first ones were loaded
     // before the step.

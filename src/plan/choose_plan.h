@@ -9,8 +9,8 @@
 
 namespace spillway {
 
-// Throws kOutOfMemory, whose message has the suggestions, or kInvalidArgument for options that
-// contradict each other or the model.
+// Throws kOutOfMemory, whose message has the suggestions, or kInvalidArgument for options that are
+// impossible.
 ResolvedPlan choose_plan(const PlanRequest& request);
 
 }  // namespace spillway

@@ -13,7 +13,7 @@ namespace spillway {
 
 // File chunks that are read ahead while every host thread works on another chunk.
 inline constexpr int kLoadingPiecesAhead = 4;
-// Returns the workspace of the host's kernels, which is mostly panels for each thread.
+// Returns the workspace of the host's kernels, which has panels for each thread.
 inline constexpr uint64_t host_workspace_bytes(int threads) {
   return (uint64_t{4} << 20) + (static_cast<uint64_t>(threads) << 20);
 }
@@ -36,7 +36,7 @@ struct DeviceTraits {
   std::array<WeightLayout, kDTypeCount> layouts = {};
   std::array<DType, kDTypeCount> activation_types = {};
   uint64_t workspace_bytes = 0;  // of kernels and libraries, independent of the model
-  // the same for the host beside a device, if the host takes part
+  // The same for the host beside a device, if the host takes part.
   uint64_t host_workspace_bytes = 0;
   uint64_t loading_bytes = 0;  // of host memory, used while weights are read
   // With more tokens than this, quantized matrices are expanded to 16 bits before a product; 0:

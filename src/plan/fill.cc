@@ -116,8 +116,8 @@ struct Filling {
     const MemoryFit fit = fill.fit(place_weights());
     return fit.disk && fit.computing && fit.host;
   }
-  // Returns whether the memory that computes holds everything, or at least everything except the
-  // weights.
+  // Returns whether the memory that computes holds everything, or at least what must be there if
+  // all weights are on disk.
   bool fits_somehow() const {
     return (fill.fits_first(with(kSteps, 0)) || fill.fits_first(with(0, 0))) &&
            (!fill.has_device() || host_holds_the_rest());
@@ -143,7 +143,7 @@ struct Filling {
   }
 };
 
-// Returns plans with ever less on the device, for devices that are too small.
+// Returns plans with less and less on the device, for devices that are too small.
 std::vector<Plan> concessions(bool has_device) {
   std::vector<Plan> plans(1);
   if (!has_device) return plans;

@@ -68,7 +68,7 @@ void share_blocks(const TierShares& shares, int64_t run, RunLayout& layout) {
     left -= blocks;
     return blocks;
   };
-  // tolerates rounding of the shares
+  // Tolerates rounding of the shares.
   const auto is_used = [](double share) { return share > 1e-9; };
   layout.device_blocks = take(shares.device, !is_used(shares.host) && !is_used(shares.disk));
   layout.host_blocks = take(shares.host, !is_used(shares.disk));
@@ -104,7 +104,7 @@ void place_activations(const ModelSpec& spec, const Plan& plan, const RunSize& s
                        const DeviceTraits& traits, bool streams_weights, RunLayout& layout) {
   TierShares& shares = layout.activations = plan.activations;
   if (traits.host_visible) shares.device += std::exchange(shares.host, 0);
-  // percentages may not add up exactly
+  // Percentages may not add up exactly.
   if (shares.disk == 0 && shares.host == 0) shares.device = 1;
   const bool offloaded = streams_weights || layout.blocks_away() > 0 || shares.device < 1;
   layout.max_tokens =

@@ -37,7 +37,7 @@ struct RunSize {
   int64_t at_once = 0;
   int most_turning = 0;    // the most layers whose KV may be swapped (tensor/turn_sizes.h)
   int swapped_layers = 0;  // those that are swapped from the first step on
-  // the most draft tokens that a step computes for a sequence besides its newest token
+  // The most draft tokens that a step computes for a sequence besides its newest token.
   int draft_tokens = 0;
 
   int64_t at_work() const { return std::max(sequences, at_once); }
@@ -61,7 +61,7 @@ struct RunLayout {
   // layers keep only a part of a sequence, such as a window, has fewer blocks (group_blocks()).
   int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;
   int64_t sequence_blocks = 0;
-  // sequences that may share this capacity; 0: as many as fit at full length
+  // Sequences that may share this capacity; 0: as many as fit at full length.
   int64_t max_concurrent = 0;
   // Blocks of each staging plane. If they are fewer than a sequence has, it is loaded in
   // partitions. If they are fewer than least_staging(), the CPU computes the attention of prompts.
@@ -72,7 +72,7 @@ struct RunLayout {
   int micro_tokens = 0;      // in a micro-batch
   int logit_rows = 0;        // in a step that generates
   int draft_tokens = 0;      // RunSize::draft_tokens
-  // What a slot for streamed weights holds, and how many slots there are.
+  // The contents of a slot for streamed weights, and the number of slots.
   SlotContent slots = SlotContent::kLayers;
   int weight_slots = 0;
   int weight_stages = 0;  // staging buffers for weights read from disk

@@ -91,7 +91,8 @@ TEST(WindowFootprintTest, WindowsOfAllConcurrentSequencesHaveRoom) {
   const Model model = model_with_both();
   RunSize size{.tokens = 32'768, .sequences = 3, .micro_tokens = 512};
   const auto layout_of = [&] { return footprint(model, {}, size, gpu_traits()).layout; };
-  constexpr int64_t kMost = (4096 + 512 + kMostCutBack) / kKvBlockTokens + 1;  // of a sequence
+  // blocks of a sequence
+  constexpr int64_t kMost = (4096 + 512 + kMostCutBack) / kKvBlockTokens + 1;
   RunLayout layout = layout_of();
   const int window = layout.kv.place(0).group, full = layout.kv.place(5).group;
   EXPECT_EQ(layout.group_blocks(full, layout.device_blocks), 3 * 2048);
@@ -135,7 +136,7 @@ TEST(RecurrentFootprintTest, ASequenceHasOneState) {
   layout.sequence_blocks = 100;
   layout.device_blocks = 300;
   layout.max_tokens = 64;
-  const int64_t states = recurrent.rule.most_blocks(1600, 64);  // of a sequence
+  const int64_t states = recurrent.rule.most_blocks(1600, 64);  // states of a sequence
   EXPECT_EQ(layout.group_blocks(0, 300), 3 * states);
   layout.max_concurrent = 8;
   EXPECT_EQ(layout.group_blocks(0, 300), 8 * states);

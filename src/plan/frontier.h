@@ -23,9 +23,9 @@ std::vector<FrontierPoint> find_frontier(const SearchRequest& request);
 // The same with a search for this request that has already found other plans.
 std::vector<FrontierPoint> find_frontier(const SearchRequest& request, PlanSearch& search);
 
-// Doubles the number of concurrent requests, all like the workload's first one, as long as that
-// gives a tenth more tokens per second. Returns the best plan found, or nullopt if not even one
-// request fits.
+// Doubles the number of concurrent requests, all like the workload's first one, until two doublings
+// in a row do not give a tenth more tokens per second than the best. Returns the best plan found,
+// or nullopt if not even one request fits.
 std::optional<FoundPlan> try_as_many_as_pay(const SearchRequest& request);
 
 }  // namespace spillway

@@ -437,8 +437,8 @@ std::string hardware_to_json(const Hardware& hardware) {
 
 std::vector<std::string> shipped_hardware() {
   std::vector<std::string> names;
-  // gh200 can be read by its name, but is not offered: a memory shared by GPU and host is priced at
-  // the GPU's rate, which gh200 has for only 96 of its 576 GB.
+  // The machine gh200 can be read by its name, but is not offered: a memory shared by GPU and host
+  // is priced at the GPU's rate, which gh200 has for only 96 of its 576 GB.
   for (const auto& [name, text] : kShippedHardware) {
     if (name != "gh200") names.emplace_back(name);
   }

@@ -89,7 +89,7 @@ struct Hardware {
   // The fixed cost of giving work to the CPU in the middle of a step and getting the results back,
   // besides the bytes and the work itself; 0: that of two transfers.
   double meeting_s = 0;
-  // rate of pinning host memory that the device copies from; 0: not known
+  // Rate of pinning host memory that the device copies from; 0: not known.
   double pin_bytes_per_s = 0;
   double disk_read = 0, disk_write = 0;
   double disk_access_s = 0;  // the fixed cost of a read or write

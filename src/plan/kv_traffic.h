@@ -19,7 +19,7 @@ inline double query_group(const ModelSpec& spec) {
 // Fractions of the bytes of the keys and values that a token attends to.
 struct KvTraffic {
   double read = 1;  // read by attention, on either processor
-  // the part of a page in host memory that is copied to the device; from disk all of it is
+  // The part of a page in host memory that is copied to the device; from disk all of it is.
   double moved = 1;
   // The fraction that attention on the device reads over the bus because V stays in host memory.
   double over_bus = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small linear programs, solved by COIN-OR's CLP.
+// Solves small linear programs with COIN-OR's CLP.
 #pragma once
 
 #include <optional>

@@ -17,9 +17,9 @@ namespace {
 constexpr int64_t kSome = 64;        // tokens of a batch that is not full, or of a short prompt
 constexpr int64_t kFew = 1;          // tokens whose products are bound by memory alone
 constexpr double kSameShare = 0.01;  // closer shares make no noticeable difference
-// The most of a step's time in which the CPU may attend and still multiply: with more, the device
-// waits for it at every op. H200, OPT-13B with 4-bit weights, 64 sequences in host memory: 478
-// tokens/s, with 5% of the rows 338 (one run each).
+// If the CPU attends for more than this share of a step, it gets no rows of linear layers, because
+// the device would wait for it at every op. H200, OPT-13B with 4-bit weights, 64 sequences in host
+// memory: 478 tokens/s, with 5% of the rows 338 (one run each).
 constexpr double kMostAttending = 0.1;
 
 // Steps with drafts have a few tokens of each sequence. Products of matrix slices are not measured
@@ -179,7 +179,7 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
       module.measured = is_measured;
       all_measured = all_measured && module.measured;
     }
-    double else_on_link = 0;  // minus the time in which the CPU attends
+    double else_on_link = 0;  // the link's other work, minus the time in which the CPU attends
     if (at == decoding || (has_drafts && at == drafting)) {
       const StepEstimate& step = predicted.decode_step;
       else_on_link =

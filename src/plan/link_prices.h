@@ -15,32 +15,33 @@ class LinkPrices {
   using Source = Hardware::Source;
   explicit LinkPrices(const Hardware& hardware) : hardware_(hardware) {}
 
-  // Time of one transfer between host and device: its fixed cost, and its bytes at the rate of a
-  // transfer of that size times `share`, the part of the rate that a busy CPU leaves. 0 if the
-  // device computes in host memory.
+  // Returns the time of one transfer between host and device: its fixed cost, and its bytes at the
+  // rate of a transfer of that size times `share`, the part of the rate that a busy CPU leaves. 0
+  // if the device computes in host memory.
   double up(double bytes, Source source, double share) const;
   double down(double bytes, double share) const;
-  // Time of one read or write: its fixed cost, and its bytes at the disk's rate.
+  // Returns the time of one read or write: its fixed cost, and its bytes at the disk's rate.
   double disk_read(double bytes) const { return disk(bytes, hardware_.disk_read); }
   double disk_write(double bytes) const { return disk(bytes, hardware_.disk_write); }
 
-  // Time of the bytes of a transfer of this size, without its fixed cost, while the CPU reads as
-  // fast as it can.
+  // Returns the time of a transfer of this size without its fixed cost, while the CPU reads as fast
+  // as it can.
   double up_beside_cpu(double bytes, Source source) const;
 
-  // Time of a part of a long stream of transfers, without their fixed costs. It is proportional to
-  // the bytes, as a linear program needs it. A stream to the device is priced beside a busy CPU.
+  // Returns the time of a part of a long stream of transfers, without their fixed costs. It is
+  // proportional to the bytes, as a linear program needs it. A stream to the device is priced
+  // beside a busy CPU.
   double bulk_up(double bytes, Source source) const;
   double bulk_down(double bytes) const { return bytes / hardware_.to_host.best(); }
   double bulk_disk_read(double bytes) const { return bytes / disk_rate(hardware_.disk_read); }
   double bulk_disk_write(double bytes) const { return bytes / disk_rate(hardware_.disk_write); }
 
-  // Time in which the CPU receives the input of a product, `columns` floats for each token, and the
-  // device receives the results, `rows` floats for each token.
+  // Returns the time in which the CPU receives the input of a product, `columns` floats for each
+  // token, and the device receives the results, `rows` floats for each token.
   double hand_over(double tokens, double columns, double rows) const;
 
-  // The rate of the largest transfers in bytes per second while nothing else moves; 0 without a
-  // link.
+  // Returns the rate of the largest transfers in bytes per second while nothing else moves; 0
+  // without a link.
   double most_up_per_s() const;
   double most_down_per_s() const;
 

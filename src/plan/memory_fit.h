@@ -29,8 +29,8 @@ Budgets share_one_memory(uint64_t free, uint64_t device, uint64_t host);
 // host memory ends with it.
 std::string beside_taken(const Budgets& budgets);
 
-// Whether the memory that kernels and libraries take while they run counts. It is an estimate, and
-// a plan by hand is refused only for memory that is certainly allocated.
+// Says whether the memory counts that kernels and libraries take while they run. It is an estimate,
+// and a plan by hand is refused only for memory that is certainly allocated.
 enum class Workspaces : uint8_t { kCounted, kLeftOut };
 
 // The peak of each memory that a run takes by its footprint, while the model is loaded or while it
@@ -42,7 +42,7 @@ struct MemoryNeeds {
 MemoryNeeds most_needed(const Footprint& needs, bool has_device, bool host_is_limited,
                         Workspaces workspaces = Workspaces::kCounted);
 
-// How much room on the device KV must have that is copied there for attention. With less, the CPU
+// The room on the device that KV must have which is copied there for attention. With less, the CPU
 // computes the attention of prompts.
 enum class KvStaging : uint8_t {
   kWholeSequences,  // one sequence and the new tokens of a micro-batch

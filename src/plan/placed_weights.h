@@ -20,13 +20,13 @@
 
 namespace spillway {
 
-// What a run needs for streamed weights.
+// The sizes of everything that a run needs for streamed weights.
 struct StreamingNeeds {
   int slots = 0;
   uint64_t slot_bytes = 0;
   int stages = 0;          // staging buffers for weights read from disk
   uint64_t disk_rows = 0;  // bytes of a buffer into which the CPU's rows are read from disk
-  // with the largest token count of each share, not limited by a run
+  // With the largest token count of each share, not limited by a run.
   std::vector<CpuRows> cpu_rows = {};
 };
 

@@ -27,12 +27,12 @@ namespace spillway {
 enum class ScheduleKind : uint8_t {
   kContinuous,  // a sequence that ends is replaced in the next step
   kZigzag,      // batch blocks of sequences that begin together: FlexGen's schedule
-  // like kContinuous, but a few are admitted at a time, so sequences are at different positions
+  // Like kContinuous, but a few are admitted at a time, so sequences are at different positions.
   kDiagonal,
   kRow,  // one micro-batch is finished before the next: the baseline
 };
 
-// Where decoding computes attention to KV pages that are not on the device.
+// The processor on which decoding attends to KV pages that are not on the device.
 enum class AttentionPlace : uint8_t {
   kAuto,  // on both processors, by their speeds
   kCpu,   // on the CPU, in host memory
@@ -42,8 +42,8 @@ enum class AttentionPlace : uint8_t {
 // Which matrices of the layers are on the device and which in host memory.
 enum class Residence : uint8_t {
   kEven,  // every layer moves about the same number of bytes
-  // matrices of the ops that gain the most are on the device: HeteGen's equation 13
-  // (plan/residence.h)
+  // Matrices of the ops that gain the most are on the device: HeteGen's equation 13
+  // (plan/residence.h).
   kByGain,
 };
 
@@ -52,7 +52,7 @@ enum class Residence : uint8_t {
 struct CpuLinearShare {
   int tokens = 1;
   double share = 0;
-  // shares of linear ops that differ from `share`
+  // Shares of linear ops that differ from `share`.
   std::map<std::string, double, std::less<>> modules = {};
 
   double of(std::string_view op) const {
@@ -101,7 +101,7 @@ struct Plan {
   std::optional<int64_t> context = {};       // tokens of a sequence
   std::optional<int> chunk = {};             // the most tokens that go through a layer together
   std::optional<int> sequences = {};         // concurrent sequences with room for `context`
-  // that may share the KV memory of `sequences` (RunSize::at_once)
+  // That may share the KV memory of `sequences` (RunSize::at_once).
   std::optional<int> at_once = {};
   std::vector<CpuLinearShare> cpu_linear = {};
   PlanOrigin made_for = {};

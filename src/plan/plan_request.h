@@ -37,7 +37,7 @@ struct PlanRequest {
   std::optional<Workload> workload = {};  // nullopt: the one that `run` describes
   KvType kv_type = KvType::kF16;
   float attention_topk = 0;  // 0: dense
-  // the most tokens that go through a layer together, by an option; 0: `usual_chunk`
+  // The most tokens that go through a layer together, by an option; 0: `usual_chunk`.
   int chunk = 0;
   int usual_chunk = 512;  // the default, which is lowered if memory is short
   int draft_tokens = 0;   // RunSize::draft_tokens

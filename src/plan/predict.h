@@ -42,10 +42,9 @@ struct Prediction {
   double decode_tokens_per_s = 0;
   StepEstimate decode_step, prefill_step;
   bool has_device = true;  // the processor that computes is a GPU
-  double cpu_attention =
-      // the CPU's share of attention in decoding: the plan's, or the one with which CPU and link
-      // finish together
-      1;
+  // The CPU's share of attention in decoding: the plan's, or the one with which CPU and link finish
+  // together.
+  double cpu_attention = 1;
 
   double total_s() const { return prefill_s + decode_s; }
   Worker bottleneck() const;
@@ -56,7 +55,7 @@ struct Prediction {
 };
 
 enum class PriceBy : uint8_t {
-  kBusiest,    // the busiest worker of a step: fast, and a lower bound of all plans' times
+  kBusiest,    // the busiest worker of a step: fast, and a lower bound of the plan's time
   kSums,       // the sum over layers of each one's busiest worker: as fast, and closer
   kSimulator,  // every event of a step with its waits
 };
@@ -91,7 +90,7 @@ class Predictor {
   std::vector<RequestGroup> groups_;
   int64_t requests_, prompt_tokens_, generated_tokens_, longest_answer_;
   double decode_keys_, prompt_keys_;
-  // keys: whether the schedule has batch blocks, and the concurrent sequences
+  // Keys: whether the schedule has batch blocks, and the concurrent sequences.
   std::map<std::pair<bool, int64_t>, DecodeSteps> decode_steps_;
 };
 

@@ -13,11 +13,12 @@
 
 namespace spillway {
 
-// What a byte of device memory gains if these layers live there, in seconds of a step.
+// The gain of an op whose layers live on the device: the seconds of a step that they save, and
+// their bytes.
 struct ResidenceGain {
   std::string_view op = {};  // the op's name
   double bytes = 0;          // in all layers together
-  // equation 13: the time of both processors with the share at which they finish together
+  // Equation 13: the time of both processors with the share at which they finish together.
   double computing = 0;
   double joining = 0;  // the time of giving work to the CPU and getting its results
   double per_byte() const { return bytes > 0 ? (computing + joining) / bytes : 0; }

@@ -32,7 +32,7 @@ struct ResolvedPlan {
   RunSize size = {};
   Footprint needs = {};          // the footprint of a run of that size, with its layout
   std::vector<Tier> homes = {};  // by index in Model::weights
-  // one for each entry of plan.cpu_linear, and one without the CPU
+  // One for each entry of plan.cpu_linear, and one without the CPU.
   std::vector<StreamOrder> streaming = {};
   KvExpansion expansion = {};  // as requested; size.most_turning is the resulting number of layers
   // The footprint of the smallest run with which the work can begin (ExpectedRun::least_tokens).

@@ -21,8 +21,8 @@
 namespace spillway {
 namespace {
 
-// How many of the candidates with the same number of sequences are simulated, and how many of those
-// are improved.
+// The number of candidates with the same number of sequences that are simulated, and the number of
+// those that are improved.
 constexpr size_t kSimulated = 16, kImproved = 4;
 // Improvement by small changes of shares gains little. A plan whose time is worse than the best
 // one's by this factor is not simulated (by the lower bound of its busiest worker), or not improved
@@ -94,8 +94,8 @@ class PlanSearch::Impl {
   }
 
   // Returns the numbers of concurrent sequences that are worth trying. If there are many, they
-  // include, for a few numbers of batch blocks, the fewest sequences with which so many blocks hold
-  // all requests, and the most.
+  // include the fewest and the most sequences with which the requests make a few numbers of batch
+  // blocks.
   std::set<int64_t> counts(int64_t least, int64_t most) const {
     most = most > 0 ? std::min(most, requests_) : requests_;
     least = std::clamp<int64_t>(least, 1, most);
@@ -292,7 +292,7 @@ class PlanSearch::Impl {
       FoundPlan plan = all;
       plan.plan.attention = place;
       // Without a GPU the computing thread itself waits for pages on disk, so weights are moved to
-      // disk first.
+      // disk before KV.
       const bool solved = (!apart_ && program_.try_shares(plan, /*kv_on_disk=*/false)) ||
                           program_.try_shares(plan, r_.budgets.disk > 0);
       const bool fitted = solved && make_fit(plan);

@@ -42,7 +42,7 @@ struct SearchRequest {
   Budgets budgets;
   RunSize size;  // chunk and KV type; the search finds tokens and sequences
   std::optional<float> attention_topk = {};  // as in a plan
-  // the smallest chunk that may be tried in place of size.micro_tokens
+  // The smallest chunk that may be tried in place of size.micro_tokens.
   int smallest_chunk = kSmallestChunk;
   Objective objective = Objective::kThroughput;
   // The most and the fewest concurrent sequences. `most_sequences` 0: as many as there are

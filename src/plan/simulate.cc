@@ -251,12 +251,12 @@ class Simulation {
   bool keep_events_;
   std::vector<StepEvent> events_;
   std::vector<EventPrice> prices_;
-  // the last event is the device's alone, and may be joined with the next one
+  // The last event is the device's alone, and may be joined with the next one.
   bool joinable_ = false;
   size_t at_ = 0;  // index of the current event
   std::array<double, kWorkerCount> free_ = {};
   double slot_left_ = 0, cpu_done_ = 0;
-  // start of the CPU's part of the current linear op, without overlap
+  // Start of the CPU's part of the current linear op, without overlap.
   std::optional<double> started_;
   double rows_stored_ = 0;             // when all hidden states so far were stored
   std::vector<double> weights_there_;  // by weight segment

@@ -76,7 +76,6 @@ class StepPrices {
   // Returns the CPU's share of attention to the sequences in host memory if the plan does not set
   // it: the share with which the CPU and the link finish together.
   double balanced_cpu_share(double kv_bytes, double weight_bytes) const;
-  // Fills the tables of prices.
   void price_all();
   // The kinds of a batch's events that take time, besides linear ops and weights.
   enum class Priced : uint8_t {
@@ -154,8 +153,8 @@ class StepPrices {
   // Keys to which a token attends, on average over the layers: a layer with a window has no more
   // than those.
   double keys_seen_ = 0;
-  // How many rows of a sequence read its KV separately: all if each selects positions of its own,
-  // else one.
+  // The number of rows of a sequence that read its KV separately: all if each selects positions of
+  // its own, else one.
   double own_reads_ = 1;
   // For prompts in partitions: the number of micro-batches with rows of one prompt, each of which
   // reads all partitions.
@@ -166,7 +165,7 @@ class StepPrices {
   double row_bytes_ = 0;         // of the residual stream
   double inner_bytes_ = 2;       // of an activation's element between matrices
   double cpu_attention_ = 1;
-  // the part of its rate that each keeps while the other is busy
+  // The part of its rate that each keeps while the other is busy.
   double link_share_ = 1, cpu_share_ = 1;
   StepShape shape_;
   // [what, kind of batch], [kind of linear, kind of batch] on the device and on the CPU, [kind of

@@ -40,7 +40,7 @@ struct StepWeights {
   struct Segment {
     OpProducts products = {};
     double from_host = 0, from_disk = 0;  // bytes
-    // read at the same time, for rows that stay in host memory for the CPU
+    // Read at the same time, for rows that stay in host memory for the CPU.
     double cpu_from_disk = 0;
     bool pageable = false;  // true for quantized weights, which are not pinned
     bool operator==(const Segment&) const = default;

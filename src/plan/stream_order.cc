@@ -71,7 +71,7 @@ class Stacked {
 
 int64_t pieces_for(int64_t bytes, uint64_t piece_bytes) {
   const auto most = static_cast<int64_t>(piece_bytes);
-  // avoids an overflow if `most` is the largest number
+  // Avoids an overflow if `most` is the largest number.
   return bytes <= most ? 1 : (bytes - 1) / most + 1;
 }
 
@@ -241,7 +241,7 @@ std::vector<Extent> extents_of(const DeviceTraits& traits, const Model& model,
   if (has_rows_as_stored(weight, weight_layout(traits, model, weight)))
     return weight.file_extents(rows.first, rows.count);
   const auto row = static_cast<uint64_t>(row_bytes_of(weight));
-  // in a file that this program writes
+  // In a file that this program writes.
   return extents_of_rows({}, {}, row, rows.first, rows.count);
 }
 

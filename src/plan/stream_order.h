@@ -50,14 +50,14 @@ struct StreamOrder {
   bool uses_cpu() const;
 };
 
-// What a slot holds. With one micro-batch per layer (kPieces), a slot takes a segment of at most
-// kStreamPieceBytes: a segment is multiplied while the next one is loaded, and little memory is
-// needed. With several micro-batches (kLayers), a layer must stay until the last of them is
+// The contents of a slot. With one micro-batch per layer (kPieces), a slot takes a segment of at
+// most kStreamPieceBytes: a segment is multiplied while the next one is loaded, and little memory
+// is needed. With several micro-batches (kLayers), a layer must stay until the last of them is
 // through: a slot takes all of it, and its segments are whole ops. The head is divided so that it
 // needs no larger slots than layers do.
 inline constexpr uint64_t kStreamPieceBytes = uint64_t{32} << 20;
 enum class SlotContent : uint8_t { kPieces, kLayers };
-// Slots in the device's memory: one is full and computed, the others are being filled.
+// Slots in the device's memory: one holds what is computed, and the others are being filled.
 inline constexpr int kPieceSlots = 6, kLayerSlots = 2;
 
 struct StreamCut {
