@@ -36,7 +36,7 @@ struct RunSize {
   // shorter; 0: no more than those.
   int64_t at_once = 0;
   int most_turning = 0;    // the most layers whose KV may be swapped (tensor/turn_sizes.h)
-  int swapped_layers = 0;  // those that are swapped from the first step on
+  int swapped_layers = 0;  // layers that are swapped from the first step on
   // The most draft tokens that a step computes for a sequence besides its newest token.
   int draft_tokens = 0;
 

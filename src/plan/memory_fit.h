@@ -42,8 +42,8 @@ struct MemoryNeeds {
 MemoryNeeds most_needed(const Footprint& needs, bool has_device, bool host_is_limited,
                         Workspaces workspaces = Workspaces::kCounted);
 
-// The room on the device that KV must have which is copied there for attention. With less, the CPU
-// computes the attention of prompts.
+// The room on the device that is needed for KV that is copied there for attention. With less, the
+// CPU computes the attention of prompts.
 enum class KvStaging : uint8_t {
   kWholeSequences,  // one sequence and the new tokens of a micro-batch
   kParts,           // a partition of a sequence is enough if that is less
