@@ -9,7 +9,7 @@
 namespace spillway {
 namespace {
 
-// Of the first half of the MLPs.
+// Returns the seconds of all layers' mlp_up ops on the device.
 double mlp_seconds(const Hardware& hardware, const std::string& name, int64_t tokens) {
   const Model model = describe_dummy_model(name);
   const Plan plan;

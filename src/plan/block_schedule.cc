@@ -58,8 +58,8 @@ class Scheduling {
     int layer = -1, op = -1, batch = -1, group = -1;
   };
 
-  // About as many as there will be: each op and the hidden states of each batch in a layer, and
-  // what comes for it.
+  // Estimates the number of events: each op and the hidden states of each batch in a layer, and the
+  // loads for them.
   size_t most_events() const {
     const size_t ops = shape_.model->layer(0).ops.size() + 4;
     const auto batches = static_cast<size_t>(batches_);
@@ -74,18 +74,18 @@ class Scheduling {
     events_.push_back({kind, subject, where.layer, where.op, where.batch, where.group});
   }
 
-  // An op of a layer for a batch; of the head for all of them (-1).
+  // Adds an op of a layer for a batch, or an op of the head for all batches (-1).
   void run_op(int layer, int op, int b) {
     const LoweredOp& of = shape_.model->layer(layer).ops[static_cast<size_t>(op)];
     if (of.kind == LoweredKind::kAttention) return run_attention(layer, op, b);
     const StreamedShape* const streamed =
         of.kind == LoweredKind::kLinear ? find_streamed(layer, op) : nullptr;
     const Where here{layer, op, b};
-    // The CPU is at its rows while the device multiplies what it has, then piece by piece what
-    // comes.
+    // The CPU multiplies its rows while the device multiplies the resident rows and then each
+    // segment that was loaded.
     if (streamed != nullptr && streamed->on_cpu) add(Kind::kStart, Subject::kCpu, here);
-    // The projections may append to the KV. They do so in swapped layers, too: other ops in their
-    // place would round otherwise.
+    // The projections may append to the KV. They do so in swapped layers, too, because other ops in
+    // their place would round differently.
     if (of.finish == LinearFinish::kAppend) wait_for_layer(layer, b);
     add(Kind::kRun, Subject::kOp, here);
     if (streamed == nullptr) return;
@@ -109,7 +109,8 @@ class Scheduling {
     }
   }
 
-  // Pieces of the head take their turn also where no logits are wanted: what comes goes round.
+  // Segments of the head pass through the slots even if no logits are needed, because slots are
+  // filled in a fixed cyclic order.
   void run_head() {
     const int layer = shape_.layers();
     bool wanted = false;
@@ -135,7 +136,8 @@ class Scheduling {
     add(Kind::kLoad, Subject::kWeights,
         {.layer = layer_of_piece_[static_cast<size_t>(piece)], .group = piece});
   }
-  // With the last piece of a slotful its slot is free, and pieces of another come.
+  // After the last segment of a slot group is used, its slot is free and the next group starts
+  // loading into it.
   void leave_weights(Where at) {
     add(Kind::kRelease, Subject::kWeights, at);
     const int piece = at.group;
@@ -160,7 +162,8 @@ class Scheduling {
     add(last ? Kind::kRelease : Kind::kStore, Subject::kHiddenStates, {.layer = layer, .batch = b});
   }
 
-  // The CPU's sequences first: it works on them while the device attends to its own.
+  // The CPU's sequences are started first, so that it works on them while the device attends to its
+  // own.
   void run_attention(int layer, int op, int b) {
     const BatchShape& shape = batch(b);
     Where here{layer, op, b};
@@ -171,7 +174,7 @@ class Scheduling {
     leave_layer(layer, b);
     for (int group = 0; group < static_cast<int>(shape.swaps.size()); ++group) {
       here.group = group;
-      // Whatever came ahead of its turn, this one has to be there.
+      // This group must be loaded, even if the loads ahead have not reached it.
       while (next_kv_ <= kv_item(layer, b, group)) load_next_kv();
       add(Kind::kWait, Subject::kKv, here);
       add(Kind::kRun, Subject::kOp, here);
@@ -186,7 +189,7 @@ class Scheduling {
     if (shape.parts) add(Kind::kJoin, Subject::kPartitions, here);
   }
 
-  // Swapped layers are of no matter to a step that has nothing on the device.
+  // Ignores swapped layers in a step in which no batch has KV on the device.
   void find_swapped_layers() {
     for (int b = 0; b < batches_; ++b) {
       if (!batch(b).on_device) continue;
@@ -201,7 +204,7 @@ class Scheduling {
     for (int& layer : swapped_)
       if (!among.empty()) layer = among[static_cast<size_t>(layer)];
   }
-  // Before the first op of a step that may read or write the layer's KV.
+  // Waits for a swapped layer's KV before the first op of a step that may read or write it.
   void wait_for_layer(int layer, int b) {
     if (b != first_on_device_ || at_swapped_ == swapped_.size() || swapped_[at_swapped_] != layer ||
         std::exchange(waited_for_layer_, true))
@@ -209,8 +212,8 @@ class Scheduling {
     if (!shape_.overlap) add(Kind::kLoad, Subject::kLayerKv, {.layer = layer, .batch = b});
     add(Kind::kWait, Subject::kLayerKv, {.layer = layer, .batch = b});
   }
-  // Behind the last one. What was written goes back, and the next layer without a buffer, which may
-  // be one of the next step, comes to this one's.
+  // Releases a swapped layer's KV after its last use: new blocks are stored, and the next layer
+  // without a buffer, which may belong to the next step, is loaded into the free one.
   void leave_layer(int layer, int b) {
     if (b != last_on_device_ || at_swapped_ == swapped_.size() || swapped_[at_swapped_] != layer)
       return;
@@ -232,13 +235,14 @@ class Scheduling {
     if (rows_loaded_ == b) rows_loaded_ = -1;
     add(Kind::kWait, Subject::kHiddenStates, {.layer = layer, .batch = b});
   }
-  // Those that are taken next, unless they are these.
+  // Loads the hidden states that are used next, unless they are those of this batch.
   void load_rows_ahead(int layer, int b) {
     const int next = batch_after(layer, b);
     if (shape_.overlap && rows_loaded_ < 0 && next >= 0 && next != b && batch(next).rows_away)
       load_rows(next);
   }
-  // Behind the last layer rows are taken for logits alone. -1: none.
+  // Returns the batch whose hidden states are used next, or -1. After the last layer only those
+  // that need logits are.
   int batch_after(int layer, int b) const {
     int next = b + 1;
     if (layer < shape_.layers()) {
@@ -250,21 +254,21 @@ class Scheduling {
     return next < batches_ ? next : -1;
   }
 
-  // Whether the next layer whose KV comes reads that of another layer, which has still to write to
-  // it.
+  // Returns whether the next layer whose KV is to be loaded reads the KV of an earlier layer that
+  // has not stored all of it yet.
   bool owner_is_at_work() const {
     const LoweredLayer& layer = shape_.model->layer(next_kv_.layer);
     const int back = layer.of(layer.attention_op()).attention.state_back;
     return back > 0 && stored_kv_ < kv_item(next_kv_.layer - back, batches_, 0);
   }
 
-  // Groups of all layers, in the order of their use.
+  // A group of a batch in a layer; groups are ordered by their use.
   struct KvItem {
     int layer = 0, batch = 0, group = 0;
     auto operator<=>(const KvItem&) const = default;
   };
   static KvItem kv_item(int layer, int b, int group) { return {layer, b, group}; }
-  // Skips what has no groups; false at the end.
+  // Moves on to the next group; false if there is none.
   bool find_next_kv() {
     while (next_kv_.layer < shape_.layers()) {
       if (next_kv_.batch == batches_) {
@@ -297,17 +301,17 @@ class Scheduling {
 
   const StepShape& shape_;
   const int batches_;
-  std::vector<int> first_piece_;     // of each linear op that streams
-  std::vector<int> layer_of_piece_;  // of all of them
+  std::vector<int> first_piece_;     // by streamed linear op
+  std::vector<int> layer_of_piece_;  // by weight segment
   std::vector<StepEvent> events_;
-  int rows_loaded_ = -1;  // the batch whose rows have come ahead
+  int rows_loaded_ = -1;  // the batch whose hidden states were loaded ahead
   KvItem next_kv_;
-  KvItem stored_kv_;          // behind the last group that has gone
-  int kv_loaded_ = 0;         // groups that have come and not gone
-  std::vector<int> swapped_;  // layers whose KV is swapped, in their order
-  size_t at_swapped_ = 0;     // the next of them
+  KvItem stored_kv_;          // the group after the last one that was stored
+  int kv_loaded_ = 0;         // groups that are loaded and not yet stored
+  std::vector<int> swapped_;  // layers whose KV is swapped, in order
+  size_t at_swapped_ = 0;     // index of the next one in swapped_
   bool waited_for_layer_ = false;
-  int first_on_device_ = -1, last_on_device_ = -1;  // batches with rows whose KV is there
+  int first_on_device_ = -1, last_on_device_ = -1;  // first and last batch with KV on the device
 };
 
 }  // namespace

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of everything in a step, as one list: loads, computations and stores. The decoder
-// executes it, whoever prices or shows a step reads it.
+// Makes the step schedule: one list with all loads, computations and stores of a step, in order.
+// The decoder executes the list; the cost model prices it and traces show it.
 //
 // A step goes layer by layer, and inside a layer micro-batch by micro-batch (FlexGen, Algorithm 1).
-// What is loaded ahead of its use stands there, before the computation that hides it.
+// A load that runs ahead of its use stands in the list before the computation that hides it.
 #pragma once
 
 #include <cstddef>
@@ -19,88 +19,94 @@
 namespace spillway {
 
 enum class EventKind : uint8_t {
-  kLoad,     // begins to come to the device
-  kWait,     // what is computed from here on finds it there
+  kLoad,     // a copy to the device begins
+  kWait,     // later computations find it on the device
   kRun,      // the device computes
   kStart,    // work begins beside what the device computes next
-  kJoin,     // that work is done, for what is computed from here on
-  kStore,    // goes back to where it lives
+  kJoin,     // later computations find that work done
+  kStore,    // is copied back to its home
   kRelease,  // its memory on the device is free
 };
 
-// What an event is about.
+// The subject of an event.
 enum class EventSubject : uint8_t {
-  kOp,       // `op` of `layer`: all that is on the device, or by `group`: the rows of a segment
-             // of weights, or the sequences whose KV was loaded as that group
+  // `op` of `layer`. Without a group it computes all that is on the device. With a `group` it
+  // computes the rows of that weight segment, or attention for the sequences whose KV was loaded as
+  // that group.
+  kOp,
   kWeights,  // the segment `group`, numbered in the order of use
-  kKv,       // pages of `group` of the batch's swapped sequences, in `layer`
-  kLayerKv,  // all KV of a swapped layer; loaded without a batch: what did not come ahead of its
-             // step
+  kKv,       // KV pages of `group` of the batch's swapped sequences, in `layer`
+  // All KV of a swapped layer. A load without a batch, at the start of a step, loads what was not
+  // loaded during the step before.
+  kLayerKv,
   kHiddenStates,  // the residual stream of `batch`
   kCpu,           // the CPU's rows of a linear op, or its sequences of an attention op
-  kPartitions,    // attention to sequences whose KV is in several memories
-  kHandOver,  // the residual stream of `batch`, taken over from the part of the model before this
-              // one (load), or handed over to the next part (store), which releases it; the device
-              // waits for both
+  kPartitions,    // attention to sequences whose KV is in several memories, merged by softmax state
+  // The residual stream of `batch` between two parts of a model: received from the part before this
+  // one (load), or passed to the next part (store), which also releases it. The device waits for
+  // both.
+  kHandOver,
 };
 
 struct StepEvent {
   EventKind kind = EventKind::kRun;
   EventSubject subject = EventSubject::kOp;
-  int layer = -1;  // kEmbeddingList; as many as there are: the head's list
-  int op = -1;     // in that list as devices run it (LoweredLayer::ops); -1 of an embedding's list
-                   // without ops: the angles of its ropes alone
+  int layer = -1;  // kEmbeddingList, a layer's number, or layer_count() for the head's list
+  // Index in that list as devices run it (LoweredLayer::ops). -1 in an embedding list without ops:
+  // only the angles of its ropes are computed.
+  int op = -1;
   int batch = -1;
   int group = -1;
   bool operator==(const StepEvent&) const = default;
 };
 
-// "load weights", "qkv", "qkv on the CPU": what a trace shows.
+// Returns the name that a trace shows, such as "load weights", "qkv" or "qkv on the CPU".
 std::string event_name(const LoweredModel& model, const StepEvent& event);
 
-// Whether the host decides what such an event does, and only when its turn in the step has come: a
-// recorded graph ends before it. Its price is the expected one.
+// Returns whether the host decides what such an event does only when the step reaches it, so that a
+// recorded graph must end before it. Its price is the expected one.
 bool is_decided_in_step(const StepEvent& event);
 
-// A part of a step's events: those [begin, ops) that are decided when they have their turn, and
-// those [ops, end) behind them, which a device may record as one graph.
+// A range of a step's events: [begin, ops) are decided by the host when the step reaches them, and
+// [ops, end) after them can be recorded by a device as one graph.
 struct GraphSegment {
   size_t begin = 0, ops = 0, end = 0;
   bool operator==(const GraphSegment&) const = default;
 };
 std::vector<GraphSegment> graph_segments(std::span<const StepEvent> events);
 
-// What of a step decides its order.
+// The properties of a micro-batch that decide the order of a step's events.
 struct BatchShape {
-  bool rows_away = false;  // its residual stream is not on the device between layers
-  bool on_device = true;   // some of its rows have their KV there
-  bool on_host = false;    // to some the CPU attends
-  // Groups of rows whose pages come to the device: whether each reads what the one before it has
-  // written, and so cannot come before that is back.
+  bool rows_away = false;  // its hidden states are offloaded between layers
+  bool on_device = true;   // some of its rows have their KV on the device
+  bool on_host = false;    // the CPU attends for some of its rows
+  // The groups of rows whose KV pages are copied to the device. True for a group that reads what
+  // the group before it has written, and so can only be loaded after that was stored.
   std::vector<bool> swaps = {};
-  bool parts = false;   // to some KV is attended in parts, wherever they are
-  bool logits = false;  // of some rows they are wanted
+  bool parts = false;   // some rows attend to their KV in partitions, wherever it is
+  bool logits = false;  // some of its rows need logits
   bool operator==(const BatchShape&) const = default;
 };
-// A linear op with weights that are not on the device.
+// A linear op with weights whose home is not the device.
 struct StreamedShape {
-  int layer = 0;  // as many as there are: the head
+  int layer = 0;  // layer_count() for the head
   int op = 0;
-  int pieces = 1;       // that come there
-  bool on_cpu = false;  // has rows that the CPU multiplies
+  int pieces = 1;       // weight segments that are copied to the device
+  bool on_cpu = false;  // the CPU multiplies some of its rows
   bool operator==(const StreamedShape&) const = default;
 };
 struct StepShape {
   std::shared_ptr<const LoweredModel> model = {};
   std::vector<StreamedShape> streamed = {};  // in the order of their use
-  std::vector<int> slotfuls = {};   // of their pieces: which come into a slot together, 0, 1, ...
-  int weight_slots = 2;             // all were filled before the first step
-  int pieces_read_ahead = 0;        // from disk, before there is room for them in a slot
-  int kv_buffers = 2;               // groups whose pages are on the device at a time
+  // By weight segment: its slot group, numbered 0, 1, ...; a group shares a slot.
+  std::vector<int> slotfuls = {};
+  int weight_slots = 2;             // all are filled before the first step
+  int pieces_read_ahead = 0;        // weight segments read from disk before a slot for them is free
+  int kv_buffers = 2;               // groups whose pages are on the device at the same time
   int swapped_layers = 0;           // layers whose KV is swapped (choose_swapped_layers)
-  std::vector<int> swappable = {};  // of these layers; empty: of all
-  int layer_buffers = 0;            // buffers on the device that swapped layers share
-  bool overlap = true;              // false: everything is loaded right before its use
+  std::vector<int> swappable = {};  // layers that may be swapped; empty: all
+  int layer_buffers = 0;            // device buffers that the swapped layers share
+  bool overlap = true;              // false: everything is loaded immediately before its use
   std::vector<BatchShape> batches = {};
   bool operator==(const StepShape&) const = default;
 
@@ -109,12 +115,14 @@ struct StepShape {
 
 StreamedShape streamed_shape(const StreamedLinear& linear);
 
-// A step of a part of a model (model/model_part.h) begins with hidden states that it takes over
-// where the model has no embedding, and ends with handing them over where it has no head.
+// Returns the events of a step.
 //
-// With overlap, pieces of the first layers come for the next step while the last ones of this one
-// compute, and so does the KV of the first swapped layers. With several batches, all pieces of a
-// layer must find room.
+// A part of a model (model/model_part.h) without an embedding begins its step by receiving hidden
+// states, and one without a head ends it by passing them on.
+//
+// With overlap, weight segments of the first layers, and KV of the first swapped layers, are loaded
+// for the next step while the last layers of this one compute. With several batches, all segments
+// of a layer must fit into the slots.
 std::vector<StepEvent> schedule_step(const StepShape& shape);
 
 }  // namespace spillway

@@ -22,7 +22,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// A network of so many layers, as devices run it. The ops of a layer are qkv, attention,
+// Makes a network of so many layers, as devices run it. The ops of a layer are qkv, attention,
 // attention_out, mlp_up and mlp_down.
 std::shared_ptr<const LoweredModel> layers(int count, const char* of = "opt-125m") {
   TransformerShape shape = try_known_model(of).value();
@@ -31,7 +31,7 @@ std::shared_ptr<const LoweredModel> layers(int count, const char* of = "opt-125m
 }
 constexpr int kLinears[] = {0, 2, 3, 4}, kDown = 4, kHead = 1;
 
-// A piece of each linear op of these layers, all of a layer in a slot.
+// Adds a weight segment for each linear op of these layers; the segments of a layer share a slot.
 void stream_layers(StepShape& shape, const std::vector<int>& numbers) {
   int slotful = 0;
   for (const int layer : numbers) {
@@ -43,8 +43,8 @@ void stream_layers(StepShape& shape, const std::vector<int>& numbers) {
   }
 }
 
-// "load weights 1", "wait for KV 0.1.2", "attention 0.1.2": layer, batch and group, as far as it
-// has them.
+// Writes an event as "load weights 1", "wait for KV 0.1.2" or "attention 0.1.2": layer, batch and
+// group, if it has them.
 std::vector<std::string> described(const StepShape& shape) {
   std::vector<std::string> all;
   for (const StepEvent& event : schedule_step(shape)) {
@@ -85,7 +85,7 @@ TEST(BlockScheduleTest, ASlotIsFilledAgainWhenItsLastPieceIsLeft) {
     }
     return found;
   };
-  // Those of the next step, too.
+  // The last two loads are for the next step.
   EXPECT_THAT(loads_after(), ElementsAre("release weights 0.1.3, load weights 3.8",
                                          "release weights 1.1.7, load weights 0.0",
                                          "release weights 3.1.11, load weights 1.4"));
@@ -94,7 +94,7 @@ TEST(BlockScheduleTest, ASlotIsFilledAgainWhenItsLastPieceIsLeft) {
   EXPECT_EQ(loads_after().size(), 12U);
 }
 
-// Of one batch, piece by piece; the CPU's rows are joined behind the last one.
+// With one batch, segments are multiplied one by one; the CPU's rows are joined after the last one.
 TEST(BlockScheduleTest, APieceIsMultipliedWhenItIsThere) {
   const StepShape shape{.model = layers(1),
                         .streamed = {{.layer = 0, .op = kDown, .pieces = 2, .on_cpu = true}},
@@ -126,7 +126,7 @@ TEST(BlockScheduleTest, RowsOfTheNextMicroBatchComeWhileThisOneComputes) {
                   "wait for hidden states 1.0", "gather 1.0", "release hidden states 0", "head 1"));
 }
 
-// Nothing has been seen before the first part, and all of it behind the last.
+// Softmax states are empty before the first partition, and complete after the last one.
 TEST(BlockScheduleTest, PartsAreBetweenTheirBeginningAndTheirEnd) {
   StepShape shape{.model = layers(1)};
   shape.batches = {{.on_device = true, .on_host = true, .swaps = {false, false}, .parts = true}};
@@ -163,8 +163,9 @@ TEST(BlockScheduleTest, PagesComeTwoGroupsAheadButNotBeforeWhatTheyReadIsBack) {
                   "attention_out 0.0", "mlp_up 0.0", "mlp_down 0.0", "release hidden states 0.0"));
 }
 
-// Layers 0 and 2 of three share a buffer. Layer 2 is loaded into it when layer 0 has left, and then
-// layer 0 for the next step; what it lacks there is loaded when that begins.
+// Layers 0 and 2 of three share a buffer. Layer 2 is loaded into it when layer 0 has been used, and
+// then layer 0 for the next step; blocks that are still missing there are loaded when that step
+// begins.
 TEST(BlockScheduleTest, ASwappedLayerIsThereFromItsProjectionsToItsAttention) {
   StepShape shape{
       .model = layers(3), .swapped_layers = 2, .layer_buffers = 1, .batches = {{.logits = true}}};
@@ -229,7 +230,7 @@ TEST(BlockScheduleTest, MicroBatchesShareASwappedLayersTrip) {
       << "nothing in the step reads them";
 }
 
-// Heads are normed between projections and appending, which are then ops of their own.
+// If heads are normed between projections and append, those are separate ops.
 TEST(BlockScheduleTest, ALayerThatAppendsInItsAttentionWaitsThere) {
   TransformerShape normed = try_known_model("tinyllama-1.1b").value();
   normed.layers = 2;
@@ -268,15 +269,15 @@ TEST(GraphSegmentsTest, AStepIsCutAroundTheAttentionOfEachSwappedLayer) {
   EXPECT_EQ(end, events.size());
 }
 
-// Whatever the step: everything is loaded once before its use, slots and buffers are never too few,
-// and every layer of every micro-batch is computed in order.
+// In any step, everything is loaded once before its use, slots and buffers always suffice, and
+// every layer of every micro-batch is computed in order.
 TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
   std::mt19937 random(3);
   const auto pick = [&](int most) { return std::uniform_int_distribution<int>(0, most)(random); };
   for (int round = 0; round < 500; ++round) {
     StepShape shape{.model = layers(1 + pick(5)), .overlap = pick(3) > 0};
     const int batches = 1 + pick(3);
-    // With several batches a layer comes into one slot.
+    // With several batches a slot holds a layer.
     const bool by_layers = batches > 1 || pick(1) > 0;
     shape.weight_slots = 1 + pick(3);
     int slotful = -1, last_layer = -1, pieces = 0;
@@ -312,11 +313,11 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
       batch.logits = pick(1) > 0;
       for (int group = pick(3); group > 0; --group) batch.swaps.push_back(pick(2) == 0);
     }
-    std::map<std::tuple<int, int, int>, int>
-        kv;  // 1: it comes, 2: it is there, 3: attended to, 4: stored
+    // KV groups: 1: loading, 2: resident, 3: attended to, 4: stored.
+    std::map<std::tuple<int, int, int>, int> kv;
     int kv_there = 0, rows_coming = -1, rows_taken = -1, cpu_busy = -1;
-    // Slotfuls that are in a slot, or on their way there, and how often; the first ones came
-    // before.
+    // Slot groups that are in a slot or being loaded, and how often; the first ones were loaded
+    // before the step.
     std::vector<int> in_slots(static_cast<size_t>(slotful + 1));
     const auto slotful_of = [&](int piece) { return shape.slotfuls[static_cast<size_t>(piece)]; };
     const auto first_of = [&](int piece) {
@@ -329,7 +330,7 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
     for (int i = 0; shape.overlap && i < shape.weight_slots && slotful >= 0; ++i, ++slots_taken)
       ++in_slots[static_cast<size_t>(i % (slotful + 1))];
     std::vector<int> layers_done(shape.batches.size(), 0);
-    // Swapped layers: 1: it is loading, 2: resident, 3: stored. The first are loading already.
+    // Swapped layers: 1: loading, 2: resident, 3: stored. The first ones are loading already.
     std::map<int, int> layer_kv;
     int layers_there = 0;
     for (int i = 0; shape.overlap && i < shape.layer_buffers; ++i, ++layers_there)
@@ -447,7 +448,8 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
   }
 }
 
-// A layer that reads the KV of another has it come when that one's has gone back, in all batches.
+// If a layer reads the KV of another layer, its load comes after that layer's KV is stored in all
+// batches.
 TEST(BlockScheduleTest, KvThatAnotherLayerWritesComesBehindIt) {
   TransformerShape shape = try_known_model("llama-2-7b").value();
   shape.layers = 4;

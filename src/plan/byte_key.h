@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of what a search computes once: all that decides a result, as bytes. Only for maps in
-// memory: the bytes are this processor's.
+// Builds keys for caches of a search: everything that decides a result, as bytes. Keys are for maps
+// in memory only, because their bytes are in this processor's format.
 #pragma once
 
 #include <string>

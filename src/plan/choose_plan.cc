@@ -16,7 +16,8 @@
 namespace spillway {
 namespace {
 
-// The average number of tokens that a sequence has when it ends, none longer than `most`.
+// Returns the average number of tokens that a sequence has when it ends, with sequences limited to
+// `most` tokens.
 int64_t mean_tokens(const ExpectedRun& run, int64_t most) {
   const auto answers = static_cast<int64_t>(run.answers.size());
   const int64_t sum = std::accumulate(
@@ -27,9 +28,9 @@ int64_t mean_tokens(const ExpectedRun& run, int64_t most) {
 
 struct ChosenPlan {
   Plan plan = {};
-  bool by_hand = false;  // options or a file gave it
+  bool by_hand = false;  // options or a file gave the plan
   RunSize size = {};
-  Footprint needs = {};  // of the least that the run begins with
+  Footprint needs = {};  // the footprint of the smallest run with which the work can begin
 };
 
 class Placer {
@@ -63,8 +64,8 @@ class Placer {
 
  private:
   // Tries the smallest chunk, and the one that holds all tokens of a sequence: several chunks in a
-  // step need slots for whole layers, which may take more than one large chunk does. A trial that
-  // makes no sense does not fit either.
+  // step need slots for whole layers, which may take more memory than one large chunk. A trial with
+  // invalid options counts as one that does not fit.
   bool fits_with_some_chunk(FitTrial trial) {
     int whole = wanted_.micro_tokens;
     while (whole / 2 >= std::max<int64_t>(least_.micro_tokens, trial.size.tokens)) whole /= 2;
@@ -84,8 +85,8 @@ class Placer {
                      r_.budgets, r_.expansion);
     };
     Plan plan = chosen.plan;
-    // The plan says which share of the sequences in host memory the CPU attends to, so that the
-    // same run comes out of it wherever it is passed back.
+    // The resolved plan has the CPU's share of the sequences in host memory, so that it gives the
+    // same run wherever it is passed back.
     if (apart_ && plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 &&
         !plan.cpu_attention) {
       const Workload workload = workload_for(chosen.size);
@@ -117,8 +118,8 @@ class Placer {
                             trial.compress);
   }
 
-  // Returns the largest run that fits within the trial's budgets. Its plan is the planner's where
-  // that has a choice, else that of options or of greedy placement.
+  // Returns the largest run that fits within the trial's budgets. Its plan is the planner's if
+  // there is something to choose, else that of options or of greedy placement.
   std::optional<ChosenPlan> try_all(FitTrial trial) {
     for (const RunSize& size : sizes_) {
       trial.size = size;
@@ -132,7 +133,7 @@ class Placer {
     return std::nullopt;
   }
 
-  // Returns the plan by options or by greedy placement, or nullopt where it does not fit.
+  // Returns the plan by options or by greedy placement, or nullopt if it does not fit.
   std::optional<ChosenPlan> try_greedy(const FitTrial& trial) {
     try {
       return place(trial, /*explain=*/false);
@@ -142,8 +143,8 @@ class Placer {
     }
   }
 
-  // Throws kOutOfMemory where the plan does not fit. With `explain`, the message says how much
-  // memory would be enough, which takes a while to find out.
+  // Throws kOutOfMemory if the plan does not fit. With `explain`, the message says how much memory
+  // would be enough, which takes a while to find.
   std::optional<ChosenPlan> place(const FitTrial& trial, bool explain) {
     std::optional<Plan> by_hand;
     if (!trial.by_rule) by_hand = r_.fixed;
@@ -163,7 +164,7 @@ class Placer {
                            : fill_from_the_top(weights, trial.size, traits, careful(trial.budgets));
     }
     GivenFields given = r_.given;
-    // A trial tries other shares than those that are given.
+    // A trial replaces the shares that options give.
     if (trial.by_rule) given.weights = given.kv = given.activations = {}, given.embeddings = {};
     if (trial.kv) given.kv = trial.kv;
     given.apply_to(placed.plan);
@@ -171,21 +172,21 @@ class Placer {
       placed.plan = with_residence_by_gain(r_.context.hardware(), r_.context.model(trial.compress),
                                            placed.plan, placed.size.sequences);
     placed.size.at_once = at_once_by(placed, trial);
-    // The planner completes a plan that options alone give.
+    // The planner completes a plan that comes from options alone.
     const bool open = by_hand && r_.by_options_alone && !r_.given.cpu_linear;
     if (apart_ && open && !r_.deterministic && placed.plan.weights.device < 1)
       share_linears(placed, trial);
     settle(placed, trial);
     return placed;
   }
-  // Returns whether the host's memory, which nothing limits, holds all of the run. Pages of files
-  // do not count.
+  // Returns whether the host's memory holds all of the run if no option limits it. File pages do
+  // not count.
   bool fits_host(const FitTrial& trial) const {
     const Footprint needs = needs_of({}, trial.size, trial);
     return needs.device.peak_bytes <= trial.budgets.host || trial.budgets.disk == 0;
   }
 
-  // Gives the CPU its share of linear layers where that is faster.
+  // Gives the CPU its share of linear layers if that is estimated to be faster.
   void share_linears(ChosenPlan& placed, const FitTrial& trial) const {
     const Prediction alone = price(placed.plan, placed.size, trial);
     Plan shared = placed.plan;
@@ -197,10 +198,10 @@ class Placer {
     if (together.total_s() < alone.total_s()) placed.plan = std::move(shared);
   }
 
-  // Returns how many sequences may share the KV memory of the plan's (RunSize::at_once). A job that
-  // is resumed has as many as it had. There are none (0) where sequences do not wait for memory,
-  // and where more of them would change who attends to the sequences of a plan by hand, or in which
-  // parts.
+  // Returns how many sequences may share the KV memory of the plan's (RunSize::at_once). A resumed
+  // job has as many as before. Returns 0, for none, if sequences do not wait for memory, or if more
+  // sequences would change the processor or the partitions in which the sequences of a plan by hand
+  // are attended to.
   int64_t at_once_by(const ChosenPlan& placed, const FitTrial& trial) const {
     const Plan& by = placed.plan;
     if (placed.size.at_once == 0 || by.schedule != ScheduleKind::kContinuous) return 0;
@@ -224,8 +225,8 @@ class Placer {
   void settle(ChosenPlan& placed, const FitTrial& trial) {
     if (r_.deterministic && placed.plan.attention == AttentionPlace::kAuto)
       placed.plan.attention = same_for_every_sequence(placed.plan);
-    // The split of linear layers may not depend on the other sequences either: that for most tokens
-    // holds for all.
+    // The split of linear layers may not depend on the other sequences either: the share for the
+    // most tokens is used for all steps.
     if (r_.deterministic && !placed.plan.cpu_linear.empty()) {
       CpuLinearShare last = placed.plan.cpu_linear.back();
       if (last.tokens < placed.size.micro_tokens) last = {};
@@ -240,7 +241,7 @@ class Placer {
     require_fit(placed.needs, apart_, trial.budgets);
   }
 
-  // Searches for the fastest plan of such a run with the fields that options give.
+  // Searches for the fastest plan of such a run, with the fields that options give.
   std::optional<ChosenPlan> try_search(const RunSize& size, const FitTrial& trial) {
     const DeviceTraits traits = r_.traits(trial.budgets);
     auto found = search_plans(
@@ -264,8 +265,8 @@ class Placer {
          .on_progress = r_.on_progress});
     if (found.empty()) return std::nullopt;
     ChosenPlan placed{.plan = std::move(found.front().plan), .size = found.front().size};
-    // The plan was priced for the sequences that it has room for. All that share it are cut into as
-    // many micro-batches.
+    // The plan was priced for the sequences for which it has room. All sequences that share that
+    // room are divided into the same number of micro-batches.
     if (placed.plan.micro_batch > 0 && !r_.given.micro_batch)
       placed.plan.micro_batch = static_cast<int>(std::min<int64_t>(
           placed.size.micro_tokens,
@@ -280,11 +281,12 @@ class Placer {
     return placed;
   }
 
-  // Asks the planner, for as many sequences as are wanted and there is room for. Returns nullopt
-  // where it has no choice, or cannot be better.
+  // Searches for a plan for as many of the wanted sequences as there is room for. Returns nullopt
+  // if there is nothing to choose, or no plan can be better.
   std::optional<ChosenPlan> try_planned(const ChosenPlan& by_rule, const FitTrial& trial) {
     const bool finds = r_.run.finds_sequences;
-    // Nothing is faster than everything on the device, all of the sequences at once.
+    // Nothing is faster than everything on the device with all of the sequences running
+    // concurrently.
     const bool all_there =
         by_rule.plan.all_on_device() && by_rule.size.sequences == wanted_.sequences;
     if (by_rule.by_hand || (all_there && !finds)) return std::nullopt;
@@ -296,8 +298,8 @@ class Placer {
     return try_search(size, trial);
   }
 
-  // Options may give some shares, with which all else does not fit on the device: then the planner
-  // finds the rest.
+  // Searches for the remaining shares if options give only some of them and everything else does
+  // not fit on the device with these.
   std::optional<ChosenPlan> try_around(const FitTrial& trial) {
     if (!r_.fixed || !r_.by_options_alone || trial.by_rule || trial.kv) return std::nullopt;
     RunSize size = wanted_;
@@ -307,14 +309,15 @@ class Placer {
     return placed;
   }
 
-  // Keeps everything on the device, with room for as many whole sequences as fit: all that are
-  // expected share that room if answers are as long as predicted. Returns nullopt where that is no
-  // gain, where there is too little room, and where sequences may not wait for each other.
+  // Returns a plan that keeps everything on the device, with room for as many whole sequences as
+  // fit: all expected sequences share that room if answers are as long as predicted. Returns
+  // nullopt if that gains nothing, if there is too little room, or if sequences may not wait for
+  // each other.
   std::optional<ChosenPlan> try_shared(const ChosenPlan& whole, const FitTrial& trial) {
     const ExpectedRun& run = r_.run;
     if (run.at_once < 2 || run.answers.empty() || whole.by_hand || !apart_ || !r_.may_preempt)
       return std::nullopt;
-    // Nothing is gained where all of it is on the device.
+    // This gains nothing if everything is on the device already.
     if (whole.plan.all_on_device() && whole.size.sequences >= wanted_.sequences)
       return std::nullopt;
     ChosenPlan shared{.plan = {}, .size = wanted_};
@@ -329,8 +332,8 @@ class Placer {
     const int64_t tokens = mean_tokens(run, wanted_.tokens) * run.at_once;
     int64_t least = std::max<int64_t>(1, (tokens + wanted_.tokens - 1) / wanted_.tokens);
     if (least >= wanted_.sequences || !has_room(least)) return std::nullopt;
-    // The plan has room for as many as fit, so that little is lost where answers are longer than
-    // predicted.
+    // Finds the most sequences for which there is room, so that little is lost if answers are
+    // longer than predicted.
     for (int64_t most = wanted_.sequences; least < most;) {
       const int64_t middle = most - (most - least) / 2;
       if (has_room(middle)) {
@@ -344,8 +347,8 @@ class Placer {
     return shared;
   }
 
-  // Returns the tokens per second of a trial that may have any of the run's sizes; 0 where none
-  // fits.
+  // Returns the estimated tokens per second of a trial that may have any of the run's sizes; 0 if
+  // none fits.
   double speed_of(const FitTrial& trial) {
     const auto placed = try_all(trial);
     if (!placed) return 0;
@@ -358,7 +361,7 @@ class Placer {
       place(trial, /*explain=*/true);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kOutOfMemory || !r_.limits) throw;
-      // A search for few sequences is a fast one.
+      // A search for few sequences is fast.
       PlanRequest fewer = r_;
       if (r_.run.least_sequences > 0) fewer.run.sequences = r_.run.least_sequences;
       Placer few(fewer);
@@ -374,7 +377,7 @@ class Placer {
   const PlanRequest& r_;
   bool apart_;
   RunSize wanted_, least_;
-  std::vector<RunSize> sizes_;  // to try in turn
+  std::vector<RunSize> sizes_;  // runs to try, in this order
 };
 
 }  // namespace

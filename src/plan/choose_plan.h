@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides what goes where in a run, or refuses it and names what would make it fit. Sessions and
-// `spillway plan` both ask this one function: the same question has one answer.
+// Decides where weights, KV and activations of a run live, or refuses the run with suggestions that
+// would make it fit. Sessions and `spillway plan` both call this function, so they get the same
+// answer.
 #pragma once
 
 #include "plan/plan_request.h"
@@ -8,7 +9,8 @@
 
 namespace spillway {
 
-// Throws kOutOfMemory, naming what would make it fit, kInvalidArgument for options that cannot be.
+// Throws kOutOfMemory, whose message has the suggestions, or kInvalidArgument for options that are
+// impossible.
 ResolvedPlan choose_plan(const PlanRequest& request);
 
 }  // namespace spillway

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What works when, in the format of Chrome's trace viewer: Perfetto and chrome://tracing open it.
+// Writes a timeline of workers in the format of Chrome's trace viewer, which Perfetto and
+// chrome://tracing open.
 #pragma once
 
 #include <string>
@@ -10,10 +11,10 @@ namespace spillway {
 
 class ChromeTrace {
  public:
-  // Shown beside a span; those below 0 are left out.
+  // Numbers that are shown beside a span; those below 0 are left out.
   using Arguments = std::vector<std::pair<const char*, int>>;
 
-  // A row of the picture.
+  // Adds a row to the timeline.
   void add_lane(int lane, std::string name) { lanes_.emplace_back(lane, std::move(name)); }
   void add_span(int lane, std::string name, double begin_s, double seconds, Arguments arguments) {
     spans_.push_back({lane, std::move(name), begin_s, seconds, std::move(arguments)});

@@ -11,13 +11,14 @@
 namespace spillway {
 namespace {
 
-// Shares are tried in steps of a thousandth: homes are whole matrices, of which there are hundreds.
+// Shares are tried in thousandths, because homes are given to whole matrices, of which there are
+// hundreds.
 constexpr int kSteps = 1000;
 
 struct Filler {
   MemoryCheck memory;
   const RunSize& size;
-  // Sequences may be attended to in parts: where they cannot otherwise, as that is slower.
+  // Sequences may be attended to in partitions. This is tried last, as it is slower.
   bool in_parts = false;
 
   bool has_device() const { return memory.has_device(); }
@@ -31,8 +32,9 @@ struct Filler {
   bool fits_first(const Plan& plan) const { return fit(plan).computing; }
   bool fits_host(const Plan& plan) const { return fit(plan).host; }
 
-  // The largest of [0, most] steps for which `fits(steps)`, where fewer fit where more do; below 0
-  // where none does. All of it may take less than almost all: nothing streams then.
+  // Returns the largest number of steps in [0, most] for which `fits(steps)` is true, or a number
+  // below 0 if it is true for none. It must be monotonic, except that `most` may fit where a little
+  // less does not: then nothing is streamed.
   template <class Fits>
   static int largest(int most, Fits fits) {
     if (fits(most)) return most;
@@ -49,7 +51,7 @@ struct Filler {
   }
 };
 
-// Of the matrices, thousandths on the device and in host memory; the rest is on disk.
+// Returns the shares of the matrices: `device` and `host` are thousandths, and the rest is on disk.
 TierShares shares_of(bool has_device, int device, int host) {
   const auto share = [](int steps) { return static_cast<double>(steps) / kSteps; };
   const double disk = share(kSteps - device - host);
@@ -59,20 +61,20 @@ TierShares shares_of(bool has_device, int device, int host) {
 
 struct Filling {
   Filler fill;
-  Plan plan;  // but for the weights
+  Plan plan;  // all of the plan except the weights' shares
 
   Plan with(int device, int host) const {
     Plan placed = plan;
     placed.weights = shares_of(fill.has_device(), device, host);
     return placed;
   }
-  // Beside the weights.
+  // Returns whether host memory holds everything except the weights.
   bool host_holds_the_rest() const {
     const Footprint needs = fill.of(plan);
     return needs.host.total() - needs.host.of(MemoryTag::kWeights) <= fill.budgets().host;
   }
-  // A large cache goes to host memory; what finds no room there, where sequences may be in several
-  // memories, to the device and to disk. False: there is none.
+  // Places KV: a large cache goes to host memory. If that is too small and sequences may be in
+  // several memories, the rest goes to the device and to disk. Returns false if there is no room.
   bool place_kv() {
     const uint64_t kv_bytes = fill.of(plan).device.of(MemoryTag::kKv);
     if (fill.has_device()) {
@@ -95,8 +97,8 @@ struct Filling {
         return host_holds_the_rest();
       });
     }
-    // What pages from the disk change over in takes host memory as well, and how much is known only
-    // with the weights in their places.
+    // Pages from disk pass through buffers in host memory as well, whose size is known only when
+    // the weights have their places.
     for (const double kept : {1.0, 0.95, 0.8, 0.5}) {
       const int host = static_cast<int>(kept * std::max(0, most_host));
       const int device = Filler::largest(kSteps - host, [&](int steps) {
@@ -114,7 +116,8 @@ struct Filling {
     const MemoryFit fit = fill.fit(place_weights());
     return fit.disk && fit.computing && fit.host;
   }
-  // Whether the memory that computes holds all of it, or what has to be there.
+  // Returns whether the memory that computes holds everything, or at least what must be there if
+  // all weights are on disk.
   bool fits_somehow() const {
     return (fill.fits_first(with(kSteps, 0)) || fill.fits_first(with(0, 0))) &&
            (!fill.has_device() || host_holds_the_rest());
@@ -130,8 +133,8 @@ struct Filling {
                       }));
     };
     int host = fill_host();
-    // Between three tiers matrices fall otherwise than between two: a little more may be on the
-    // device, and in the layer that streams most.
+    // Between three tiers, homes of matrices differ from those between two: slightly more may be on
+    // the device, and in the layer that streams the most.
     while (device > 0 && !fill.fits_first(with(device, host))) {
       --device;
       host = fill_host();
@@ -140,7 +143,7 @@ struct Filling {
   }
 };
 
-// What a device that is too small can do without, one after the other.
+// Returns plans with less and less on the device, for devices that are too small.
 std::vector<Plan> concessions(bool has_device) {
   std::vector<Plan> plans(1);
   if (!has_device) return plans;
@@ -153,7 +156,8 @@ std::vector<Plan> concessions(bool has_device) {
   return plans;
 }
 
-// Where the memory that computes is large enough.
+// Returns the first placement of everything but the weights for which the memory that computes is
+// large enough.
 std::optional<Filling> try_filling(const Filler& fill) {
   for (const bool in_parts : {false, true}) {
     if (in_parts && fill.size.whole_sequences) continue;
@@ -166,7 +170,7 @@ std::optional<Filling> try_filling(const Filler& fill) {
   return std::nullopt;
 }
 
-// All of it in host memory, which is too small: a reason of its own.
+// Throws with a message of its own if the cache must be in host memory and does not fit there.
 void check_kv_fits(const Filler& fill) {
   if (!fill.has_device()) return;
   Filling filling{fill, Plan{}};
@@ -177,7 +181,8 @@ void check_kv_fits(const Filler& fill) {
             format_bytes(fill.budgets().host));
 }
 
-// The smallest budget of the memory that computes which would do; nullopt: none does.
+// Returns the smallest budget of the memory that computes which would be enough, or nullopt if none
+// is.
 std::optional<uint64_t> try_smallest_budget(const Filler& refused) {
   const auto fits = [&](uint64_t steps) {
     const MemoryCheck larger = refused.memory.with_first_budget(steps * kBudgetStep);
@@ -197,7 +202,7 @@ std::optional<uint64_t> try_smallest_budget(const Filler& refused) {
   return high * kBudgetStep;
 }
 
-// By the rule, but for the disk, which may be too small for what is left.
+// Returns the greedy placement without a check of the disk, which may be too small for the rest.
 std::optional<Plan> try_fill_memory(const Filler& fill) {
   if (fill.fits_first({})) return Plan{};
   const auto filling = try_filling(fill);

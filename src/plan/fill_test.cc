@@ -28,10 +28,10 @@ struct FillTest : testing::Test {
   Plan fill() {
     traits.memory_bytes = traits.host_visible ? budgets.host : budgets.device;
     const Plan plan = fill_from_the_top(model, size, traits, budgets);
-    // Whatever it says fits.
+    // Every plan that it returns fits.
     const Footprint needs = footprint(model, plan, size, traits);
     require_fit(needs, !traits.host_visible, budgets);
-    // With KV on disk it has been counted.
+    // If KV is on disk, the device's total includes the workspace already.
     EXPECT_LE(needs.device.total() - needs.device.of(MemoryTag::kWorkspace) + needs.workspace,
               traits.memory_bytes);
     return plan;
@@ -81,7 +81,7 @@ TEST_F(FillTest, WithoutADeviceTheHostIsFilledAndTheRestComesFromDisk) {
   EXPECT_TRUE(fill().all_on_device());
 }
 
-// More memory never leaves more outside.
+// More device memory never means fewer weights on the device.
 TEST_F(FillTest, MoreMemoryTakesMore) {
   double before = -1;
   for (const uint64_t gib : {8, 10, 12, 16, 24, 32, 48, 64, 80}) {
@@ -93,7 +93,7 @@ TEST_F(FillTest, MoreMemoryTakesMore) {
   EXPECT_EQ(before, 1);
 }
 
-// Whatever memory there is: what it says fits, or it says that nothing does.
+// With any budgets, the plan fits, or an error says that none does.
 TEST_F(FillTest, RandomBudgetsAreKept) {
   std::mt19937 random(11);
   const auto pick = [&](double least, double most) {
@@ -117,7 +117,7 @@ TEST_F(FillTest, RandomBudgetsAreKept) {
   EXPECT_GT(found, 60);
 }
 
-// 64 GiB of KV that no memory holds.
+// A sequence has 64 GiB of KV, which fits into no single memory.
 TEST_F(FillTest, ALongSequenceSpansWhatThereIs) {
   model = describe_dummy_model("llama-2-7b");
   size = {.tokens = 131072, .sequences = 1, .micro_tokens = 2048};
@@ -135,7 +135,7 @@ TEST_F(FillTest, ALongSequenceSpansWhatThereIs) {
   budgets = {.device = 10 * kGiB, .host = 40 * kGiB, .disk = 100 * kGiB};
   const Plan on_three = fill();
   EXPECT_GT(on_three.kv.disk, 0.2);
-  // All of it in host memory, which the device cannot hold for a layer.
+  // All KV is in host memory, and the device cannot hold it for one layer.
   budgets = {.device = 4 * kGiB, .host = 100 * kGiB, .disk = 0};
   const Plan in_host = fill();
   EXPECT_EQ(in_host.kv.host, 1);
@@ -174,7 +174,7 @@ TEST_F(FillTest, EmbeddingsLeaveADeviceThatIsTooSmall) {
   EXPECT_THROW(fill(), Error) << "the host has no room for it";
 }
 
-// The first of the smaller runs that fits, by the rule.
+// Returns the first of the smaller runs that fits, and its greedy placement.
 struct SmallBudgetTest : FillTest {
   RunSize run(const char* name, uint64_t gpu_bytes, uint64_t tokens) {
     model = describe_dummy_model(name);
@@ -223,7 +223,7 @@ TEST_F(SmallBudgetTest, FewerSequencesThenSmallerPiecesThenShorterContexts) {
   EXPECT_EQ(seen, expected);
 }
 
-// What it says would do is enough, and less is not.
+// The budget that the message names is enough, and less is not.
 TEST_F(FillTest, SaysHowMuchWouldDo) {
   for (const char* name : {"opt-30b", "llama-2-7b:q4_0"}) {
     model = describe_dummy_model(name);

@@ -15,8 +15,8 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// Returns the largest number in [least, most] that `holds`, as all below it do, or nullopt where
-// none does.
+// Returns the largest number in [least, most] for which `holds` is true, or nullopt if there is
+// none. If it is true for a number, it is for all smaller ones.
 std::optional<int64_t> try_largest(int64_t least, int64_t most,
                                    const std::function<bool(int64_t)>& holds) {
   if (least > most || !holds(least)) return std::nullopt;
@@ -42,8 +42,8 @@ std::string option_size(uint64_t bytes) {
                           : fmt::format("{}.{}GiB", tenths / 10, tenths % 10);
 }
 
-// Returns the least memory in (from, most] with which it fits, exact to a MiB or to a thousandth,
-// whichever is more.
+// Returns the least memory in (from, most] with which the run fits, exact to a MiB or to a
+// thousandth, whichever is more.
 std::optional<uint64_t> try_least_memory(uint64_t from, uint64_t most,
                                          const std::function<bool(uint64_t)>& fits) {
   uint64_t low = from / kMiB, high = most / kMiB;
@@ -55,10 +55,11 @@ std::optional<uint64_t> try_least_memory(uint64_t from, uint64_t most,
   return high * kMiB;
 }
 
-// A larger budget is worth naming from this gain on, and then the first that has most of it.
+// A larger budget is named if it gains this factor; then it is the smallest one with most of the
+// best speed.
 constexpr double kWorthMore = 1.3, kMostOfIt = 0.9;
 
-// Describes what more than the least memory that works would gain; empty where that is little.
+// Describes what more memory than the least that works would gain; empty if that is little.
 std::string describe_gain(FitTrial trial, uint64_t Budgets::*which, uint64_t least, uint64_t most,
                           uint64_t taken, const FitSpeeds& speeds) {
   if (!speeds.quick || !speeds.planned) return {};
@@ -68,7 +69,7 @@ std::string describe_gain(FitTrial trial, uint64_t Budgets::*which, uint64_t lea
   };
   std::vector<uint64_t> sizes;
   std::vector<double> quick;
-  // Up to 32 times as much, until doubling it twice gains next to nothing.
+  // Tries up to 32 times as much memory, until two doublings together gain less than 5%.
   constexpr int kSizes = 6;
   for (uint64_t bytes = least; bytes <= most && sizes.size() < kSizes; bytes *= 2) {
     sizes.push_back(bytes);
@@ -111,7 +112,7 @@ std::string fit_suggestions(const FitTrial& refused, const FitLimits& limits, co
     if (sequences) options.push_back(fmt::format("{} {}", limits.sequences_option, *sequences));
     trial = refused;
   }
-  // The first that is enough: it loses least.
+  // Names the first type that is small enough, which loses the least precision.
   for (const KvType type : {KvType::kF16, KvType::kInt8, KvType::kInt4}) {
     if (type <= refused.size.kv_type) continue;
     trial.size.kv_type = type;
@@ -147,7 +148,7 @@ std::string fit_suggestions(const FitTrial& refused, const FitLimits& limits, co
                           uint64_t taken = 0) {
     FitTrial more = refused;
     uint64_t from = refused.budgets.*which;
-    // A plan does not take all of the host memory that no option limits, but all that an option
+    // A plan takes nine tenths of the host memory if no option limits it, but all that an option
     // gives.
     if (which == &Budgets::host && !std::exchange(more.budgets.host_is_limited, true))
       from = from / 10 * 9;
@@ -155,7 +156,7 @@ std::string fit_suggestions(const FitTrial& refused, const FitLimits& limits, co
       more.budgets.*which = n;
       return fits(more);
     };
-    // Memory that is taken already is part of the option's value.
+    // Memory that is used for other things is part of the option's value.
     taken = whole_mib(taken);
     const uint64_t left = most - std::min(most, taken);
     const auto least = try_least_memory(from, left, more_fits);

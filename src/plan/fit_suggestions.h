@@ -18,8 +18,8 @@ struct FitTrial {
   RunSize size;
   Budgets budgets;
   bool compress = false;              // --compress-weights
-  bool by_rule = false;               // without the plan that was asked for
-  std::optional<TierShares> kv = {};  // --kv, where that differs from what was asked for
+  bool by_rule = false;               // with greedy placement instead of the requested plan
+  std::optional<TierShares> kv = {};  // --kv, if it differs from the request
 };
 using Fits = std::function<bool(const FitTrial&)>;
 
@@ -32,21 +32,22 @@ struct FitSpeeds {
 
 // These limits say which options may be changed, and how far.
 struct FitLimits {
-  int64_t shortest_tokens = 0;        // a shorter --ctx makes no sense; 0: there is no --ctx
-  std::string sequences_option = {};  // how to ask for fewer; empty: there is no way
-  std::string plan_option = {};       // what asked for a plan; empty: nothing did
-  bool compressible = false;          // there are plain matrices
-  bool has_device = false;            // memory apart from the host's
-  // Budgets up to these. 0: not by an option.
+  int64_t shortest_tokens = 0;        // a shorter --ctx makes no sense; 0: there is no --ctx option
+  std::string sequences_option = {};  // the option for fewer sequences; empty: there is none
+  std::string plan_option = {};       // the option that gave a plan; empty: none did
+  bool compressible = false;          // the model has matrices that are not quantized
+  bool has_device = false;            // there is device memory besides the host's
+  // Budgets may grow up to these; 0: no option sets that budget.
   uint64_t host_bytes = 0, device_bytes = 0, disk_bytes = 0;
-  // The memory that the machine of a plan has, where budgets may be larger; 0: not known.
+  // The memory of the machine that the plan is for; budgets may be larger. 0: it is not known.
   Budgets present = {};
-  std::string machine = {};  // its name
+  std::string machine = {};  // the machine's name
 };
 
-// "one of these makes it fit: --ctx 512, --kv-type int8, --host-memory 612MiB", or that nothing by
-// itself does. Options that change nothing, or not enough, are not named. `fits` should be true for
-// more memory, fewer tokens or fewer sequences wherever it is true for less, more and more.
+// Returns text such as "one of these makes it fit: --ctx 512, --kv-type int8, --host-memory
+// 612MiB", or that no single option is enough. Options that change nothing, or too little, are not
+// named. `fits` must be monotonic: if a trial fits, so does one with more memory, fewer tokens or
+// fewer sequences.
 std::string fit_suggestions(const FitTrial& refused, const FitLimits& limits, const Fits& fits,
                             const FitSpeeds& speeds = {});
 

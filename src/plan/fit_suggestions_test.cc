@@ -12,8 +12,8 @@ using ::testing::Not;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// Weights of 100 MiB, or 30 compressed, and KV of 1 MiB a token and sequence in F32; what does not
-// fit in memory may be on disk.
+// A run with weights of 100 MiB, or 30 MiB compressed, and F32 KV of 1 MiB per token and sequence.
+// What does not fit in memory may be on disk.
 bool fits(const FitTrial& trial) {
   const uint64_t weights = (trial.compress ? 30 : 100) * kMiB;
   const KvType type = trial.size.kv_type;
@@ -46,7 +46,7 @@ TEST(FitSuggestionsTest, AnotherTypeOfTheSameSizeDoesNotHelp) {
 }
 
 TEST(FitSuggestionsTest, LeavesOutWhatIsAlreadySoOrNotEnough) {
-  // 200 tokens of int4 are 25 MiB: none of it can shrink any more.
+  // 200 tokens of int4 KV are 25 MiB, and nothing can shrink further.
   const FitTrial small = trial(200, KvType::kInt4, 90);
   const std::string text = fit_suggestions(
       small, {.shortest_tokens = 200, .compressible = true, .host_bytes = 100 * kMiB}, fits);
@@ -83,7 +83,7 @@ TEST(FitSuggestionsTest, LargeBudgetsAreNamedInGiB) {
             "--disk-memory 19.6GiB makes it fit");
 }
 
-// 40 MiB of disk are enough, and from 100 MiB on it is four times as fast.
+// 40 MiB of disk are enough, and with 100 MiB or more the run is four times as fast.
 TEST(FitSuggestionsTest, NamesTheSmallestThatWorksAndWhatPays) {
   const FitTrial small = trial(200, KvType::kInt4, 85);
   const auto speed = [](const FitTrial& other) {

@@ -19,7 +19,8 @@
 namespace spillway {
 namespace {
 
-// As the weights' type will be when they are loaded: what a decoder chooses activations by.
+// Returns the type of the layers' matrices once they are loaded, by which a decoder chooses its
+// activation type.
 DType matrix_type(const Model& model) {
   for (const BoundWeight& weight : model.weights) {
     if (weight.slot.layer == 0 && weight.slot.is_layer_matrix()) return weight.dtype;
@@ -27,7 +28,7 @@ DType matrix_type(const Model& model) {
   return model.main_dtype();
 }
 
-// Counts allocations, each rounded up as its memory does.
+// Counts allocations, each rounded up to the allocation unit of its memory.
 struct Tally {
   MemoryUsage& usage;
   uint64_t unit = 1;
@@ -37,8 +38,9 @@ struct Tally {
   }
 };
 
-// The tokens of a block's prefill: of all sequences, as far as their residual stream, which stays
-// on the device between layers, is no burden.
+// Returns the most tokens of a step. If weights, KV or hidden states are offloaded, a step has the
+// prompts of all sequences as far as their residual stream, which stays on the device between
+// layers, takes no more than an eighth of the device.
 int64_t step_tokens(const ModelSpec& spec, const RunSize& size, uint64_t device_bytes,
                     bool offloaded) {
   const int64_t all = size.tokens * size.sequences;
@@ -53,8 +55,8 @@ bool may_have_parts(const Plan& plan, const RunSize& size) {
   return !size.whole_sequences && plan.attention_topk.value_or(0) <= 0;
 }
 
-// Of a single sequence, by whole runs of blocks; what is left over goes to the last tier that is
-// used, behind which nothing comes.
+// Divides the blocks of a single sequence among the tiers, by whole runs of `run` blocks. The
+// remainder goes to the last tier that is used.
 void share_blocks(const TierShares& shares, int64_t run, RunLayout& layout) {
   const auto blocks_for = [&](double share) {
     const double runs = static_cast<double>(layout.sequence_blocks) / static_cast<double>(run);
@@ -66,7 +68,8 @@ void share_blocks(const TierShares& shares, int64_t run, RunLayout& layout) {
     left -= blocks;
     return blocks;
   };
-  const auto is_used = [](double share) { return share > 1e-9; };  // whatever shares add up to
+  // Tolerates rounding of the shares.
+  const auto is_used = [](double share) { return share > 1e-9; };
   layout.device_blocks = take(shares.device, !is_used(shares.host) && !is_used(shares.disk));
   layout.host_blocks = take(shares.host, !is_used(shares.disk));
   layout.disk_blocks = left;
@@ -90,7 +93,7 @@ void place_kv(const Plan& plan, const RunSize& size, bool apart, RunLayout& layo
   };
   layout.device_blocks = blocks_for(apart ? plan.kv.device : plan.kv.device + plan.kv.host);
   layout.disk_blocks = blocks_for(plan.kv.disk);
-  // What rounding leaves over goes to the slowest tier that is used.
+  // The blocks that rounding leaves over go to the slowest tier that is used.
   const auto rest = static_cast<int32_t>(*blocks) - layout.device_blocks - layout.disk_blocks;
   (apart && plan.kv.host > 0 ? layout.host_blocks
    : layout.disk_blocks > 0  ? layout.disk_blocks
@@ -101,18 +104,19 @@ void place_activations(const ModelSpec& spec, const Plan& plan, const RunSize& s
                        const DeviceTraits& traits, bool streams_weights, RunLayout& layout) {
   TierShares& shares = layout.activations = plan.activations;
   if (traits.host_visible) shares.device += std::exchange(shares.host, 0);
-  if (shares.disk == 0 && shares.host == 0) shares.device = 1;  // whatever percents add up to
+  // Percentages may not add up exactly.
+  if (shares.disk == 0 && shares.host == 0) shares.device = 1;
   const bool offloaded = streams_weights || layout.blocks_away() > 0 || shares.device < 1;
   layout.max_tokens =
       static_cast<int>(plan.schedule == ScheduleKind::kRow
                            ? std::max<int64_t>(size.micro_tokens, plan.micro_batch)
                            : step_tokens(spec, size, traits.memory_bytes, offloaded));
-  // One sequence whose prompt is a chunk or two: what two layers would take of the device is worth
-  // more there than a second trip of the weights.
+  // With one sequence whose prompt has one or two chunks, the memory that two layers would take on
+  // the device is worth more than the second copy of the weights that it would save.
   if (streams_weights && size.at_work() == 1 && size.tokens <= 2 * size.micro_tokens)
     layout.max_tokens = std::min(layout.max_tokens, size.micro_tokens);
-  // One sequence that reads its KV from elsewhere, over and over, and nothing else: what comes for
-  // a layer comes while the one before is computed, not while this one is written.
+  // If one sequence reads its KV from elsewhere again and again and weights do not stream, the KV
+  // for a layer is loaded while the layer before is computed, not while this layer's is written.
   if (!streams_weights && size.at_work() == 1 && layout.blocks_away() > 0)
     layout.max_tokens = std::min(layout.max_tokens, size.micro_tokens);
   layout.micro_tokens = static_cast<int>(
@@ -133,8 +137,8 @@ RunLayout layout_run(const Model& model, const Plan& plan, const RunSize& size,
   place_kv(plan, size, !traits.host_visible, layout);
   place_activations(spec, plan, size, traits, streams_weights, layout);
   const int swapped = layout.kv.swapped_group();
-  // A layer whose KV other layers read would have to stay until the last of them has read it: such
-  // a group is not swapped layer by layer.
+  // A layer whose KV other layers read would have to stay until the last of them has read it, so
+  // such a group is not swapped layer by layer.
   const bool is_shared = layout.kv.readers(swapped) > layout.kv.group(swapped).layers;
   if (is_shared) return layout;
   layout.turns = {.layers = layout.kv.group(swapped).layers,
@@ -146,12 +150,13 @@ RunLayout layout_run(const Model& model, const Plan& plan, const RunSize& size,
   return layout;
 }
 
-// A kernel may want its input in another type.
+// Returns the bytes for a kernel's input converted to another type.
 uint64_t conversion_bytes(const ModelSpec& spec, int64_t micro_tokens) {
   return static_cast<uint64_t>(4 * spec.widest_input() * micro_tokens);
 }
 
-// Sums of sequences' parts that are attended to apart.
+// Returns the workspace for the softmax states of slices of sequences that a kernel attends to
+// separately.
 int64_t attention_workspace(const ModelSpec& spec, const RunSize& size) {
   const int64_t parts = (size.tokens + 255) / 256;
   return size.at_work() * spec.heads * parts * (spec.head_dim + 2) * 4;
@@ -180,7 +185,7 @@ void count_activations(const PlacedWeights& placed, const Plan& plan, const RunL
                        const DeviceTraits& traits, DType inner, Tally device, Tally host,
                        MemoryUsage& disk) {
   const ModelSpec& spec = placed.model().spec;
-  LookedUpRows looked_up;  // of embeddings that are not on the device
+  LookedUpRows looked_up;  // embedding rows, if the embeddings are not on the device
   if (plan.embeddings != Tier::kDevice && !traits.host_visible) {
     looked_up = placed.embedding_rows();
     looked_up.rows = layout.micro_tokens;
@@ -209,8 +214,8 @@ void count_activations(const PlacedWeights& placed, const Plan& plan, const RunL
   }
 }
 
-// The planes of a group's layers on the device, or the region that they share there, and what is in
-// host memory.
+// Counts a group's KV: the planes of its layers on the device, or the region that its layers share
+// there, and its blocks in host memory.
 void count_kv_group(const RunLayout& layout, int group, Tally device, Tally host) {
   const KvGroupShape& shape = layout.kv.group(group);
   const auto blocks = static_cast<uint64_t>(layout.group_blocks(group, layout.device_blocks));
@@ -229,8 +234,8 @@ void count_kv_group(const RunLayout& layout, int group, Tally device, Tally host
                static_cast<uint64_t>(layout.group_blocks(group, layout.host_blocks)));
 }
 
-// Sequences that are attended to in parts: what rows have seen of them, and on a GPU what a part of
-// a prompt has given.
+// Counts the buffers of attention in partitions: the softmax states of rows, and on a GPU one more
+// for the result of a partition of a prompt.
 void count_parts(const ModelSpec& spec, bool apart, uint64_t& workspace, RunLayout& layout,
                  Tally device, Tally host) {
   layout.parts = true;
@@ -240,15 +245,15 @@ void count_parts(const ModelSpec& spec, bool apart, uint64_t& workspace, RunLayo
   if (layout.host_blocks > 0) host.add(MemoryTag::kStaging, sums);
 }
 
-// What is left of the device, beside mapped weights and workspace, holds pages that come there; at
-// most all that may.
+// Counts the staging planes for KV. They take what is left of the device besides mapped weights and
+// workspace, at most for all blocks that may be loaded.
 void count_kv_staging(const ModelSpec& spec, const Plan& plan, const RunSize& size,
                       const DeviceTraits& traits, uint64_t mapped, uint64_t& workspace,
                       RunLayout& layout, Tally device, Tally host) {
   if (layout.blocks_away() == 0) return;
   const bool from_disk = layout.disk_blocks > 0;
   const auto block = static_cast<uint64_t>(layout.kv.most_layer_block_bytes());
-  // Pages change over between disk and device in the host's memory, on both ways.
+  // Pages between disk and device pass through host memory in both directions.
   const uint64_t bounce = from_disk ? SpillFile::buffer_bytes(block) : 0;
   const auto blocks_in = [](uint64_t budget, uint64_t taken, uint64_t each) {
     return static_cast<int64_t>((budget - std::min(budget, taken)) / each);
@@ -267,7 +272,7 @@ void count_kv_staging(const ModelSpec& spec, const Plan& plan, const RunSize& si
   };
   int64_t room = find_room();
   layout.fixed_blocks = size.same_parts ? kFixedPartBlocks : 0;
-  // Where there is no room for parts either, the CPU attends to prompts.
+  // If there is no room for partitions either, the CPU attends to prompts.
   const bool comes_in_parts = may_have_parts(plan, size) && room < layout.sequence_blocks &&
                               (from_disk || room >= layout.least_staging());
   if (layout.spans() || comes_in_parts) {
@@ -276,15 +281,15 @@ void count_kv_staging(const ModelSpec& spec, const Plan& plan, const RunSize& si
   } else {
     layout.fixed_blocks = 0;
   }
-  // A whole sequence, if there is room: who attends to its prompt must not depend on how many
-  // others there are.
+  // There should be room for a whole sequence: which processor attends to its prompt must not
+  // depend on how many other sequences there are.
   const int64_t wanted = std::max<int64_t>(
       blocks_for_tokens(size.micro_tokens) + std::max(size.at_work(), layout.sequence_blocks),
       plan.attention == AttentionPlace::kCpu ? layout.disk_blocks : layout.blocks_away());
   const int64_t least = layout.parts ? layout.least_staging() : 0;
   int64_t blocks = std::min(room, std::max(least, std::min<int64_t>(wanted, layout.blocks_away())));
   if (from_disk) {
-    // Pages on disk must come, beside whatever else there is.
+    // Pages on disk must be loaded to the device in any case.
     blocks = std::max(
         blocks, layout.parts ? std::min(layout.sequence_blocks, least) : layout.sequence_blocks);
     device.usage.add(MemoryTag::kWorkspace, workspace);
@@ -304,26 +309,29 @@ int rows_with_drafts(int sequences, int draft_tokens) {
   return static_cast<int>(std::max<int64_t>(sequences, most));
 }
 
-// The rows, which may begin anywhere in a part, and a part beside them.
+// The plane holds the new rows, which may begin anywhere in a partition, and a partition besides
+// them.
 int64_t RunLayout::least_staging() const {
   if (fixed_blocks > 0) return fixed_blocks;
   return blocks_for_tokens(micro_tokens) + 1 + 2 * kAttentionPartBlocks;
 }
 
 // Memory is divided among groups in proportion to what concurrent sequences can hold of each. A
-// full group has all blocks of tokens that there is room for. Beside it a window group has as many
-// blocks as all sequences that may share the room hold together when each has passed its window,
-// and never more than the full group, with which it grows. A recurrent group has the states of that
-// many sequences. A memory has its part of these sequences, by its part of the room.
+// full group has all blocks of tokens for which there is capacity. A window group has as many
+// blocks as all sequences that may share the capacity hold together after each has passed its
+// window, and never more than the full group. A recurrent group has the states of that many
+// sequences. A memory has its proportion of these sequences, by its proportion of the capacity.
 //
-// Blocks are of a group, with no unit that all groups share: none is rounded up to another's size.
-// At worst, one pool is used up while another has room. A full group is never behind: its sequences
-// have their windows whatever their lengths are. A window group is, where few sequences are long:
-// of `max_concurrent` windows only those of the sequences that fit the full group are used, which
-// wastes no more than the window group's bytes less one window per such sequence.
+// Blocks belong to a group, and no unit is common to all groups, so no block is rounded up to
+// another group's size. At worst one pool is exhausted while another has room. The full group never
+// has unused room beside an exhausted window group: its sequences have their windows, whatever
+// their lengths are. A window group can have unused room if few sequences are long: of
+// `max_concurrent` windows only those of the sequences that fit the full group are used. That
+// wastes at most the window group's bytes less one window per such sequence.
 //
-// Where no group keeps all tokens there is nothing to be behind of: then room is for the sequences
-// that were planned, each with its window, and shorter ones share it as they come.
+// If no group keeps all tokens, there is no full group whose room could be exhausted first:
+// capacity is for the planned sequences, each with its window, and shorter ones share it as they
+// are admitted.
 int32_t RunLayout::group_blocks(int group, int64_t blocks) const {
   const StateRule& rule = kv.group(group).rule;
   if (rule.kind == StateKind::kFull) return static_cast<int32_t>(blocks);
@@ -333,10 +341,10 @@ int32_t RunLayout::group_blocks(int group, int64_t blocks) const {
   for (int i = 0; i < kv.groups(); ++i)
     has_full = has_full || kv.group(i).rule.kind == StateKind::kFull;
   if (has_full || !rule.is_paged()) sequences = std::max(sequences, max_concurrent);
-  // Of a single sequence in several memories any may have its window.
+  // If a single sequence is in several memories, any of them may have its window.
   const int64_t here = (sequences * blocks + all - 1) / std::max<int64_t>(1, all);
   int64_t needed = here * rule.most_blocks(sequence_blocks * kKvBlockTokens, max_tokens);
-  // A sequence in several memories takes them by whole runs of blocks.
+  // A sequence in several memories fills them by whole runs of blocks.
   if (rule.is_paged() && blocks % sequence_blocks != 0)
     needed += fixed_blocks > 0 ? fixed_blocks : kAttentionPartBlocks;
   return static_cast<int32_t>(std::min(blocks, needed));
@@ -350,7 +358,7 @@ uint64_t RunLayout::kv_bytes(int64_t blocks) const {
   return bytes;
 }
 
-// A group has a file, of which a block is one of a layer, K and V.
+// Each group has a file, whose blocks each hold K and V of one layer.
 uint64_t RunLayout::kv_file_bytes() const {
   uint64_t bytes = 0;
   for (int group = 0; group < kv.groups(); ++group) {
@@ -383,7 +391,7 @@ Footprint footprint(PlacedWeights& placed, const Plan& plan, const RunSize& size
   device.add(MemoryTag::kWeights, weights.device);
   host.add(MemoryTag::kWeights, weights.host);
   all.disk.add(MemoryTag::kWeights, weights.disk);
-  int64_t cpu_tokens = 0;  // that it multiplies at once
+  int64_t cpu_tokens = 0;  // the most tokens that the CPU multiplies together
   if (weights.streams) {
     const StreamingNeeds& needs = placed.streaming(plan, layout.slots);
     layout.weight_slots = needs.slots;
@@ -416,7 +424,7 @@ Footprint footprint(PlacedWeights& placed, const Plan& plan, const RunSize& size
     all.host_workspace += static_cast<uint64_t>(attention_workspace(model.spec, size));
   if (apart && cpu_tokens > 0) all.host_workspace += conversion_bytes(model.spec, cpu_tokens);
   if (all.host_workspace > 0) all.host_workspace += traits.host_workspace_bytes;
-  // Weights are read, and written to disk, before there is anything else.
+  // Weights are read, and written to disk, before anything else is allocated.
   all.loading = traits.loading_bytes;
   host.usage.reached(MemoryTag::kStaging, weights.loading_host,
                      weights.loading_host + host.usage.of(MemoryTag::kWeights));

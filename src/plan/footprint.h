@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many bytes of each memory a run of a model takes by a plan, before anything is taken: the one
-// place that knows. The runtime makes what the layout says; tests hold it to these bytes.
+// Computes how many bytes of each memory a run of a model takes by a plan, before anything is
+// allocated. This is the only place that computes them. The runtime allocates what the layout says;
+// tests check it against these bytes.
 #pragma once
 
 #include <algorithm>
@@ -18,75 +19,79 @@
 
 namespace spillway {
 
-// How much is to be run.
+// The size of a run.
 struct RunSize {
-  int64_t tokens = 0;      // of a sequence: prompt and answer
-  int64_t sequences = 1;   // at once
-  int micro_tokens = 512;  // most tokens that go through a layer together
+  int64_t tokens = 0;      // in a sequence: prompt and answer
+  int64_t sequences = 1;   // concurrent sequences for which there is room at full length
+  int micro_tokens = 512;  // the most tokens that go through a layer together
   KvType kv_type = KvType::kF16;
-  bool may_map = true;  // weights may be pages of the model's files
-  // Sequences that are attended to in parts are cut at the same positions wherever they lie, at
-  // multiples of kFixedPartBlocks: results must not depend on that.
+  bool may_map = true;  // weights may be mapped pages of the model's files
+  // Partitions of a sequence's KV begin at the same positions in every memory, at multiples of
+  // kFixedPartBlocks, because results must not depend on where the KV is.
   bool same_parts = false;
-  // They never are: rows that attend to few of their positions (AttentionParams::top_k) have no
-  // parts.
+  // Sequences are never attended to in partitions: rows that attend to few of their positions
+  // (AttentionParams::top_k) cannot be.
   bool whole_sequences = false;
-  // Sequences that may share the KV of those, where they turn out shorter; 0: no others.
+  // The most sequences that may run concurrently in the KV memory of `sequences`, if they turn out
+  // shorter; 0: no more than those.
   int64_t at_once = 0;
-  int most_turning = 0;    // layers whose KV may take turns on the device (tensor/turn_sizes.h)
-  int swapped_layers = 0;  // of these, those that are swapped from the first step on
-  int draft_tokens = 0;    // of a sequence, computed in a step besides its newest token, at most
+  int most_turning = 0;    // the most layers whose KV may be swapped (tensor/turn_sizes.h)
+  int swapped_layers = 0;  // layers that are swapped from the first step on
+  // The most draft tokens that a step computes for a sequence besides its newest token.
+  int draft_tokens = 0;
 
   int64_t at_work() const { return std::max(sequences, at_once); }
 };
-// Rows of logits of a step in which so many sequences generate, at most: drafts are for small
-// batches, and take no rows beyond kMostDraftRows.
+// Returns the most rows of logits of a step in which so many sequences generate. Drafts are for
+// small batches: they add no rows beyond kMostDraftRows.
 inline constexpr int kMostDraftRows = 32;
 int rows_with_drafts(int sequences, int draft_tokens);
-// 4096 tokens: as few parts as a context of 128K can have and staging planes still be small.
+// The size of a fixed partition, 4096 tokens: a context of 128K has few partitions, and staging
+// planes are still small.
 inline constexpr int64_t kFixedPartBlocks = 256;
 
-// Staging planes on the device for KV that lives elsewhere (runtime/kv_swap.h): while a group is
-// attended to in one, the pages of the next arrive in the other.
+// Staging planes on the device for KV whose home is elsewhere (runtime/kv_swap.h): while attention
+// reads a group in one plane, the pages of the next group are loaded into the other.
 inline constexpr int kKvStagingBuffers = 2;
 
-// The parts of a run that plan and size decide.
+// The sizes of everything that the runtime allocates for a run, as plan and run size decide them.
 struct RunLayout {
   KvShapes kv;
-  // Room for so many blocks of tokens in each memory, and the blocks of one sequence. A group whose
-  // layers keep a part of a sequence has fewer blocks (group_blocks()).
+  // The capacity of each memory in blocks of tokens, and the blocks of one sequence. A group whose
+  // layers keep only a part of a sequence, such as a window, has fewer blocks (group_blocks()).
   int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;
   int64_t sequence_blocks = 0;
-  int64_t max_concurrent = 0;  // sequences that may share this room; 0: as many as fit when full
-  // In each staging plane. Less than a sequence has: it comes in parts, or where there is not even
-  // room for those (least_staging) prompts are attended to on the CPU.
+  // Sequences that may share this capacity; 0: as many as fit at full length.
+  int64_t max_concurrent = 0;
+  // Blocks of each staging plane. If they are fewer than a sequence has, it is loaded in
+  // partitions. If they are fewer than least_staging(), the CPU computes the attention of prompts.
   int32_t staging_blocks = 0;
-  bool parts = false;        // some sequence may be attended to in parts (docs/kv-cache.md)
-  int64_t fixed_blocks = 0;  // of such a part; 0: it is as large as it can be
-  int max_tokens = 0;        // of a step: of a block, in FlexGen's words
-  int micro_tokens = 0;      // of a micro-batch
-  int logit_rows = 0;        // of a step that generates
-  int draft_tokens = 0;      // RunSize's
-  // What weights that stream come into, and how many of them.
+  bool parts = false;        // some sequence may be attended to in partitions (docs/kv-cache.md)
+  int64_t fixed_blocks = 0;  // of a partition; 0: a partition is as large as fits
+  int max_tokens = 0;        // in a step, which is a batch block in FlexGen's words
+  int micro_tokens = 0;      // in a micro-batch
+  int logit_rows = 0;        // in a step that generates
+  int draft_tokens = 0;      // RunSize::draft_tokens
+  // The contents of a slot for streamed weights, and the number of slots.
   SlotContent slots = SlotContent::kLayers;
   int weight_slots = 0;
-  int weight_stages = 0;  // staging buffers for those from disk
+  int weight_stages = 0;  // staging buffers for weights read from disk
   TierShares activations;
-  TurnSizes turns;         // of KV on the device
-  int swapped_layers = 0;  // in steps as they are priced; a run may find another number
+  TurnSizes turns;         // division of the device's KV memory among swapped layers
+  int swapped_layers = 0;  // assumed when steps are priced; a run may choose another number
 
   int32_t blocks_away() const { return host_blocks + disk_blocks; }
-  // No memory holds one sequence.
+  // Returns whether no memory alone holds one sequence.
   bool spans() const {
     return sequence_blocks > device_blocks && sequence_blocks > host_blocks &&
            sequence_blocks > disk_blocks;
   }
-  // Blocks of a staging plane through which a sequence of any length comes in parts, each with as
-  // many rows as go through a layer together.
+  // Returns the fewest blocks of a staging plane through which a sequence of any length can be
+  // loaded in partitions, each with the new rows of a micro-batch beside it.
   int64_t least_staging() const;
-  // The blocks of a group in a memory that has room for so many blocks of tokens.
+  // Returns the blocks of a group in a memory with capacity for `blocks` blocks of tokens.
   int32_t group_blocks(int group, int64_t blocks) const;
-  // The bytes of so many blocks of tokens in all groups.
+  // Returns the bytes of so many blocks of tokens in all groups.
   uint64_t kv_bytes(int64_t blocks) const;
   uint64_t kv_file_bytes() const;
 };
@@ -94,21 +99,22 @@ struct RunLayout {
 struct Footprint {
   RunLayout layout;
   WeightBytes weights;
-  // What is allocated in each memory while it runs; peaks: while it is loaded, too.
-  MemoryUsage device;  // of the host where that is the device
+  // The bytes that are allocated in each memory while the model runs. Their peaks include loading.
+  MemoryUsage device;  // the host's if there is no device memory
   MemoryUsage host;
   MemoryUsage disk;
-  uint64_t mapped = 0;  // of the host's memory, beside that: pages of files
-  // About, of the device: what kernels and libraries take while they run.
+  uint64_t mapped = 0;  // bytes of mapped file pages, in addition to `host`
+  // An estimate of the workspace on the device that kernels and libraries use while they run.
   uint64_t workspace = 0;
-  // The same of the host beside a device, where it attends or multiplies.
+  // The same for the host beside a device, if the CPU attends or multiplies.
   uint64_t host_workspace = 0;
-  // About, of the host: what loading takes beside the weights, before there is anything else.
+  // An estimate of the host memory that loading takes besides the weights, before anything else is
+  // allocated.
   uint64_t loading = 0;
 
   const MemoryUsage& of_host(bool has_device) const { return has_device ? host : device; }
 };
-// Throws kInvalidArgument for a KV cache that cannot be.
+// Throws kInvalidArgument if a KV cache of that size cannot be made.
 Footprint footprint(const Model& model, const Plan& plan, const RunSize& size,
                     const DeviceTraits& traits);
 // The same for many plans of one model: what they share is computed once.

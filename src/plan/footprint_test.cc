@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases that can be added up by hand. That a run takes these bytes is tests/placement's to show.
+// Checks footprints that can be added up by hand. tests/placement checks that a run takes these
+// bytes.
 #include "plan/footprint.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,8 @@ namespace {
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 struct FootprintTest : testing::Test {
-  // 12 layers of 768 columns, 12 heads of 64, ffn 3072, vocabulary 50,272, F16.
+  // The model has 12 layers of 768 columns, 12 heads of 64, ffn 3072 and a vocabulary of 50,272, in
+  // F16.
   Model model = describe_dummy_model("opt-125m");
   RunSize size{.tokens = 64, .sequences = 4, .micro_tokens = 32};
   DeviceTraits traits = gpu_traits();
@@ -33,12 +35,12 @@ TEST_F(FootprintTest, AllOnTheDevice) {
   EXPECT_EQ(needs.layout.device_blocks, 16);
   EXPECT_EQ(needs.layout.blocks_away(), 0);
   EXPECT_EQ(needs.layout.staging_blocks, 0);
-  // K and V of 12 layers, 256 tokens, 768 halves each.
+  // K and V of 12 layers with 256 tokens of 768 halves each.
   EXPECT_EQ(needs.device.of(MemoryTag::kKv), 2u * 12 * 256 * 768 * 2);
   EXPECT_EQ(needs.layout.max_tokens, 32);
   EXPECT_EQ(needs.layout.micro_tokens, 32);
-  // Halves of 32 tokens: normed, q, k, v, attended, MLP; floats: the residual stream. Of four rows
-  // of logits: floats of a row and of the vocabulary, halves of a row.
+  // In halves, for 32 tokens: normed, q, k, v, attended, MLP. In floats: the residual stream. For
+  // four rows of logits: floats of a row and of the vocabulary, and halves of a row.
   EXPECT_EQ(needs.device.of(MemoryTag::kActivations),
             32u * (2 * (768 + 3 * 768 + 768 + 3072) + 4 * 768) + 4 * (4 * (768 + 50272) + 2 * 768));
   EXPECT_EQ(needs.device.of(MemoryTag::kStaging), 0u);
@@ -56,23 +58,23 @@ TEST_F(FootprintTest, SequencesThatShareKvTakeRowsOfLogitsAndNothingElse) {
   EXPECT_EQ(shared.device.total() - whole.device.total(), 6u * (4 * (768 + 50272) + 2 * 768));
 }
 
-// A sequence of 32K tokens keeps a window of 4,096 of them, what a step brings, what it may be cut
-// back by, and one block: the window begins anywhere in one.
+// A sequence of 32K tokens keeps a window of 4,096 of them, the tokens of a step, those that a
+// rollback may remove, and one more block, because the window can begin anywhere in a block.
 TEST(WindowFootprintTest, AWindowTakesItsTokensTheLargestStepAndABlock) {
   const Model model = describe_dummy_model("mistral-7b-v0.1");
   const RunSize size{.tokens = 32'768, .sequences = 3, .micro_tokens = 512};
   const Footprint needs = footprint(model, {}, size, gpu_traits());
   constexpr uint64_t kTokens = 4096 + 512 + kMostCutBack + kKvBlockTokens;
-  // K and V of 32 layers, 8 heads of 128 halves.
+  // K and V of 32 layers with 8 heads of 128 halves.
   EXPECT_EQ(needs.device.of(MemoryTag::kKv), 3u * kTokens * 32 * 2 * 8 * 128 * 2);
   EXPECT_EQ(needs.layout.device_blocks, 3 * 2048) << "room for all tokens";
-  // Shorter sequences take what they have.
+  // Shorter sequences take only the blocks that they have.
   const RunSize few{.tokens = 1024, .sequences = 3, .micro_tokens = 512};
   EXPECT_EQ(footprint(model, {}, few, gpu_traits()).device.of(MemoryTag::kKv),
             3u * 1024 * 32 * 2 * 8 * 128 * 2);
 }
 
-// As Gemma: five of six layers have a window, the sixth attends to all tokens.
+// Like Gemma: five of six layers have a window, and the sixth attends to all tokens.
 Model model_with_both() {
   TransformerShape shape = try_known_model("mistral-7b-v0.1").value();
   shape.layers = 30;
@@ -83,13 +85,14 @@ Model model_with_both() {
   return model;
 }
 
-// The groups' pools hold as many short sequences as may run concurrently, not only as many as there
-// is room for when all are long.
+// The groups' pools hold as many short sequences as may run concurrently, not only as many as fit
+// when all are long.
 TEST(WindowFootprintTest, WindowsOfAllConcurrentSequencesHaveRoom) {
   const Model model = model_with_both();
   RunSize size{.tokens = 32'768, .sequences = 3, .micro_tokens = 512};
   const auto layout_of = [&] { return footprint(model, {}, size, gpu_traits()).layout; };
-  constexpr int64_t kMost = (4096 + 512 + kMostCutBack) / kKvBlockTokens + 1;  // of a sequence
+  // blocks of a sequence
+  constexpr int64_t kMost = (4096 + 512 + kMostCutBack) / kKvBlockTokens + 1;
   RunLayout layout = layout_of();
   const int window = layout.kv.place(0).group, full = layout.kv.place(5).group;
   EXPECT_EQ(layout.group_blocks(full, layout.device_blocks), 3 * 2048);
@@ -98,30 +101,30 @@ TEST(WindowFootprintTest, WindowsOfAllConcurrentSequencesHaveRoom) {
   layout = layout_of();
   EXPECT_EQ(layout.group_blocks(full, layout.device_blocks), 3 * 2048);
   EXPECT_EQ(layout.group_blocks(window, layout.device_blocks), 10 * kMost);
-  // Of 1,024 tokens each: 96 sequences, in either pool.
+  // With 1,024 tokens each, either pool holds 96 sequences.
   size.at_once = 96;
   layout = layout_of();
   constexpr int64_t kShort = 1024 / kKvBlockTokens;
   EXPECT_EQ(layout.group_blocks(full, layout.device_blocks) / kShort, 96);
   EXPECT_EQ(layout.group_blocks(window, layout.device_blocks) / kShort, 96);
-  // Each memory has its part of them.
+  // Each memory has its proportion of them.
   size.sequences = 4;
   size.at_once = 12;
   Plan plan;
   plan.kv = {0.25, 0.75, 0};
-  DeviceTraits small = gpu_traits();  // steps take no more tokens than a micro-batch
+  DeviceTraits small = gpu_traits();  // a step takes no more tokens than a micro-batch
   small.memory_bytes = uint64_t{64} << 20;
   layout = footprint(model, plan, size, small).layout;
   ASSERT_EQ(layout.max_tokens, 512);
   EXPECT_EQ(layout.group_blocks(window, layout.device_blocks), std::min<int64_t>(2048, 3 * kMost));
   EXPECT_EQ(layout.group_blocks(window, layout.host_blocks), 9 * kMost);
-  // Where all layers have a window, no other pool has room that could not be used.
+  // If all layers have a window, there is no other pool whose room could stay unused.
   size = {.tokens = 32'768, .sequences = 3, .micro_tokens = 512, .at_once = 96};
   layout = footprint(describe_dummy_model("mistral-7b-v0.1"), {}, size, gpu_traits()).layout;
   EXPECT_EQ(layout.group_blocks(0, layout.device_blocks), 3 * kMost);
 }
 
-// One state for each concurrent sequence, in F32, whatever the lengths and the KV's type.
+// There is one state for each concurrent sequence, in F32, for any length and KV type.
 TEST(RecurrentFootprintTest, ASequenceHasOneState) {
   KvGroupShape recurrent{
       .layers = 3, .kv_heads = 4, .head_dim = 300, .rule = {.kind = StateKind::kRecurrent}};
@@ -133,7 +136,7 @@ TEST(RecurrentFootprintTest, ASequenceHasOneState) {
   layout.sequence_blocks = 100;
   layout.device_blocks = 300;
   layout.max_tokens = 64;
-  const int64_t states = recurrent.rule.most_blocks(1600, 64);  // of a sequence
+  const int64_t states = recurrent.rule.most_blocks(1600, 64);  // states of a sequence
   EXPECT_EQ(layout.group_blocks(0, 300), 3 * states);
   layout.max_concurrent = 8;
   EXPECT_EQ(layout.group_blocks(0, 300), 8 * states);
@@ -148,7 +151,7 @@ TEST(RecurrentFootprintTest, ASequenceHasOneState) {
   EXPECT_EQ(layout.group_blocks(0, 68), states);
 }
 
-// Keys and values of other sizes than each other, and a latent, which is one plane.
+// Keys and values may have different sizes, and a latent is a single plane.
 TEST(PlanesFootprintTest, EachPlaneIsCounted) {
   KvGroupShape differ{.layers = 2, .kv_heads = 2, .head_dim = 16};
   differ.values = KvPlaneShape{1, 24, KvType::kInt8};
@@ -161,8 +164,7 @@ TEST(PlanesFootprintTest, EachPlaneIsCounted) {
   EXPECT_EQ(layout.kv_bytes(10), 10 * (2 * (2 * 16 * 16 * 2 + values) + 64 * 16 * 2));
 }
 
-// Where weights stream, a step has a row for each of them, and layers wait for several
-// micro-batches.
+// If weights stream, a step has a row for each sequence, and layers wait for several micro-batches.
 TEST_F(FootprintTest, SequencesThatShareKvHaveRowsInEachStep) {
   Plan plan;
   plan.weights = {0, 1, 0};
@@ -184,14 +186,14 @@ TEST_F(FootprintTest, KvInHostMemoryIsStagedInWhatIsLeft) {
   EXPECT_EQ(needs.layout.device_blocks, 4);
   EXPECT_EQ(needs.layout.host_blocks, 12);
   EXPECT_EQ(needs.layout.staging_blocks, 12) << "all of it";
-  const uint64_t block = 2 * 16 * 768 * 2;  // of a layer
+  const uint64_t block = 2 * 16 * 768 * 2;  // bytes of a block in one layer
   EXPECT_EQ(needs.device.of(MemoryTag::kStaging), 2 * 12 * block);
   EXPECT_EQ(needs.host.of(MemoryTag::kKv), 12 * 12 * block);
   traits.memory_bytes = needs.device.total() + needs.workspace - 2 * block;
   EXPECT_EQ(of(plan).layout.staging_blocks, 11);
   plan.attention = AttentionPlace::kCpu;
   EXPECT_EQ(of(plan).layout.staging_blocks, 6) << "of prompts: a micro-batch, and a block of each";
-  traits.memory_bytes = kGiB / 8;  // less than the weights
+  traits.memory_bytes = kGiB / 8;  // less than the weights take
   EXPECT_EQ(of(plan).layout.staging_blocks, 0) << "the CPU attends";
 }
 
@@ -200,7 +202,7 @@ TEST_F(FootprintTest, EmbeddingsInHostMemoryTakeSlotsForTheHead) {
   Plan plan;
   plan.embeddings = Tier::kHost;
   const Footprint needs = of(plan);
-  // The head is the token embedding: 77 MB, of layers of 14 MB.
+  // The head is the token embedding of 77 MB, where layers have 14 MB.
   const uint64_t table = 50272 * 768 * 2, positions = 2050 * 768 * 2;
   EXPECT_EQ(needs.host.of(MemoryTag::kWeights), table + positions);
   EXPECT_EQ(needs.device.of(MemoryTag::kWeights),
@@ -215,11 +217,11 @@ TEST_F(FootprintTest, EmbeddingsInHostMemoryTakeSlotsForTheHead) {
   size.sequences = 1;
   const Footprint few = of(plan);
   EXPECT_EQ(few.layout.slots, SlotContent::kPieces);
-  // Three pieces of 25.7 MB, and a slot for the next step's first.
+  // The slots hold three segments of 25.7 MB, and the first one of the next step.
   EXPECT_EQ(few.layout.weight_slots, 4);
   EXPECT_GE(few.device.of(MemoryTag::kStaging) / 4, table / 3);
   EXPECT_LE(few.device.of(MemoryTag::kStaging) / 4, kStreamPieceBytes + kStreamSlotBytes);
-  // Rows of both tables, for a micro-batch.
+  // Rows of both embedding tables for a micro-batch.
   EXPECT_EQ(needs.host.of(MemoryTag::kStaging), 32u * 2 * 768 * 2);
 }
 
@@ -238,7 +240,7 @@ TEST_F(FootprintTest, AQuantizedHeadIsExpandedForManyRowsOfLogitsAlone) {
 TEST_F(FootprintTest, AllocationsAreRoundedOneByOne) {
   const uint64_t before = of({}).device.of(MemoryTag::kKv);
   traits.allocation_unit = 1 << 20;
-  // 24 planes of 384 KiB.
+  // There are 24 planes of 384 KiB.
   EXPECT_EQ(before, 24u * 384 * 1024);
   EXPECT_EQ(of({}).device.of(MemoryTag::kKv), 24u << 20);
 }
@@ -257,7 +259,7 @@ TEST_F(FootprintTest, WeightsOfTheModelsFileMayBeMapped) {
   EXPECT_EQ(of({}).mapped, 0u) << "packed, they are not as in the file";
 }
 
-// Whatever the plan: what leaves one memory is in another.
+// With any plan, bytes that leave one memory are in another one.
 TEST_F(FootprintTest, NothingIsLost) {
   std::mt19937 random(7);
   const auto shares = [&]() -> TierShares {
@@ -287,7 +289,7 @@ TEST_F(FootprintTest, ACacheThatCannotBeIsRefused) {
   EXPECT_THROW(of({}), Error);
 }
 
-// Whatever is said of either, no byte is counted twice.
+// With any limits on host and device, no byte is counted twice.
 TEST(ShareOneMemoryTest, IsOneTier) {
   const Budgets alone = share_one_memory(64 * kGiB, 0, 0);
   EXPECT_EQ(alone.device, 60 * kGiB) << "what runs";
@@ -305,7 +307,8 @@ TEST(ShareOneMemoryTest, IsOneTier) {
       }
     }
   }
-  // All of a model that fits, and else nothing in the host's part but what is on its way.
+  // The GPU's part holds all of a model that fits; if it does not fit, almost no weights stay in
+  // the host's part.
   const Model model = describe_dummy_model("opt-30b");
   DeviceTraits traits = gpu_traits(256 << 20);
   const RunSize size{.tokens = 544, .sequences = 4, .micro_tokens = 512};

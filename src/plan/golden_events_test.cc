@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The complete event list of a step for each kind of placement equals the text in golden_events/,
-// so that a change of the order is seen in a diff. Where the change is wanted, a run with
-// SPILLWAY_WRITE_GOLDEN_EVENTS=1 writes the lists anew.
+// Compares the complete event list of a step, for each kind of placement, with the text in
+// golden_events/, so that a diff shows every change of the order. If a change is intended, a run
+// with SPILLWAY_WRITE_GOLDEN_EVENTS=1 writes the lists anew.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@
 namespace spillway {
 namespace {
 
-// "run op, layer 0 qkv, batch 1": everything that an event says.
+// Writes all fields of an event, such as "run op, layer 0 qkv, batch 1".
 std::string text_of(const LoweredModel& model, const StepEvent& event) {
   constexpr std::array kKinds = {"load", "wait", "run", "start", "join", "store", "release"};
   constexpr std::array kSubjects = {
@@ -43,7 +43,8 @@ std::string text_of(const LoweredModel& model, const StepEvent& event) {
   return text + "\n";
 }
 
-// So many layers, each with a gated MLP that is cut into two segments.
+// Makes a model of so many layers, each with a gated MLP whose weights are divided into two
+// segments.
 Model layers_of(int count) {
   TransformerShape shape = try_known_model("tinyllama-1.1b").value();
   shape.layers = count;
@@ -53,7 +54,7 @@ Model layers_of(int count) {
   return model;
 }
 
-// A step with these weights and these micro-batches.
+// Makes a step with these weights and these micro-batches.
 StepShape step_of(const WeightPlan& weights, const StreamCut& cut, std::vector<BatchShape> batches,
                   const Model& model = layers_of(2)) {
   const std::vector<Tier> homes = weight_homes(/*host_visible=*/false, model, weights);
@@ -72,7 +73,7 @@ StepShape without_overlap(StepShape shape) {
   return shape;
 }
 
-// Four layers, three of which share two buffers for their KV.
+// Makes a step with four layers, three of which share two buffers for their KV.
 StepShape with_swapped_layers(std::vector<BatchShape> batches) {
   StepShape shape = step_of({}, {}, std::move(batches), layers_of(4));
   shape.swapped_layers = 3;

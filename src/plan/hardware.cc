@@ -23,11 +23,13 @@ using nlohmann::json;
 
 constexpr double kMega = 1e6, kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
 constexpr double kGiB = 1 << 30;
-// More than any machine of the next years, in the units of the file.
+// The largest number that is accepted, in the units of the file: more than any machine of the next
+// years has.
 constexpr double kMost = 1e9;
 constexpr uintmax_t kMaxFileBytes = uintmax_t{1} << 20;
 
-// One object of the file, whose fields are taken one by one; those that nobody took are errors.
+// One JSON object of the file. Its fields are taken one by one; fields that were not taken are
+// errors.
 class Fields {
  public:
   Fields(const json& object, std::string where) : object_(object), where_(std::move(where)) {
@@ -68,7 +70,7 @@ class Fields {
     const json* found = try_take(key);
     return found != nullptr ? positive(*found, at(key)) : otherwise;
   }
-  // A number, or [[size, rate], ...] by growing sizes.
+  // Reads a number, or [[size, rate], ...] with increasing sizes.
   RateCurve curve(const std::string& key, double unit) {
     return curve_of(take(key), at(key), unit);
   }
@@ -100,10 +102,10 @@ class Fields {
   std::vector<std::string> taken_;
 };
 
-// A number, or {"1": rate, "4": rate} by how many query heads share a key's.
+// Reads a number, or {"1": rate, "4": rate} by the number of query heads that share a key head.
 RateCurve rates_by_group(const json& value, const std::string& field) {
   if (!value.is_object()) return RateCurve(Fields::positive(value, field) * kGiga);
-  std::map<int, double> rates;  // by growing groups: "16" comes before "4" in the file
+  std::map<int, double> rates;  // sorted by group: "16" comes before "4" in the file
   for (const auto& [key, rate] : value.items()) {
     int group = 0;
     const char* const end = key.data() + key.size();
@@ -165,7 +167,7 @@ Processor processor_from(const json& object, const std::string& where) {
 
 using ordered = nlohmann::ordered_json;
 
-// As many digits as a measurement has, for who reads the file.
+// Writes as many digits as a measurement has, so that people can read the file.
 ordered in_units(double value, double unit) {
   return ordered::parse(fmt::format("{:.5g}", value / unit));
 }
@@ -242,7 +244,7 @@ ordered split_to_json(const SplitCurve& split) {
   return entry;
 }
 
-// Objects line by line, a curve in one line.
+// Writes objects with a line for each member, and a curve in one line.
 std::string text_of(const ordered& value, int depth) {
   if (!value.is_object()) return value.dump(-1, ' ', false, json::error_handler_t::replace);
   std::string text = "{";
@@ -253,7 +255,7 @@ std::string text_of(const ordered& value, int depth) {
   return text + "\n" + std::string(static_cast<size_t>(2 * depth), ' ') + "}";
 }
 
-// Lower-case words and numbers of a device's name.
+// Returns the words and numbers of a device's name in lower case.
 std::vector<std::string> words_of(std::string_view name) {
   std::vector<std::string> words;
   bool inside = false;
@@ -308,7 +310,7 @@ Processor with_threads(Processor host, int threads) {
 
 namespace {
 
-// Of the rate of large matrices; in between by the logarithm of the size.
+// Returns the factor on the rate of large matrices, interpolated by the logarithm of the size.
 double share_of_rate(const Processor& on, double tokens, double elements) {
   if (on.small_elements <= 0 || elements >= on.large_elements) return 1;
   const double small = std::min(1.0, on.small_share.at(tokens));
@@ -435,8 +437,8 @@ std::string hardware_to_json(const Hardware& hardware) {
 
 std::vector<std::string> shipped_hardware() {
   std::vector<std::string> names;
-  // One memory for GPU and host is priced at the GPU's rate, which gh200 has for 96 of its 576 GB
-  // only: it is read by its name, and not offered.
+  // The machine gh200 can be read by its name, but is not offered: a memory shared by GPU and host
+  // is priced at the GPU's rate, which gh200 has for only 96 of its 576 GB.
   for (const auto& [name, text] : kShippedHardware) {
     if (name != "gh200") names.emplace_back(name);
   }
@@ -478,7 +480,7 @@ Hardware nearest_hardware(std::string_view gpu_name, uint64_t gpu_memory, uint64
     double score = 0;
     if (found.gpu) {
       for (const std::string& word : words_of(found.gpu->name)) {
-        // Names like "H200" say more than "NVIDIA".
+        // Words with a digit, such as "H200", identify a GPU better than "NVIDIA".
         const bool model = std::any_of(word.begin(), word.end(),
                                        [](unsigned char c) { return std::isdigit(c) != 0; });
         if (std::find(wanted.begin(), wanted.end(), word) != wanted.end()) score += model ? 10 : 1;

@@ -96,7 +96,7 @@ TEST(HardwareTest, TheNearestHasTheGpusName) {
   EXPECT_EQ(nearest_hardware("NVIDIA GeForce RTX 3060 Laptop GPU", 6 * kGiB, 16 * kGiB).name,
             "laptop");
   EXPECT_EQ(nearest_hardware("", 0, 16 * kGiB).name, "ci");
-  // Of an unknown GPU: one with as much memory.
+  // For an unknown GPU it is a machine whose GPU has as much memory.
   EXPECT_EQ(nearest_hardware("Foo 9", 16 * kGiB, 64 * kGiB).gpu->memory_bytes / kGiB, 15U);
 }
 

@@ -6,7 +6,8 @@ namespace spillway {
 KvTraffic kv_traffic(const Hardware& hardware, const ModelSpec& spec, KvType type,
                      std::optional<float> top_k) {
   if (top_k.value_or(0) <= 0) return {};
-  // Of V's bytes: more than all of them where heads that share keys choose many.
+  // The fraction of V's bytes that is read: above 1 if many query heads that share a key head
+  // select many positions.
   const double values = double{*top_k} * query_group(spec);
   KvTraffic traffic{.read = (1 + values) / 2};
   const bool all_pinned = hardware.pageable_to_device == 0;

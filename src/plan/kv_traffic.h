@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What decode attention reads and moves of a KV cache: all of it, or with sparse attention
-// (FlexGen, section 5) all of K and of V what the query heads choose.
+// Computes how much of a KV cache decode attention reads and moves: all of it, or with sparse
+// attention (FlexGen, section 5) all of K and those entries of V that the query heads select.
 #pragma once
 
 #include <optional>
@@ -11,22 +11,24 @@
 
 namespace spillway {
 
-// Query heads that share a key's.
+// Returns the number of query heads that share a key head.
 inline double query_group(const ModelSpec& spec) {
   return static_cast<double>(spec.heads) / spec.kv_heads;
 }
 
-// Of the bytes of the keys and values that are seen.
+// Fractions of the bytes of the keys and values that a token attends to.
 struct KvTraffic {
-  double read = 1;   // by attention, wherever it runs
-  double moved = 1;  // of pages that come to the device out of host memory; from disk all do
-  // Of what attention on the device reads for those: over the bus, where V stays at home.
+  double read = 1;  // read by attention, on either processor
+  // The part of a page in host memory that is copied to the device; from disk all of it is.
+  double moved = 1;
+  // The fraction that attention on the device reads over the bus because V stays in host memory.
   double over_bus = 0;
 };
-// As the runtime does it: each query head reads entries of its own (device/sparse_attention.h), and
-// V stays in host memory where that is less than its pages, values are not packed together, and the
-// device reads host memory, which then is pinned (Decoder::values_stay). What choosing takes beside
-// the bytes is not priced. `top_k`: the share of positions; nothing or 0: all.
+// Returns the traffic as the runtime causes it. Each query head reads entries of its own
+// (device/sparse_attention.h). V stays in host memory if the entries are fewer bytes than its
+// pages, values are not quantized, and the device can read host memory, which then is pinned
+// (Decoder::values_stay). The selection itself is not priced beyond the bytes of K. `top_k` is the
+// share of positions that are selected; nullopt or 0: all.
 KvTraffic kv_traffic(const Hardware& hardware, const ModelSpec& spec, KvType type,
                      std::optional<float> top_k);
 

@@ -8,7 +8,7 @@
 namespace spillway {
 namespace {
 
-// A step takes at most this long. KV that the link cannot bring in that time is never swapped.
+// The assumed longest step. KV that the link cannot copy in that time is never swapped.
 constexpr double kLongestStep = 0.1;  // seconds
 
 }  // namespace
@@ -26,7 +26,8 @@ int requested_swapped_layers(const KvExpansion& expansion, const TurnSizes& size
 
 int most_swapped_layers(const Footprint& needs, const Budgets& budgets, double to_device_per_s) {
   TurnSizes turns = needs.layout.turns;
-  // Swapping gains nothing where sequences are in several memories: those fill the device anyway.
+  // Swapping gains nothing if sequences are in several memories, because those fill the device
+  // anyway.
   if (turns.blocks == 0 || needs.layout.spans()) return 0;
   // Swapped KV takes at most half of the host memory that is left.
   const uint64_t left =

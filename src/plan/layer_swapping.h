@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many layers' KV is swapped on the device (Pie, 3.1), as --kv-expansion requests it.
+// Decides how many layers' KV is swapped on the device (Pie, 3.1), as --kv-expansion requests it.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,13 @@
 
 namespace spillway {
 
-// Returns the number of swapped layers that is requested, or 0 where no KV is on the device. Throws
-// kInvalidArgument where so many layers gain no room, or are as many as there are.
+// Returns the number of swapped layers that is requested, or 0 if no KV is on the device. Throws
+// kInvalidArgument if so many layers gain no room, or are not fewer than the layers that have KV.
 int requested_swapped_layers(const KvExpansion& expansion, const TurnSizes& sizes);
 
-// Returns the most layers that a run may swap which finds the number itself. `needs` is its
-// footprint with none, `to_device_per_s` are the bytes that the link brings in a second.
+// Returns the most layers that a run may swap if it finds the number itself. `needs` is its
+// footprint without swapped layers; `to_device_per_s` is the link's rate to the device in bytes per
+// second.
 int most_swapped_layers(const Footprint& needs, const Budgets& budgets, double to_device_per_s);
 
 }  // namespace spillway

@@ -47,8 +47,9 @@ std::optional<std::vector<double>> LinearProgram::try_solve() const {
     const double* solution = solver.primalColumnSolution();
     return std::vector<double>(solution, solution + variables_.size());
   };
-  // Making a solver takes longer than a program of this size; so does looking for what could be
-  // left out of it (presolve). A solver of its own has the last word on what cannot be solved.
+  // Making a solver takes longer than solving a program of this size, and so does presolve, so one
+  // solver is used again without it. Only if it finds no optimum does a new solver decide whether
+  // there is one.
   thread_local ClpSimplex quick;
   load(quick);
   quick.primal();

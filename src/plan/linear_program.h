@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small linear programs, solved by COIN-OR's CLP.
+// Solves small linear programs with COIN-OR's CLP.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ class LinearProgram {
   int variable(double cost, double low = 0, double high = kAny);
   // low <= sum of factor x variable <= high
   void constrain(std::vector<std::pair<int, double>> terms, double low, double high);
-  // The variables' values; nothing where the constraints contradict each other.
+  // Returns the variables' values, or nullopt if the constraints contradict each other.
   std::optional<std::vector<double>> try_solve() const;
 
  private:

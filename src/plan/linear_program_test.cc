@@ -7,7 +7,7 @@ namespace spillway {
 namespace {
 
 TEST(LinearProgramTest, FindsTheCornerThatIsBest) {
-  // Least 2x + 3y with x + y >= 4, x <= 3: x = 3, y = 1.
+  // Minimizes 2x + 3y with x + y >= 4 and x <= 3; the solution is x = 3, y = 1.
   LinearProgram program;
   const int x = program.variable(2, 0, 3), y = program.variable(3);
   program.constrain({{x, 1}, {y, 1}}, 4, LinearProgram::kAny);
@@ -18,7 +18,8 @@ TEST(LinearProgramTest, FindsTheCornerThatIsBest) {
 }
 
 TEST(LinearProgramTest, SharesTwoLinksSoThatTheyEndTogether) {
-  // A share goes over a link of 2, the rest over one of 3: both take the largest t.
+  // A share is sent over a link that takes 2 and the rest over one that takes 3: t is at least both
+  // times.
   LinearProgram program;
   const int share = program.variable(0, 0, 1), t = program.variable(1);
   program.constrain({{share, 1.0 / 2}, {t, -1}}, -LinearProgram::kAny, 0);

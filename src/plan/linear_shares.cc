@@ -14,26 +14,27 @@
 namespace spillway {
 namespace {
 
-constexpr int64_t kSome = 64;        // of a batch that is not full, or a short prompt
-constexpr int64_t kFew = 1;          // whose products are bound by memory alone
-constexpr double kSameShare = 0.01;  // closer than this: nobody would feel it
-// Of a step, that the CPU attends: with more, it keeps everybody waiting at every op. H200, OPT-13B
-// with 4-bit weights, 64 sequences in host memory: 478 tokens/s, with 5% of the rows 338
-// (one run each).
+constexpr int64_t kSome = 64;        // tokens of a batch that is not full, or of a short prompt
+constexpr int64_t kFew = 1;          // tokens whose products are bound by memory alone
+constexpr double kSameShare = 0.01;  // closer shares make no noticeable difference
+// If the CPU attends for more than this share of a step, it gets no rows of linear layers, because
+// the device would wait for it at every op. H200, OPT-13B with 4-bit weights, 64 sequences in host
+// memory: 478 tokens/s, with 5% of the rows 338 (one run each).
 constexpr double kMostAttending = 0.1;
 
-// Steps with drafts have a few tokens of each sequence. Nobody measured slices of matrices at such
-// numbers, so the CPU counts as slower there than by the rates of whole matrices (kFew's measure).
+// Steps with drafts have a few tokens of each sequence. Products of matrix slices are not measured
+// at such numbers, so the CPU is assumed to be slower there than by the rates of whole matrices,
+// which hold at kFew.
 constexpr int64_t kMostDrafting = 16;
 constexpr double kRateOfSlices = 0.7;
 
-// Too little is not worth a meeting.
+// Rounds a share down to whole percent, or to 0 if it is too small to be worth the transfers.
 double whole_percents(double share) {
   constexpr double kLeastShare = 0.03;
   return share < kLeastShare ? 0 : std::floor(std::min(share, 1.0) * 100) / 100;
 }
 
-// Equation 9, without what an op takes however small its part.
+// Returns a curve by the machine's rates (equation 9), without the fixed cost of an op.
 SplitCurve by_rates(const Hardware& h, const SplitShape& shape, double tokens) {
   const double elements = static_cast<double>(shape.rows) * static_cast<double>(shape.cols);
   const auto bytes = static_cast<double>(row_bytes(shape.type, shape.cols) * shape.rows);
@@ -46,7 +47,8 @@ SplitCurve by_rates(const Hardware& h, const SplitShape& shape, double tokens) {
       .link = {0, LinkPrices(h).bulk_up(bytes, source)}};
 }
 
-// Several ops, one after the other. What the CPU is handed, and hands back, takes its time.
+// The sum of the curves of several ops, including the time of giving work to the CPU and getting
+// its results.
 struct Sum {
   SplitLine cpu = {}, link = {};
   void add(const Hardware& h, const SplitCurve& of, double tokens, double batches) {
@@ -59,7 +61,7 @@ struct Sum {
     link.fixed_s += of.link.fixed_s;
     link.all_s += of.link.all_s;
   }
-  // With this much else on the link before it is a draw.
+  // Returns the share with which both finish together if the link has this much additional work.
   double crossing(double more_link = 0) const {
     const double both = cpu.all_s + link.all_s;
     return both > 0 ? (link.fixed_s + link.all_s + more_link - cpu.fixed_s) / both : 0;
@@ -70,7 +72,7 @@ struct Sum {
 
 std::vector<SplitOp> split_ops(const Model& model) {
   std::vector<SplitOp> ops;
-  int64_t most = 0;  // bytes of a matrix of the last one
+  int64_t most = 0;  // bytes of the last op's largest matrix
   const auto add = [&](size_t number, int layer, std::string_view name) {
     const BoundWeight& weight = model.weights[number];
     if (ops.empty() || ops.back().layer != layer || ops.back().name != name) {
@@ -108,7 +110,7 @@ double balanced_share(const Hardware& hardware, const SplitShape& shape, double 
 
 namespace {
 
-// Ops all of whose matrices are in host memory, or all on disk.
+// Returns the ops whose matrices are all in host memory, or all on disk.
 std::vector<SplitOp> ops_not_on_device(const Model& model, std::span<const Tier> homes) {
   std::vector<SplitOp> ops = split_ops(model);
   std::erase_if(ops, [&](const SplitOp& op) {
@@ -154,7 +156,7 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
   const bool has_drafts = decoding == kFew && kFew < drafting && drafting <= kMostDrafting;
   if (has_drafts) tokens.insert(drafting);
   for (const int64_t at : tokens) {
-    // Weights come once for all micro-batches of a step, and the CPU multiplies for each.
+    // Weights are copied once for all micro-batches of a step, while the CPU multiplies for each.
     const int64_t of_step = at == decoding              ? sequences
                             : at == layout.micro_tokens ? layout.max_tokens
                                                         : at;
@@ -177,19 +179,21 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
       module.measured = is_measured;
       all_measured = all_measured && module.measured;
     }
-    double else_on_link = 0;  // less what the CPU attends to
+    double else_on_link = 0;  // the link's other work, minus the time in which the CPU attends
     if (at == decoding || (has_drafts && at == drafting)) {
       const StepEstimate& step = predicted.decode_step;
       else_on_link =
           std::max(0.0, step.busy[static_cast<size_t>(Worker::kToDevice)] - all.link.all_s) -
           step.busy[static_cast<size_t>(Worker::kCpu)];
     }
-    // With more than one token slices of a matrix are multiplied at other rates than all of it:
-    // only where that was measured. H200, 8 tokens: steps were 20 to 30% slower than by guess.
+    // With more than one token, slices of a matrix are multiplied at other rates than the whole
+    // matrix, so shares are used only if those were measured. H200, 8 tokens: steps were 20 to 30%
+    // slower with a guess.
     if (at > kFew && !all_measured && !(has_drafts && at == drafting)) continue;
     CpuLinearShare share{.tokens = static_cast<int>(at),
                          .share = whole_percents(all.crossing(else_on_link))};
-    // Of modules that were measured each has its own, around what all have together.
+    // Each measured module gets a share of its own, moved as much as the common share is by the
+    // link's additional work.
     const double moved = all.crossing(else_on_link) - all.crossing();
     for (const auto& [name, module] : modules) {
       if (!module.measured) continue;

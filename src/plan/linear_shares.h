@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of the weights in host memory the CPU multiplies there, while the others come to the
-// GPU: so that both end together (HeteGen, equation 9), by rates, or by what was measured of such
-// ops (equation 10).
+// Computes which share of the weights in host memory the CPU multiplies there while the others are
+// copied to the GPU. Both should finish together (HeteGen, equation 9), by the machine's rates, or
+// by measurements of such ops (equation 10).
 #pragma once
 
 #include <cstdint>
@@ -18,32 +18,35 @@
 
 namespace spillway {
 
-// A linear op of a layer, or the head: its matrices one below the other. Of several types it has
-// that of most bytes.
+// A linear op of a layer, or the head, with its matrices stacked by rows. If they have several
+// types, the op has the type of its largest matrix.
 struct SplitOp {
-  int layer = 0;  // as many as there are: the head
+  int layer = 0;  // layer_count() for the head
   std::string_view name = {};
   SplitShape shape = {};
-  std::vector<size_t> weights = {};  // their numbers in Model::weights
+  std::vector<size_t> weights = {};  // their indices in Model::weights
 };
 std::vector<SplitOp> split_ops(const Model& model);
 
-// What CPU and link take for an op, each beside the other: as measured, else by rates.
+// Returns the times of CPU and link for an op while both are busy: measured if there is a
+// measurement, else computed from rates.
 SplitCurve split_curve_of(const Hardware& hardware, const SplitShape& shape, double tokens);
-// The CPU's share with which both end together, by rates alone: where measuring begins.
+// Returns the CPU's share with which both finish together, by rates alone. Measurements start
+// there.
 double balanced_share(const Hardware& hardware, const SplitShape& shape, double tokens);
 
-// For each number of tokens that steps have by this plan: of decoding, of a prompt's chunk, and of
-// a few in between. What the CPU attends to and what KV takes of the link, by `predicted` without
-// these shares, counts. Empty where the CPU has no time for it, or nothing is in host memory.
-// `homes`: of each of the model's weights, by the plan.
+// Returns a share for each number of tokens that steps of this plan have: a decoding step, a prompt
+// chunk, and a few in between. It takes into account the CPU's attention and the KV on the link, as
+// `predicted`, an estimate without these shares, has them. Returns none if the CPU has no time for
+// it, or if no op's matrices are all in host memory or all on disk. `homes` has the home of each of
+// the model's weights by the plan.
 std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, const Model& model,
                                                    std::span<const Tier> homes, const Plan& plan,
                                                    const RunLayout& layout, int64_t sequences,
                                                    const Prediction& predicted);
 
-// Bytes of weights a second that the CPU is expected to multiply by the plan in steps of so many
-// tokens; 0 where it has none.
+// Returns the bytes of weights per second that the CPU is expected to multiply by the plan in steps
+// of so many tokens; 0 if it has no share.
 double expected_cpu_rate(const Hardware& hardware, const Model& model, std::span<const Tier> homes,
                          const Plan& plan, double tokens);
 

@@ -37,7 +37,7 @@ TEST_F(LinearSharesTest, OpsAreThoseOfALayerAndTheHead) {
   EXPECT_EQ(ops.back().name, "head");
 }
 
-// Equation 9, by hand.
+// Checks equation 9 against a computation by hand.
 TEST_F(LinearSharesTest, ByRatesBothEndTogether) {
   const auto found = shares();
   ASSERT_FALSE(found.empty());
@@ -53,7 +53,7 @@ TEST_F(LinearSharesTest, ByRatesBothEndTogether) {
   EXPECT_NEAR(found[0].share, share, 0.03);
 }
 
-// Measured modules have cuts of their own; the others have what all have together.
+// A measured module gets a share of its own; the others get the common share.
 TEST_F(LinearSharesTest, WhatWasMeasuredHasItsOwn) {
   const SplitShape down{DType::kF16, 4096, 11008};
   hardware.splits = {{.shape = down, .tokens = 1, .cpu = {0, 3e-3}, .link = {0, 1e-3}}};
@@ -64,7 +64,7 @@ TEST_F(LinearSharesTest, WhatWasMeasuredHasItsOwn) {
   EXPECT_EQ(found[0].modules.size(), 1U);
 }
 
-// Of what is on the device nothing is shared.
+// Weights on the device are not shared with the CPU.
 TEST_F(LinearSharesTest, NothingInHostMemoryNothingToShare) {
   plan.weights = {1, 0, 0};
   EXPECT_TRUE(shares().empty());

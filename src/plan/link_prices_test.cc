@@ -42,7 +42,7 @@ TEST_F(LinkPricesTest, NothingTakesNoTime) {
   EXPECT_EQ(links.disk_write(0), 0);
 }
 
-// The linear program sums parts of a stream: each takes its part of the whole.
+// The linear program adds up parts of a stream, so each must take its proportion of the whole.
 TEST_F(LinkPricesTest, AStreamIsProportionalToItsBytes) {
   EXPECT_DOUBLE_EQ(links.bulk_up(1e3, Source::kPinned), 1e3 / (0.5 * 10e9));
   EXPECT_DOUBLE_EQ(links.bulk_up(1e9, Source::kPinned), 1e9 / (0.5 * 10e9));
@@ -70,7 +70,7 @@ TEST_F(LinkPricesTest, ThereIsNoLinkWhereTheHostComputes) {
   EXPECT_EQ(links.most_down_per_s(), 0);
 }
 
-// A machine's file may say nothing of a disk.
+// A machine's file may have no entry for a disk.
 TEST_F(LinkPricesTest, ADiskThatWasNotMeasuredIsSlowButHasAPrice) {
   hardware.disk_read = hardware.disk_write = 0;
   EXPECT_DOUBLE_EQ(links.bulk_disk_read(1e3), 1e3);

@@ -6,12 +6,12 @@
 namespace spillway {
 namespace {
 
-// Where a machine's file does not say how many threads its host has.
+// The number of host threads if a machine's file does not have it.
 constexpr int kUsualThreads = 16;
 
 }  // namespace
 
-// The same figures as runtime/device_traits.cc has for devices that are here.
+// The figures are those of runtime/device_traits.cc for devices that are present.
 DeviceTraits traits_of_machine(const Hardware& hardware, const Budgets& budgets) {
   DeviceTraits traits;
   const bool apart = hardware.has_device();

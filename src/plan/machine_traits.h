@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What placing things needs to know of a machine that is not here: as its devices would say it.
+// Computes the traits of a device from a machine's description, for a machine on which this program
+// does not run.
 #pragma once
 
 #include "plan/device_traits.h"

@@ -22,7 +22,7 @@ bool has_staging(const RunLayout& layout, KvStaging staging) {
 }  // namespace
 
 Budgets share_one_memory(uint64_t free, uint64_t device, uint64_t host) {
-  // About what staging, loading and the CPU's own activations take.
+  // An estimate of what staging, loading and the CPU's own activations take.
   constexpr uint64_t kLeastHost = uint64_t{512} << 20;
   Budgets budgets{.host_is_limited = host > 0};
   const uint64_t own = std::min(free / 2, std::max(kLeastHost, free / 16));

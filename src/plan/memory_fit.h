@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a run fits into the memory that it may use. Searches, greedy placement, plans by hand and
-// refusals all ask these functions.
+// Decides whether a run fits into the memory that it may use. The search, greedy placement, plans
+// by hand and refusals all use these functions.
 #pragma once
 
 #include <cstdint>
@@ -13,47 +13,48 @@ namespace spillway {
 // The bytes of each memory that a run may use.
 struct Budgets {
   uint64_t device = 0, host = 0, disk = 0;
-  // Somebody limited the host's memory: then mapped weights count as such. Without a limit they do
-  // not, because they are pages of files, which the system takes back where it needs room.
+  // An option limits the host's memory: then mapped weights count. Without a limit they do not,
+  // because they are file pages, which the system reclaims if it needs memory.
   bool host_is_limited = false;
   // The part of that limit that is not in `host`: a server's requests and the prediction of lengths
   // use it (ExpectedRun::host_bytes_taken).
   uint64_t host_taken = 0;
 };
 
-// Divides a memory that the GPU and the host have together (integrated GPUs): the host gets what a
-// run needs there, and the GPU all else, because nothing is gained by keeping more in the host's
-// part. `device` and `host` are limits that somebody gave; 0 is no limit.
+// Divides memory that the GPU and the host share (integrated GPUs): the host gets what a run needs
+// there, and the GPU everything else, because more memory in the host's part gains nothing.
+// `device` and `host` are limits from options; 0 is no limit.
 Budgets share_one_memory(uint64_t free, uint64_t device, uint64_t host);
-// " beside 25 MiB for requests and predicting lengths", or nothing: a message on host memory ends
-// with it.
+// Returns " beside 25 MiB for requests and predicting lengths", or an empty text. A message about
+// host memory ends with it.
 std::string beside_taken(const Budgets& budgets);
 
-// Whether the memory that kernels and libraries take while they run counts. It is an estimate, and
-// a plan by hand is refused only for what is allocated.
+// Says whether the memory counts that kernels and libraries take while they run. It is an estimate,
+// and a plan by hand is refused only for memory that is certainly allocated.
 enum class Workspaces : uint8_t { kCounted, kLeftOut };
 
-// The most that a run takes of each memory, by its footprint: while it is loaded or while it runs.
-// Mapped weights count where the host's memory is limited.
+// The peak of each memory that a run takes by its footprint, while the model is loaded or while it
+// runs. Mapped weights count if the host's memory is limited.
 struct MemoryNeeds {
-  uint64_t device = 0;  // 0 where the host computes
+  uint64_t device = 0;  // 0 if the host computes
   uint64_t host = 0, disk = 0;
 };
 MemoryNeeds most_needed(const Footprint& needs, bool has_device, bool host_is_limited,
                         Workspaces workspaces = Workspaces::kCounted);
 
-// How much of the device must be left for KV that comes there to be attended to. With less, prompts
-// are attended to on the CPU.
+// The room on the device that is needed for KV that is copied there for attention. With less, the
+// CPU computes the attention of prompts.
 enum class KvStaging : uint8_t {
-  kWholeSequences,  // one sequence and what a micro-batch appends
-  kParts,           // a part of a sequence is enough where that is less
+  kWholeSequences,  // one sequence and the new tokens of a micro-batch
+  kParts,           // a partition of a sequence is enough if that is less
 };
 
-// Which memories hold a run.
+// Says which memories are large enough for a run.
 struct MemoryFit {
   bool device = false, host = false, disk = false;
-  bool staging = false;  // KV finds room on the device, as KvStaging says
-  // The memory that computes: the device's or, without one, the host's. Its staging counts.
+  bool staging = false;  // KV has room on the device, as KvStaging requires
+  // The memory of the processor that computes: the device's or, without one, the host's. It also
+  // needs room for KV staging.
   bool computing = false;
 
   bool fits() const { return device && host && disk && staging; }
@@ -62,15 +63,15 @@ MemoryFit fit_of(const Footprint& needs, bool has_device, const Budgets& budgets
                  KvStaging staging = KvStaging::kWholeSequences,
                  Workspaces workspaces = Workspaces::kCounted);
 
-// Answers for one model and one set of budgets what plans need and whether they fit. Refers to the
-// weights, which must outlive it.
+// Computes what plans need and whether they fit, for one model and one set of budgets. Keeps a
+// reference to the weights, which must outlive it.
 class MemoryCheck {
  public:
   MemoryCheck(PlacedWeights& weights, const DeviceTraits& traits, const Budgets& budgets)
       : weights_(weights), traits_(traits), budgets_(budgets) {}
 
   const Budgets& budgets() const { return budgets_; }
-  // Returns the same with so many bytes of the memory that computes.
+  // Returns a check that differs only in the budget of the memory that computes.
   MemoryCheck with_first_budget(uint64_t bytes) const {
     DeviceTraits traits = traits_;
     traits.memory_bytes = bytes;
@@ -92,9 +93,9 @@ class MemoryCheck {
   const Budgets budgets_;
 };
 
-// Throws kOutOfMemory where a memory does not hold what is allocated there (workspaces left out,
-// and whatever room for staging there is), in one line that says of each such memory what needs how
-// much of it; kInvalidArgument where something is to be on disk and --disk-memory is 0.
+// Throws kOutOfMemory if a memory is too small for what is allocated there (without workspaces, and
+// with any room for staging). The message is one line that lists each such memory with what needs
+// how much of it. Throws kInvalidArgument if something is to be on disk and --disk-memory is 0.
 void require_fit(const Footprint& needs, bool has_device, const Budgets& budgets);
 
 }  // namespace spillway

@@ -8,7 +8,7 @@
 namespace spillway {
 namespace {
 
-// 100 bytes on a device with a workspace of 20, 50 in host memory, 10 on disk.
+// A run with 100 bytes on a device with a workspace of 20, 50 bytes in host memory and 10 on disk.
 struct MemoryFitTest : testing::Test {
   Footprint needs;
   MemoryFitTest() {
@@ -33,7 +33,7 @@ TEST_F(MemoryFitTest, WithoutADeviceTheHostComputes) {
   EXPECT_FALSE(fit_of(needs, false, {0, 119, 10}).computing);
 }
 
-// A plan by hand is refused for what is allocated; workspaces are an estimate.
+// A plan by hand is refused only for what is certainly allocated; workspaces are an estimate.
 TEST_F(MemoryFitTest, OnlyPlansByHandMayLeaveOutWorkspaces) {
   const Budgets tight{100, 50, 10};
   EXPECT_FALSE(fit_of(needs, true, tight).fits());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that plans and options write as one of a few names.
+// Reads values that plans and options write as one of a few names.
 #pragma once
 
 #include <fmt/ranges.h>
@@ -13,8 +13,8 @@
 
 namespace spillway {
 
-// The value whose name is `text`, by its place among `names`. Throws kInvalidArgument with `what`
-// it is and all names.
+// Returns the value whose name is `text`, which is its index in `names`. Otherwise throws
+// kInvalidArgument; the message begins with `what` and lists all names.
 template <class Enum>
 Enum named_value(std::span<const char* const> names, std::string_view text, std::string_view what) {
   for (size_t i = 0; i < names.size(); ++i) {

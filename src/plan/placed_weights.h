@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only the homes of a model's weights decide, kept for the next plan that has the same: a
-// search asks for thousands of plans that differ in little else.
+// Caches what depends only on the homes of a model's weights, for the next plan with the same
+// homes: a search tries thousands of plans that differ in little else.
 #pragma once
 
 #include <cstdint>
@@ -20,36 +20,37 @@
 
 namespace spillway {
 
-// What a run needs for weights that stream.
+// The sizes of everything that a run needs for streamed weights.
 struct StreamingNeeds {
   int slots = 0;
   uint64_t slot_bytes = 0;
-  int stages = 0;                      // staging buffers for those from disk
-  uint64_t disk_rows = 0;              // bytes of a buffer for the CPU's rows from disk
-  std::vector<CpuRows> cpu_rows = {};  // with all tokens of their shares
+  int stages = 0;          // staging buffers for weights read from disk
+  uint64_t disk_rows = 0;  // bytes of a buffer into which the CPU's rows are read from disk
+  // With the largest token count of each share, not limited by a run.
+  std::vector<CpuRows> cpu_rows = {};
 };
 
-// Of one model on one kind of device. Refers to the model, which must outlive it; what it returns
-// holds until it ends. Not thread-safe.
+// Serves one model on one kind of device. Keeps a reference to the model, which must outlive it.
+// References that it returns are valid for its lifetime. Not thread-safe.
 class PlacedWeights {
  public:
-  // Of `traits`, the sizes of memories do not matter here.
+  // The sizes of memories in `traits` do not matter here.
   PlacedWeights(const Model& model, const DeviceTraits& traits);
 
   const Model& model() const { return model_; }
-  // What a kernel takes that expands a quantized matrix before it multiplies: of the largest one
-  // of the layers, and of the largest besides.
+  // Scratch bytes of a kernel that expands a quantized matrix before it multiplies: for the largest
+  // matrix of the layers, and for the largest outside them.
   struct Expanded {
     int64_t layer_bytes = 0, outside_bytes = 0;
   };
   const Expanded& expanded() const { return expanded_; }
-  const LookedUpRows& embedding_rows() const { return embedding_rows_; }  // of no tokens
-  // Where the plan puts each weight, as weight_homes() says: plans whose shares differ by little
-  // have the same homes.
+  const LookedUpRows& embedding_rows() const { return embedding_rows_; }  // with `rows` 0
+  // The home of each weight by a plan, as weight_homes() computes it. Plans whose shares differ a
+  // little have the same homes.
   struct Homes {
-    int number = 0;  // another one for other homes
+    int number = 0;  // differs between different homes
     std::vector<Tier> of;
-    WeightBytes mapped, loaded;  // with and without `may_map`
+    WeightBytes mapped, loaded;  // with and without `may_map` of weight_bytes()
   };
   const Homes& homes(const Plan& plan);
   const WeightBytes& bytes(const Plan& plan, bool may_map) {
@@ -63,9 +64,10 @@ class PlacedWeights {
   const DeviceTraits traits_;
   Expanded expanded_;
   LookedUpRows embedding_rows_;
-  // By all that decides them, as bytes. Those that are large are forgotten when they are many.
+  // Caches by keys of everything that decides their values. `steps_`, whose values are large, is
+  // emptied when it has kMostSteps entries.
   static constexpr size_t kMostSteps = 256;
-  std::unordered_map<std::string, Homes> homes_;  // by themselves
+  std::unordered_map<std::string, Homes> homes_;  // the key is the homes themselves
   std::unordered_map<std::string, const Homes*> homes_by_plan_;
   std::unordered_map<std::string, StreamingNeeds> streaming_;
   std::unordered_map<std::string, std::shared_ptr<const StepWeights>> steps_;

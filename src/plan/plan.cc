@@ -162,7 +162,7 @@ TierShares parse_shares(std::string_view text, std::string_view option) {
 
 namespace {
 
-// Describes one field of a plan's file; `field` is named in errors.
+// A field of a plan's file and its reader; errors name `field`.
 struct PlanField {
   const char* key;
   void (*read)(Plan& plan, const json& value, const std::string& field);
@@ -184,7 +184,8 @@ double percent_of(const json& value, const std::string& field) {
   return share;
 }
 
-// Plans of earlier versions have shorter names. Empty: there is no such op.
+// Returns the name of a linear op, also for the shorter names in plans of earlier versions. Empty:
+// there is no such op.
 std::string_view try_linear_op(std::string_view name) {
   constexpr std::pair<std::string_view, std::string_view> kShorter[] = {
       {"out", "attention_out"}, {"up", "mlp_up"}, {"down", "mlp_down"}};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes where, in which types and order it is computed: the runtime executes it.
+// A plan: where weights, KV and activations live, in which types, and in which order things are
+// computed. The runtime executes it.
 //
-// A plan is a small JSON file that a person can read, edit and pass back with --plan: then the same
-// run comes out, whatever would be chosen today.
+// A plan is a small JSON file that people can read and edit. Passed back with --plan, it gives the
+// same run, even if the planner would choose another one by then.
 #pragma once
 
 #include <cstdint>
@@ -21,34 +22,39 @@
 
 namespace spillway {
 
-// The order of sequences (schedule/admission.h). Within a step all micro-batches go through a
-// layer, then through the next one (FlexGen, Algorithm 1); by kRow there is one.
+// The order in which sequences are processed (schedule/admission.h). Within a step all
+// micro-batches go through a layer, then through the next one (FlexGen, Algorithm 1); with kRow a
+// step has one micro-batch.
 enum class ScheduleKind : uint8_t {
   kContinuous,  // a sequence that ends is replaced in the next step
-  kZigzag,      // blocks of sequences that begin together: FlexGen's schedule
-  kDiagonal,    // as continuous, a few at a time: sequences sit at different tokens
-  kRow,         // one micro-batch after the other: the baseline
+  kZigzag,      // batch blocks of sequences that begin together: FlexGen's schedule
+  // Like kContinuous, but a few are admitted at a time, so sequences are at different positions.
+  kDiagonal,
+  kRow,  // one micro-batch is finished before the next: the baseline
 };
 
-// Where pages that are not on the device are attended to, in decoding.
+// The processor on which decoding attends to KV pages that are not on the device.
 enum class AttentionPlace : uint8_t {
-  kAuto,  // shared between both, by their speeds
-  kCpu,   // where they lie
-  kGpu,   // moved in, layer by layer, behind the compute
+  kAuto,  // on both processors, by their speeds
+  kCpu,   // on the CPU, in host memory
+  kGpu,   // on the GPU; pages are copied there layer by layer, hidden behind the compute
 };
 
-// Which of the layers' matrices are on the device and which in host memory.
+// Which matrices of the layers are on the device and which in host memory.
 enum class Residence : uint8_t {
-  kEven,    // every layer moves about the same number of bytes
-  kByGain,  // those of the ops that gain the most, HeteGen's equation 13 (plan/residence.h)
+  kEven,  // every layer moves about the same number of bytes
+  // Matrices of the ops that gain the most are on the device: HeteGen's equation 13
+  // (plan/residence.h).
+  kByGain,
 };
 
-// Of linear layers with up to so many tokens, whose weights are in host memory: the share of their
-// rows that the CPU multiplies there, while the others come to the GPU (HeteGen).
+// For linear layers with at most `tokens` tokens whose weights are in host memory: the share of
+// their rows that the CPU multiplies there, while the others are copied to the GPU (HeteGen).
 struct CpuLinearShare {
   int tokens = 1;
   double share = 0;
-  std::map<std::string, double, std::less<>> modules = {};  // linear ops that have another
+  // Shares of linear ops that differ from `share`.
+  std::map<std::string, double, std::less<>> modules = {};
 
   double of(std::string_view op) const {
     if (modules.empty()) return share;
@@ -56,15 +62,15 @@ struct CpuLinearShare {
     return found == modules.end() ? share : found->second;
   }
   bool any() const;
-  // All of them by so much, within 0 and 1.
+  // Adds `more` to all shares, within 0 and 1.
   void add(double more);
   bool operator==(const CpuLinearShare&) const = default;
 };
 inline constexpr int kAnyTokens = 1 << 30;
 
-// What a plan was found for. Empty: nobody said.
+// The model and machine that a plan was found for; empty if they are not known.
 struct PlanOrigin {
-  std::string model;     // its fingerprint
+  std::string model;     // the model's fingerprint
   std::string hardware;  // the checksum of the machine's file
   bool operator==(const PlanOrigin&) const = default;
 };
@@ -76,32 +82,34 @@ struct PlanMemory {
 };
 
 struct Plan {
-  TierShares weights;  // of the layers' matrices; norms and biases are on the device
-  std::vector<WeightOverride> overrides = {};  // matrices that are not the shares' to place
-  // How the shares are placed. kByGain becomes overrides before the plan is used.
+  TierShares weights;  // for the layers' matrices; norms and biases are on the device
+  std::vector<WeightOverride> overrides = {};  // homes of matrices to which the shares do not apply
+  // How the shares are placed. kByGain is replaced by overrides before the plan is used.
   Residence residence = Residence::kEven;
-  // The token and position embeddings and the head, on the device or in host memory. There rows are
-  // looked up where they lie, and the head streams behind the last layer.
+  // The home of the token and position embeddings and the head: the device or host memory. In host
+  // memory, embedding rows are looked up there, and the head is streamed after the last layer.
   Tier embeddings = Tier::kDevice;
-  TierShares kv;  // of the sequences
+  TierShares kv;  // shares of the sequences
   TierShares activations;
-  int micro_batch = 0;    // sequences that decode together; 0: as many as there are
-  int micro_batches = 0;  // in a block; 0: as many as there are sequences for
+  int micro_batch = 0;    // sequences that decode together; 0: all
+  int micro_batches = 0;  // micro-batches of a batch block; 0: as many as all sequences give
   ScheduleKind schedule = ScheduleKind::kContinuous;
   AttentionPlace attention = AttentionPlace::kAuto;
-  // With kAuto: of the sequences whose KV is in host memory, the share that the CPU attends to; the
-  // others' pages are moved in. Nothing: as the cost model balances both, without one all.
+  // With kAuto: the CPU's share of the sequences whose KV is in host memory; the pages of the
+  // others are copied to the device. nullopt: the cost model balances both; without a cost model
+  // the CPU attends to all.
   std::optional<double> cpu_attention = {};
-  bool overlap = true;  // false: one thing after the other, each timed
+  bool overlap = true;  // false: one thing at a time, and each is timed
 
-  // What the run is made with. Nothing: as the command's options say, or what they default to.
+  // The settings of the run. nullopt: as the command's options say, or their defaults.
   std::optional<bool> compress_weights = {};  // 4-bit groups in place of plain matrices
   std::optional<KvType> kv_type = {};
   std::optional<float> attention_topk = {};  // 0: dense
   std::optional<int64_t> context = {};       // tokens of a sequence
-  std::optional<int> chunk = {};             // most tokens through a layer together
-  std::optional<int> sequences = {};         // at once
-  std::optional<int> at_once = {};           // that may share their KV (RunSize::at_once)
+  std::optional<int> chunk = {};             // the most tokens that go through a layer together
+  std::optional<int> sequences = {};         // concurrent sequences with room for `context`
+  // That may share the KV memory of `sequences` (RunSize::at_once).
+  std::optional<int> at_once = {};
   std::vector<CpuLinearShare> cpu_linear = {};
   std::optional<bool> deterministic = {};        // as --deterministic
   std::optional<KvExpansion> kv_expansion = {};  // as --kv-expansion
@@ -110,18 +118,19 @@ struct Plan {
   std::optional<PlanMemory> memory = {};
   PlanOrigin made_for = {};
 
-  // What of cpu_linear holds: where the CPU is the device, it shares with nobody.
+  // Returns the part of cpu_linear that applies: none if the CPU is the device.
   std::vector<CpuLinearShare> shared_linear(bool host_visible) const {
     return host_visible ? std::vector<CpuLinearShare>{} : cpu_linear;
   }
   WeightPlan weight_plan() const { return {weights, embeddings, overrides}; }
-  // Nothing is anywhere but on the device.
+  // Returns whether everything is on the device.
   bool all_on_device() const;
 };
 
-// Throws kInvalidArgument naming the field (and the file) for anything that is not a plan, or one
-// of an unknown version. A file without a version, as people write them, has this one. Version 2 is
-// read, too: it says at_once for max_concurrent and lacks the fields that came with version 3.
+// Reads a plan. Throws kInvalidArgument, naming the field and the file, for anything that is not a
+// plan, or is a plan of an unknown version. A file without a version, as people write them, is read
+// as this version. Version 2 is read, too: it says at_once for max_concurrent and lacks the fields
+// that came with version 3.
 inline constexpr int kPlanVersion = 3;
 Plan parse_plan(std::string_view text, const std::string& where);
 Plan read_plan(const std::filesystem::path& path);
@@ -130,17 +139,19 @@ std::string plan_to_json(const Plan& plan);
 // and of KV folders contain its digest, so it must never change.
 std::string weight_placement_text(const Plan& plan);
 
-// Who attends to KV that is not on the device, where that must not depend on which other sequences
-// there are. Of several homes, a sequence gets the one that has room: then only the device can.
+// Returns the processor that attends to KV outside the device if that must not depend on the other
+// sequences. If KV has several homes, a sequence gets the one that has room, so only the device can
+// attend to all of them.
 AttentionPlace same_for_every_sequence(const Plan& plan);
 
-// Of `sequences` that there is room for, those at work together: a block; row by row it is a
-// micro-batch.
+// Returns how many of `sequences`, for which there is room, run concurrently: a batch block, or
+// with kRow a micro-batch.
 int sequences_at_once(const Plan& plan, int sequences);
 
-// "20,80,0": percent on GPU, host and disk, adding up to 100. `option` is named in errors.
+// Reads "20,80,0": percent on GPU, host and disk, adding up to 100. Errors name `option`.
 TierShares parse_shares(std::string_view text, std::string_view option);
-// "66": percent, whatever the tokens; "1:66,64:50": of up to so many.
+// Reads "66", a percentage for any number of tokens, or "1:66,64:50", percentages for at most so
+// many tokens.
 std::vector<CpuLinearShare> parse_cpu_linear(std::string_view text, std::string_view option);
 ScheduleKind parse_schedule(std::string_view text);
 AttentionPlace parse_attention_place(std::string_view text);

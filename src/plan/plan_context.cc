@@ -30,8 +30,8 @@ PricedSteps& PlanContext::steps(bool compress) {
 
 Prediction PlanContext::price(const Plan& plan, const Footprint& needs, const RunSize& size,
                               const Workload& workload, bool compress) {
-  // A GPU that computes in the host's memory is priced as a host, though its memory is budgeted
-  // apart.
+  // A GPU that computes in host memory is priced as a host, even if its memory has a budget of its
+  // own.
   if (hardware().has_device() == traits_.host_visible)
     return predict(hardware(), model(compress), plan, needs, size, workload);
   return Predictor(steps(compress), workload).predict(plan, needs, size, PriceBy::kSimulator);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model on a machine, with all that its plans have in common: searches, trials of a refusal and
-// suggestions compute the homes, streaming schedules and step prices of a plan once for all of
-// them.
+// A model on a machine with everything that its plans have in common: searches, trials of a refusal
+// and fit suggestions compute the homes, streaming schedules and step prices of a plan only once.
 #pragma once
 
 #include <functional>
@@ -15,23 +14,25 @@
 
 namespace spillway {
 
-// Refers to the model, which must outlive it. Not thread-safe.
+// Keeps a reference to the model, which must outlive it. Not thread-safe.
 class PlanContext {
  public:
   // `compressed`: the model's plain matrices are 4-bit groups already. Sizes of memories in
-  // `traits` do not matter. `hardware` is called only where something is priced; what it returns
-  // must hold.
+  // `traits` do not matter. `hardware` is called only if something is priced; the reference that it
+  // returns must stay valid.
   PlanContext(const Model& model, bool compressed, const DeviceTraits& traits,
               std::function<const Hardware&()> hardware);
   PlanContext(const PlanContext&) = delete;
   PlanContext& operator=(const PlanContext&) = delete;
 
   const Hardware& hardware() const { return hardware_(); }
-  // The model or, where `compress`, what it is with 4-bit groups for its plain matrices.
+  // Returns the model or, with `compress`, the model with 4-bit groups in place of its plain
+  // matrices.
   const Model& model(bool compress) { return variant(compress).model; }
   PlacedWeights& weights(bool compress) { return variant(compress).weights; }
   PricedSteps& steps(bool compress);
-  // By the simulator. `needs` is the footprint of the plan for `size`.
+  // Estimates a workload's times with the simulator. `needs` is the footprint of the plan for
+  // `size`.
   Prediction price(const Plan& plan, const Footprint& needs, const RunSize& size,
                    const Workload& workload, bool compress);
 
@@ -40,7 +41,7 @@ class PlanContext {
     Variant(const Model& of, const DeviceTraits& traits) : model(of), weights(of, traits) {}
     const Model& model;
     PlacedWeights weights;
-    std::optional<PricedSteps> steps = {};  // from the first price on
+    std::optional<PricedSteps> steps = {};  // made for the first price
   };
   Variant& variant(bool compress);
 
@@ -48,7 +49,7 @@ class PlanContext {
   const DeviceTraits traits_;
   const std::function<const Hardware&()> hardware_;
   Variant as_given_;
-  std::optional<Model> compressed_model_;  // from its first use on
+  std::optional<Model> compressed_model_;  // made at its first use
   std::optional<Variant> compressed_;
 };
 

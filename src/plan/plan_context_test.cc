@@ -15,7 +15,7 @@ constexpr uint64_t kGiB = uint64_t{1} << 30;
 struct PlanContextTest : testing::Test {
   Hardware hardware = read_hardware("t4");
   Model model = describe_dummy_model("opt-1.3b");
-  int asked = 0;  // for the hardware
+  int asked = 0;  // calls for the hardware
   PlanContext context{model, false, gpu_traits(), [this]() -> const Hardware& {
                         ++asked;
                         return hardware;
@@ -67,7 +67,7 @@ TEST_F(PlanContextTest, TheCompressedModelIsMadeOnce) {
   EXPECT_EQ(&compressed, &context.model(true));
   EXPECT_LT(compressed.weight_bytes(), model.weight_bytes() / 2);
   EXPECT_EQ(&context.model(false), &model);
-  // A model that is compressed already has no other form.
+  // A model that is compressed already has no other variant.
   PlanContext again{compressed, true, gpu_traits(), [&]() -> const Hardware& { return hardware; }};
   EXPECT_EQ(&again.model(true), &compressed);
 }

@@ -6,7 +6,7 @@
 namespace spillway {
 namespace {
 
-// The lengths of a chat stand for prompts and answers that nothing is known of.
+// The lengths of a chat are assumed if nothing is known of prompts and answers.
 constexpr int64_t kUsualPrompt = 512, kUsualAnswer = 256;
 
 }  // namespace

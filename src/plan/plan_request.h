@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A question for a plan: what is to be run, on which machine, within which memory, and what
-// somebody has decided already.
+// A request for a plan: what is to run, on which machine, within which memory, and which choices
+// are already made.
 #pragma once
 
 #include <functional>
@@ -15,52 +15,55 @@
 
 namespace spillway {
 
-// Refers to the context, which must outlive it.
+// Keeps a reference to the context, which must outlive it.
 struct PlanRequest {
   PlanContext& context;     // the model and the machine
   bool compressed = false;  // plain matrices of the model are 4-bit groups
-  // The device's traits with so much memory.
+  // Returns the device's traits within these budgets.
   std::function<DeviceTraits(const Budgets&)> traits;
   Budgets budgets;
-  // The fields of every plan that options give.
+  // Plan fields that options set; every plan must have them.
   GivenFields given = {};
-  // The plan by options, by a file or of a job that goes on: where it fits, nothing is searched.
+  // A plan from options, from a file, or of a job that is resumed: if it fits, nothing is searched.
   // Without one the planner decides.
   std::optional<Plan> fixed = {};
-  // Options alone give `fixed`, so the planner completes it. A file or a job says all of a plan.
+  // `fixed` comes from options alone, so the planner completes it. A file or a job gives a complete
+  // plan.
   bool by_options_alone = true;
-  // A job that goes on has as many sequences at work as it had, unless `fixed` says how many.
+  // The number of concurrent sequences that a resumed job had, which it keeps unless `fixed` has
+  // another.
   std::optional<int64_t> kept_at_once = {};
   ExpectedRun run = {};
-  std::optional<Workload> workload = {};  // nothing: as `run` describes it
+  std::optional<Workload> workload = {};  // nullopt: the one that `run` describes
   KvType kv_type = KvType::kF16;
   float attention_topk = 0;  // 0: dense
-  int chunk = 0;          // most tokens through a layer together, as options say; 0: `usual_chunk`
-  int usual_chunk = 512;  // becomes smaller where memory is short
-  int draft_tokens = 0;   // RunSize's
+  // The most tokens that go through a layer together, by an option; 0: `usual_chunk`.
+  int chunk = 0;
+  int usual_chunk = 512;  // the default, which is lowered if memory is short
+  int draft_tokens = 0;   // RunSize::draft_tokens
   KvExpansion expansion = {};
-  bool lookup_drafts = false;  // where draft_tokens come from, as the plan says it
-  // Weights may be pages of files; results must not depend on the other sequences; sequences may
-  // wait for KV memory and be preempted.
+  bool lookup_drafts = false;  // the drafts come from prompt look-up, as the plan's file then says
+  // `may_map`: weights may be mapped file pages. `deterministic`: results must not depend on the
+  // other sequences. `may_preempt`: sequences may wait for KV memory and be preempted.
   bool may_map = true, deterministic = false, may_preempt = false;
   Objective objective = Objective::kThroughput;
   std::optional<double> max_latency_s = {}, max_first_token_s = {};
   bool only_doubles = false;                     // SearchRequest::only_doubles
   std::function<void(double)> on_progress = {};  // SearchRequest::on_progress of each search
-  // Called where the run is refused. Empty: nothing is suggested.
+  // Called if the run is refused. Empty: nothing is suggested.
   std::function<FitLimits()> limits = {};
 };
 
-// The requests of such a run, as far as anything is known of them.
+// Returns the requests of such a run, with usual lengths for those that are not known.
 Workload workload_of(const ExpectedRun& run, const RunSize& size);
 
-// A device's traits within these budgets.
+// Returns a device's traits within these budgets.
 DeviceTraits with_budgets(DeviceTraits traits, const Budgets& budgets);
 
-// The budgets, none larger than the plan's.
+// Returns the budgets, none of them larger than the plan's.
 Budgets within(Budgets budgets, const PlanMemory& plan);
 
-// A plan takes nine tenths of the free host memory where no option limits it.
+// Returns the budgets with nine tenths of the free host memory if no option limits it.
 Budgets careful(Budgets budgets);
 
 }  // namespace spillway

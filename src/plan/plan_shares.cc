@@ -21,7 +21,7 @@ void PlanShares::set_weights(Plan& plan, double device, double host) const {
   const double d = rounded(std::clamp(device, 0.0, 1.0), kWeightSteps);
   const double h = apart_ ? rounded(std::clamp(host, 0.0, 1 - d), kWeightSteps) : 0;
   const double rest = 1 - d - h;
-  // Without a disk nothing is there.
+  // Without a disk, its share is 0.
   const bool disk =
       request_.budgets.disk > 0 && rest > 0.5 / kWeightSteps && device + host < 1 - 1e-6;
   plan.weights = apart_ ? TierShares{d, disk ? h : 1 - d, disk ? rest : 0}

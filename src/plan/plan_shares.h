@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shares of a plan that a search finds, rounded to what the runtime has: thousandths of the
-// weights, whole sequences, whole tokens.
+// Rounds the shares that a search finds to what the runtime has: thousandths of the weights, whole
+// sequences, whole tokens.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +9,32 @@
 
 namespace spillway {
 
-// Homes are whole matrices, of which there are hundreds.
+// Weight shares are thousandths: a home is given to whole matrices, of which a model has hundreds.
 inline constexpr double kWeightSteps = 1000;
 
-// Refers to the request. Thread-safe.
+// Keeps a reference to the request. Thread-safe.
 class PlanShares {
  public:
   explicit PlanShares(const SearchRequest& request)
       : request_(request), apart_(request.hardware.has_device()) {}
 
-  // The rest is on disk, where there is one; without a GPU `device` is the host's memory.
-  // Shares that the request gives stay as given.
+  // These set the shares of a plan. The rest is on disk if there is one; without a GPU, `device` is
+  // the host's memory. Shares that the request gives stay as given.
   void set_weights(Plan& plan, double device, double host) const;
   void set_kv(FoundPlan& found, double device, double host) const;
-  // Of the hidden states between layers; those of tokens that decode stay on the device, as a
-  // prompt's move in their own step alone.
+  // Sets the shares of the hidden states between layers. Those of decoding tokens always stay on
+  // the device, because a prompt's are offloaded only in the prompt's own step.
   static void set_hidden_states(FoundPlan& found, double device, int64_t step_tokens);
   static double least_hidden_states(const FoundPlan& found, int64_t step_tokens);
-  // Of the sequences in host memory, a whole number, unless they come in parts.
+  // Rounds a share of the sequences in host memory to a whole number of sequences, unless they are
+  // attended to in partitions.
   static double whole_sequences(double share, const FoundPlan& found);
 
-  // Into how many equal parts KV can be shared out: whole sequences, or of a single one that may be
-  // in several memories what is cut from it (footprint.h).
+  // Returns into how many equal units KV can be divided: whole sequences, or for a single sequence
+  // that may be in several memories the runs of blocks at which it can be split (footprint.h).
   static double kv_parts(const FoundPlan& found);
-  // Sequences that the CPU attends to alone, as those on the device would be attended to by another
-  // processor.
+  // Returns whether all KV must have one home: if the CPU must attend to every sequence, none may
+  // be on the device, where another processor would.
   bool kv_has_one_home(const Plan& plan) const {
     return apart_ && request_.same_for_every_sequence && plan.attention == AttentionPlace::kCpu;
   }

@@ -19,13 +19,13 @@ double sum_over(const Workload& workload, F f) {
 
 int64_t steps_of(const RequestGroup& group) { return std::max<int64_t>(0, group.generate - 1); }
 
-// A block ends with its longest answer.
+// Returns the decoding steps in batch blocks, each of which ends with its longest answer.
 int64_t steps_in_blocks(const std::vector<RequestGroup>& groups, int64_t block) {
   int64_t steps = 0, longest = 0, room = block;
   for (const RequestGroup& group : groups) {
     const int64_t of = steps_of(group);
     int64_t left = group.count;
-    // To the end of the block that has begun, then whole blocks of this group alone.
+    // First fills the block that has begun, then counts whole blocks of this group alone.
     if (const int64_t together = std::min(left, room); room < block || left < block) {
       longest = std::max(longest, of);
       left -= together;
@@ -42,10 +42,10 @@ int64_t steps_in_blocks(const std::vector<RequestGroup>& groups, int64_t block) 
   return steps + longest;
 }
 
-// A request that ends is replaced in the next step. Places that become free in the same step are
-// counted together.
+// Returns the decoding steps if a request that ends is replaced in the next step. Places that
+// become free in the same step are counted together.
 int64_t steps_without_gaps(const std::vector<RequestGroup>& groups, int64_t at_once) {
-  std::map<int64_t, int64_t> ends;  // how many places are free from this step on
+  std::map<int64_t, int64_t> ends;  // by step: how many places become free
   ends[0] = at_once;
   int64_t last = 0;
   for (const RequestGroup& group : groups) {
@@ -160,7 +160,7 @@ const Predictor::DecodeSteps& Predictor::decode_steps(ScheduleKind schedule, int
   DecodeSteps& decoding = found->second;
   if (!added) return decoding;
   const auto most = static_cast<double>(at_once);
-  // All that begin together end together.
+  // With equal answers, all requests that begin together end together.
   if (groups_.size() == 1) {
     const double blocks = std::ceil(static_cast<double>(requests_) / most);
     decoding = {blocks * static_cast<double>(std::max<int64_t>(0, longest_answer_ - 1)), most};
@@ -190,7 +190,7 @@ Prediction Predictor::predict(const Plan& plan, const Footprint& needs, const Ru
     return of;
   };
 
-  // Prompts: whole ones in a step as far as its tokens go, otherwise a piece of one.
+  // A step has as many whole prompts as its tokens allow, otherwise a chunk of one prompt.
   const double prompt = static_cast<double>(prompt_tokens_) / requests;
   const auto step_tokens = static_cast<double>(needs.layout.max_tokens);
   const double pieces = std::max(1.0, std::ceil(prompt / step_tokens));
@@ -198,7 +198,7 @@ Prediction Predictor::predict(const Plan& plan, const Footprint& needs, const Ru
   if (prompt > 0) {
     const auto step_of = [&](double sequences) {
       const int64_t each = std::max<int64_t>(1, std::llround(prompt / pieces));
-      // A prompt of one token is computed as a token of an answer is.
+      // A prompt of one token is computed like a token of an answer.
       const StepSize prefill{.sequences = static_cast<int64_t>(sequences),
                              .tokens_each = each,
                              .keys = prompt_keys_,
@@ -207,7 +207,8 @@ Prediction Predictor::predict(const Plan& plan, const Footprint& needs, const Ru
       return estimate(steps_.price(plan, needs.layout, prefill, method));
     };
     result.prefill_step = step_of(whole);
-    // Of a block, in whole steps and one with the sequences that are left over.
+    // The prompts of a batch block are computed in equal steps, and a last one with the sequences
+    // that are left over.
     const double steps = std::floor(at_once / whole), rest = at_once - steps * whole;
     const double block_s =
         steps * result.prefill_step.seconds + (rest > 0 ? step_of(rest).seconds : 0);

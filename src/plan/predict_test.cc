@@ -36,7 +36,7 @@ TEST_F(PredictTest, EqualRequestsEndInBlocks) {
   EXPECT_DOUBLE_EQ(steps({{9, kPrompt, 33}}), 3 * 32);
 }
 
-// Three short answers and a long one, twice.
+// The workload has three short answers and a long one, twice.
 TEST_F(PredictTest, OnlyBlocksWaitForTheLongestAnswer) {
   const std::vector<RequestGroup> mixed = {
       {3, kPrompt, 11}, {1, kPrompt, 101}, {3, kPrompt, 11}, {1, kPrompt, 101}};
@@ -61,8 +61,8 @@ TEST_F(PredictTest, OrderDecidesWhoSharesABlock) {
                    10 + 100 + 100 + 10);
 }
 
-// 58 of 64 GiB in host memory: the CPU reads a part of them where they are, the bus brings the
-// rest.
+// 58 of 64 GiB of KV are in host memory: the CPU reads a part of them there, and the rest is copied
+// over the bus.
 TEST_F(PredictTest, ALongSequenceIsReadByCpuAndBusTogether) {
   model = describe_dummy_model("llama-2-7b");
   plan.kv = {0.1, 0.9, 0};
@@ -82,7 +82,7 @@ TEST_F(PredictTest, ALongSequenceIsReadByCpuAndBusTogether) {
   EXPECT_LT(both.step_s, 0.8 * gpu.step_s);
   EXPECT_GT(both.cpu_attention, 0.2);
   EXPECT_LT(both.cpu_attention, 0.9);
-  // Chunks read all before them: small ones wait for the bus.
+  // Each chunk reads all KV before it, so small chunks wait for the bus.
   size.micro_tokens = 512;
   EXPECT_GT(predicted(AttentionPlace::kAuto).prefill_s, 4 * both.prefill_s);
 }

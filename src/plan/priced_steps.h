@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The prices of steps of one model on one machine, kept for the next plan that has the same step:
-// plans of a search, and of several searches with other budgets or requests, share most of them.
+// Caches the prices of steps of one model on one machine: plans of a search, and of several
+// searches with other budgets or requests, share most of their steps.
 #pragma once
 
 #include <string>
@@ -11,26 +11,26 @@
 
 namespace spillway {
 
-// Refers to the hardware and the weights, which must outlive it. Not thread-safe.
+// Keeps references to the hardware and the weights, which must outlive it. Not thread-safe.
 class PricedSteps {
  public:
   struct Priced {
     StepEstimate estimate;
-    double cpu_attention = 1;  // as StepPrices::cpu_attention() says
+    double cpu_attention = 1;  // StepPrices::cpu_attention()
   };
   PricedSteps(const Hardware& hardware, PlacedWeights& weights)
       : hardware_(hardware), weights_(weights) {}
 
   const Hardware& hardware() const { return hardware_; }
   PlacedWeights& weights() const { return weights_; }
-  // One step by the plan, simulated or by sums over its events. The result holds until the next
-  // call.
+  // Returns the price of one step by the plan, simulated or by sums over its events. The reference
+  // is valid until the next call.
   enum class Method : uint8_t { kSums, kSimulated };
   const Priced& price(const Plan& plan, const RunLayout& layout, const StepSize& size,
                       Method method);
 
  private:
-  // All prices are forgotten when they are this many, so that a long refusal does not fill memory.
+  // The cache is emptied when it has so many prices, so that a long refusal does not fill memory.
   static constexpr size_t kMost = 200'000;
 
   const Hardware& hardware_;

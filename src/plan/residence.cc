@@ -13,9 +13,9 @@ namespace spillway {
 
 std::vector<ResidenceGain> residence_gains(const Hardware& hardware, const Model& model,
                                            double tokens) {
-  std::vector<ResidenceGain> gains;  // in the order of a layer
+  std::vector<ResidenceGain> gains;  // in the order of a layer's ops
   for (const SplitOp& op : split_ops(model)) {
-    if (op.layer == model.spec.layer_count()) continue;  // lives where embeddings do
+    if (op.layer == model.spec.layer_count()) continue;  // its home is that of the embeddings
     auto known = std::ranges::find(gains, op.name, &ResidenceGain::op);
     if (known == gains.end()) known = gains.insert(known, {.op = op.name});
     ResidenceGain& gain = *known;
@@ -34,7 +34,7 @@ std::vector<ResidenceGain> residence_gains(const Hardware& hardware, const Model
 
 namespace {
 
-// `count` of the layers, evenly spread.
+// Chooses `count` of the layers, evenly spread.
 std::vector<LayerRange> spread_layers(int layers, int count) {
   std::vector<LayerRange> ranges;
   for (int i = 0; i < count; ++i) {
@@ -87,7 +87,8 @@ Plan with_residence_by_gain(const Hardware& hardware, const Model& model, const 
     left -= gains[whole].bytes;
     others -= gains[whole].bytes;
   }
-  // Those that are left and gain the same share what is left; else the first of them has it.
+  // If the remaining ops gain the same, their layers share the rest of the device evenly; otherwise
+  // the first of these ops gets it.
   const bool alike =
       whole + 1 < gains.size() && gains[whole + 1].per_byte() > 0.99 * gains[whole].per_byte();
   if (whole < gains.size() && !alike) {

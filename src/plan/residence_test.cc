@@ -17,7 +17,7 @@ struct ResidenceTest : testing::Test {
   Hardware hardware = read_hardware("h200");
   Model model = describe_dummy_model("opt-13b");
 
-  // Of the bytes of each op, the share on the device.
+  // Returns the share of each op's bytes that is on the device.
   std::map<std::string_view, double> there(const Plan& plan) {
     std::map<std::string_view, double> bytes, all;
     const auto homes = weight_homes(false, model, plan.weight_plan());
@@ -33,7 +33,7 @@ struct ResidenceTest : testing::Test {
   }
 };
 
-// Every byte is worth the same to the link, and a join to the smaller op more.
+// Every byte saves the link the same time, but a join costs more per byte in a smaller op.
 TEST_F(ResidenceTest, SmallOpsGainTheMost) {
   const auto gains = residence_gains(hardware, model, 1);
   ASSERT_EQ(gains.size(), 4U);
@@ -42,7 +42,7 @@ TEST_F(ResidenceTest, SmallOpsGainTheMost) {
   for (size_t i = 1; i < gains.size(); ++i) EXPECT_LE(gains[i].per_byte(), gains[i - 1].per_byte());
 }
 
-// A module that the CPU is slow with goes first, whatever its size: equation 13.
+// A module with which the CPU is slow goes to the device first, whatever its size (equation 13).
 TEST_F(ResidenceTest, WhatIsSlowGoesFirst) {
   const int64_t hidden = model.spec.hidden, ffn = model.spec.ffn;
   hardware.splits = {
@@ -60,7 +60,7 @@ TEST_F(ResidenceTest, AsManyBytesAsBeforeWhateverTheShare) {
     EXPECT_NEAR(now.device, share, 0.01) << share;
     EXPECT_NEAR(now.device + now.host, 1, 1e-9);
     auto bytes = there(placed);
-    // Nothing of a group before all of one that gains more.
+    // No layer of an op is on the device unless all layers of each op that gains more are.
     const auto gains = residence_gains(hardware, model, 1);
     for (size_t i = 1; i < gains.size(); ++i) {
       if (gains[i].per_byte() > 0.99 * gains[i - 1].per_byte()) continue;

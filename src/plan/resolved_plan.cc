@@ -92,7 +92,7 @@ MaxConcurrent max_concurrent_of(PlanContext& context, bool compress, const Resol
   const int64_t planned = resolved.size.sequences;
   const auto most_that_fit = [&] {
     if (resolved.layout().blocks_away() > 0) return planned;
-    // The room for KV is decided; the rows of logits of all sequences must fit beside it.
+    // The capacity for KV is decided; the rows of logits of all sequences must fit in addition.
     int64_t most = std::max({planned, run.sequences, run.at_once});
     const auto fits = [&] {
       RunSize size = resolved.size;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan with everything that follows from it. plan/ makes it once; loading, runners, reports, the
-// server and the journal read it and derive nothing of it again.
+// server and the journal read it and compute none of it again.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +19,24 @@
 
 namespace spillway {
 
-// The most sequences that run at a time.
+// The most sequences that run concurrently.
 struct MaxConcurrent {
-  // Each has room for its longest KV: none ever waits for memory.
+  // Each has room for its longest KV, so none ever waits for memory.
   int64_t full_reservation = 1;
-  // They share the room, because most stay shorter. One that finds no room waits, or is preempted.
+  // They share that room, because most stay shorter. A sequence that finds no free block waits or
+  // is preempted.
   int64_t over_commit = 1;
 };
 
 struct ResolvedPlan {
-  Plan plan = {};  // passed back as a file it resolves to the same again
+  Plan plan = {};  // passed back as a file, it resolves to the same again
   RunSize size = {};
-  Footprint needs = {};                     // of a run of that size, with its layout
-  std::vector<Tier> homes = {};             // of each of Model::weights
-  std::vector<StreamOrder> streaming = {};  // one for each of plan.cpu_linear, and one without it
-  KvExpansion expansion = {};               // as requested; size.most_turning is what came of it
-  // The bytes of the least run with which the work can begin (ExpectedRun::least_tokens).
+  Footprint needs = {};          // the footprint of a run of that size, with its layout
+  std::vector<Tier> homes = {};  // by index in Model::weights
+  // One for each entry of plan.cpu_linear, and one without the CPU.
+  std::vector<StreamOrder> streaming = {};
+  KvExpansion expansion = {};  // as requested; size.most_turning is the resulting number of layers
+  // The footprint of the smallest run with which the work can begin (ExpectedRun::least_tokens).
   Footprint least_needs = {};
   MaxConcurrent max_concurrent = {};
   bool by_hand = false;  // options or a file gave the plan
@@ -42,15 +44,16 @@ struct ResolvedPlan {
   const RunLayout& layout() const { return needs.layout; }
 };
 
-// Returns the plan with all that a run of that size depends on besides.
+// Returns the plan with all other settings that a run of that size depends on.
 Plan completed(Plan plan, const RunSize& size, const PlanRequest& request);
 
-// Resolves a plan for a run whose size is known to the last member.
+// Resolves a plan for a run whose size is completely known.
 ResolvedPlan resolve(const Model& model, const Plan& plan, const RunSize& size,
                      const DeviceTraits& traits);
 
 // The same within `budgets`, with the number of swapped layers that follows from `expansion`.
-// `compress` chooses the context's model. Throws kInvalidArgument for an expansion that cannot be.
+// `compress` selects the context's compressed model. Throws kInvalidArgument for an expansion that
+// is impossible.
 ResolvedPlan resolve(PlanContext& context, bool compress, const Plan& plan, const RunSize& size,
                      const DeviceTraits& traits, const Budgets& budgets,
                      const KvExpansion& expansion);
@@ -60,7 +63,7 @@ ResolvedPlan resolve_again(PlanContext& context, bool compress, const ResolvedPl
                            int64_t tokens, int64_t sequences, const DeviceTraits& traits,
                            const Budgets& budgets);
 
-// How many sequences such a run may have at a time by the plan.
+// Returns how many sequences such a run may have concurrently by the plan.
 MaxConcurrent max_concurrent_of(PlanContext& context, bool compress, const ResolvedPlan& resolved,
                                 const ExpectedRun& run, const DeviceTraits& traits,
                                 const Budgets& budgets);

@@ -21,29 +21,30 @@
 namespace spillway {
 namespace {
 
-// Of the candidates with the same number of sequences: how many are simulated, and how many of
-// those are improved.
+// The number of candidates with the same number of sequences that are simulated, and the number of
+// those that are improved.
 constexpr size_t kSimulated = 16, kImproved = 4;
-// Small steps gain little: a plan that is this much slower than the best will not catch up, by the
-// time that its busiest worker takes at least, or by the simulator.
+// Improvement by small changes of shares gains little. A plan whose time is worse than the best
+// one's by this factor is not simulated (by the lower bound of its busiest worker), or not improved
+// (by the simulator).
 constexpr double kWorthSimulating = 1.05, kWorthImproving = 1.1;
-// A gain below this is not worth another plan.
+// A plan must score below this fraction of another one to replace it.
 constexpr double kBetter = 0.9995;
-// Of the device's budget: a share of the activations that is worth to be somewhere else.
+// Hidden states above this fraction of the device's budget may be worth offloading.
 constexpr double kManyActivations = 0.01;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// What a device that is too small can do without.
+// Settings that free memory on a device that is too small.
 struct Concession {
   Tier embeddings = Tier::kDevice;
   int chunk = 0;
 };
 
-// Plans for one number of sequences with one concession, priced by sums: the best first.
+// Plans for one number of sequences with one concession, priced by sums, the best first.
 struct Candidates {
   std::vector<FoundPlan> plans = {};
-  double best = kNever;   // score
-  double bound = kNever;  // none of them will score below it
+  double best = kNever;   // the best plan's score
+  double bound = kNever;  // a lower bound of all of their scores
 };
 
 }  // namespace
@@ -81,9 +82,9 @@ class PlanSearch::Impl {
   }
 
  private:
-  static constexpr int64_t kFew = 32;  // numbers of sequences, all of which are tried
+  static constexpr int64_t kFew = 32;  // with fewer numbers of sequences than this, all are tried
   static constexpr int kRounds = 2;
-  static constexpr int64_t kBetween = 3;  // numbers that are tried in a round
+  static constexpr int64_t kBetween = 3;  // numbers of sequences that are tried in a round
 
   void sort(std::vector<FoundPlan>& plans) const {
     std::ranges::stable_sort(plans, {}, [&](const FoundPlan& plan) { return score(plan); });
@@ -92,8 +93,9 @@ class PlanSearch::Impl {
     if (r_.on_progress) r_.on_progress(std::min(1.0, done));
   }
 
-  // Numbers of sequences that are worth a try: the runtime has them at once. Of requests that are
-  // alike, as many as make equal blocks of all, or one block fewer.
+  // Returns the numbers of concurrent sequences that are worth trying. If there are many, they
+  // include the fewest and the most sequences with which the requests make a few numbers of batch
+  // blocks.
   std::set<int64_t> counts(int64_t least, int64_t most) const {
     most = most > 0 ? std::min(most, requests_) : requests_;
     least = std::clamp<int64_t>(least, 1, most);
@@ -159,14 +161,15 @@ class PlanSearch::Impl {
     return all;
   }
 
-  // Each concession costs time and frees memory: they go on while that pays. Greedy placement makes
-  // its own, and some that the program knows nothing of.
+  // Returns candidates with more and more concessions, which cost time and free memory, as long as
+  // that pays. Greedy placement makes concessions of its own, including some that the linear
+  // program does not know.
   std::vector<Candidates> candidates_for(int64_t sequences) {
     std::vector<Candidates> all;
     const int micro_batch = r_.given.micro_batch.value_or(0);
     if (auto greedy = try_greedy(sequences, r_.size.micro_tokens, micro_batch))
       all.push_back({.plans = {std::move(*greedy)}});
-    double solved = kNever;  // the best of the program's
+    double solved = kNever;  // the best score of the linear program's plans
     std::vector<int> micro_batches = micro_batches_of(sequences);
     for (const Concession& concession : concessions()) {
       std::vector<FoundPlan> found = try_concession(sequences, concession, micro_batches);
@@ -182,7 +185,7 @@ class PlanSearch::Impl {
       const FoundPlan& best = all.back().plans.front();
       if (score(best) >= kBetter * solved || best.plan.all_on_device()) break;
       solved = score(best);
-      // What was found with it says which micro-batches to try with the next one.
+      // The best plan shows which micro-batches to try with the next concession.
       if (micro_batches.size() > 2) micro_batches = {micro_batch, best.plan.micro_batch};
     }
     for (Candidates& of : all) {
@@ -196,10 +199,10 @@ class PlanSearch::Impl {
     }
     return all;
   }
-  // The CPU's part in linear layers may decide which number of sequences is the best.
+  // The CPU's share of linear layers may decide which number of sequences is the best.
   void add_shared_linears(Candidates& all) {
-    // It depends on how many tokens are multiplied together, and on whether the CPU attends: the
-    // best for each of these.
+    // The gain depends on how many tokens are multiplied together and on whether the CPU attends,
+    // so the best plan for each of these combinations is tried.
     std::set<std::pair<int, AttentionPlace>> tried;
     for (size_t i = 0, count = all.plans.size(); i < count; ++i) {
       const Plan& plan = all.plans[i].plan;
@@ -213,7 +216,7 @@ class PlanSearch::Impl {
 
   std::vector<int> micro_batches_of(int64_t sequences) const {
     if (r_.given.micro_batch) return {*r_.given.micro_batch};
-    std::vector<int> all{0};  // all of them together
+    std::vector<int> all{0};  // 0: all sequences together
     for (int64_t parts = 2; apart_ && parts <= 16 && parts <= sequences; parts *= 2)
       all.push_back(static_cast<int>((sequences + parts - 1) / parts));
     return all;
@@ -227,7 +230,8 @@ class PlanSearch::Impl {
     return size;
   }
 
-  // The lower the better; what breaks a limit comes behind everything that does not.
+  // Returns the score; lower is better. Plans that break a limit score behind all plans that do
+  // not.
   double score(const FoundPlan& plan) const { return score(plan.predicted); }
   double score(const Prediction& p) const {
     double late = 0;
@@ -260,14 +264,14 @@ class PlanSearch::Impl {
     for (const int micro_batch : micro_batches) {
       FoundPlan all = blank(sequences, concession.chunk, micro_batch);
       all.plan.embeddings = concession.embeddings;
-      if (settle(all)) {  // on the device: nothing is faster
+      if (settle(all)) {  // everything is on the device, and nothing is faster
         price(all, PriceBy::kSums);
         found.push_back(std::move(all));
         return found;
       }
       const size_t before = found.size();
       try_places(all, found);
-      // Micro-batches are for KV that is moved, and for hidden states.
+      // Micro-batches only help if KV or hidden states are moved.
       const bool moves = std::any_of(
           found.begin() + static_cast<ptrdiff_t>(before), found.end(), [](const FoundPlan& plan) {
             return plan.plan.kv.device < 1 || plan.plan.activations.device < 1;
@@ -277,16 +281,18 @@ class PlanSearch::Impl {
     return found;
   }
   void try_places(const FoundPlan& all, std::vector<FoundPlan>& found) {
-    bool any_place = false;  // all KV is on the device
+    bool any_place = false;  // all KV is on the device, so the place of attention does not matter
     for (const AttentionPlace place : places()) {
       if (any_place && place != places().front()) break;
-      // In micro-batches, too, the device waits for the CPU's rows in every one.
+      // Micro-batches do not help the CPU's attention: the device waits for the CPU's rows in each
+      // of them.
       if (place == AttentionPlace::kCpu && all.plan.micro_batch > 0 && places().size() > 1 &&
           !r_.given.micro_batch)
         continue;
       FoundPlan plan = all;
       plan.plan.attention = place;
-      // Without a GPU the thread that computes waits for pages on disk itself: weights go first.
+      // Without a GPU the computing thread itself waits for pages on disk, so weights are moved to
+      // disk before KV.
       const bool solved = (!apart_ && program_.try_shares(plan, /*kv_on_disk=*/false)) ||
                           program_.try_shares(plan, r_.budgets.disk > 0);
       const bool fitted = solved && make_fit(plan);
@@ -304,13 +310,14 @@ class PlanSearch::Impl {
       if (!fitted || score(away) < score(plan)) found.push_back(std::move(away));
     }
   }
-  // Whether hidden states between layers take so little that it does not matter where they are.
+  // Returns whether hidden states between layers take so little memory that it does not matter
+  // where they are.
   bool has_few_hidden_states(const FoundPlan& plan) const {
     const double bytes = 4.0 * static_cast<double>(r_.model.spec.hidden) *
                          static_cast<double>(plan.needs.layout.max_tokens);
     return bytes < kManyActivations * static_cast<double>(r_.budgets.device);
   }
-  // Which processor may attend to what is not on the device.
+  // Returns the places of attention to try for KV that is not on the device.
   std::vector<AttentionPlace> places() const {
     const bool open = r_.given.attention == AttentionPlace::kAuto && r_.same_for_every_sequence;
     if (r_.given.attention && !open) return {*r_.given.attention};
@@ -318,7 +325,7 @@ class PlanSearch::Impl {
     if (r_.same_for_every_sequence) return {AttentionPlace::kCpu, AttentionPlace::kGpu};
     return {AttentionPlace::kAuto, AttentionPlace::kCpu, AttentionPlace::kGpu};
   }
-  // No plan is worse than greedy placement.
+  // Greedy placement is a candidate too, so no result is worse than it.
   std::optional<FoundPlan> try_greedy(int64_t sequences, int chunk, int micro_batch) {
     FoundPlan plan = blank(sequences, chunk, micro_batch);
     const auto greedy = try_fill_from_the_top(weights_, plan.size, r_.traits, r_.budgets);
@@ -335,13 +342,13 @@ class PlanSearch::Impl {
     return plan;
   }
 
-  // Weights leave the device until it fits there, by little at first, as host memory may be full
-  // too.
+  // Moves weights off the device until the plan fits, a little at first, because host memory may be
+  // full too.
   bool make_fit(FoundPlan& found) {
     if (r_.given.weights) return settle(found);
     const TierShares wanted = found.plan.weights;
     const double first = apart_ ? wanted.device : wanted.host;
-    // By 0, 1, 3, 6, 10, ... thousandths.
+    // The steps are 0, 1, 3, 6, 10, ... thousandths.
     const auto less = [](int64_t i) { return static_cast<double>(i * (i + 1) / 2) / kWeightSteps; };
     int64_t last = 0;
     while (less(last + 1) <= first) ++last;
@@ -358,7 +365,7 @@ class PlanSearch::Impl {
     take_what_is_left(found);
     return true;
   }
-  // The program keeps more free than slots and staging may need.
+  // Uses the memory that is left: the program may reserve more than slots and staging need.
   void take_what_is_left(FoundPlan& found) {
     const TierShares had = found.plan.weights;
     const auto more = [&](const auto& set) {
@@ -367,7 +374,8 @@ class PlanSearch::Impl {
         set(trial.plan, static_cast<double>(steps) / kWeightSteps);
         return settle(trial);
       };
-      // A little more may fit less well than much more: where homes are, staging depends on it.
+      // A little more may fit worse than much more, because staging depends on which homes weights
+      // have.
       int64_t low = int64_t{1} << 9;
       while (low > 0 && !fits_with(low)) low /= 2;
       int64_t high = 2 * low;
@@ -393,7 +401,7 @@ class PlanSearch::Impl {
       });
     }
   }
-  // Host memory is too small: more of the weights on disk.
+  // Moves more of the weights to disk if host memory is too small.
   bool fit_host(FoundPlan& found) {
     if (r_.budgets.disk == 0) return false;
     const TierShares wanted = found.plan.weights;
@@ -414,7 +422,8 @@ class PlanSearch::Impl {
     }
     return least <= last;
   }
-  // The first of [low, high] that holds, as all behind it do; high + 1 where none does.
+  // Returns the first number in [low, high] for which `holds` is true, or high + 1 if there is
+  // none. If it is true for a number, it is for all larger ones.
   template <class Holds>
   static int64_t first_that(int64_t low, int64_t high, Holds holds) {
     if (holds(low)) return low;
@@ -426,7 +435,7 @@ class PlanSearch::Impl {
     return high;
   }
 
-  // Simulates and improves what may be the best.
+  // Simulates and improves the plans that may be the best.
   void refine(const Candidates& candidates) {
     if (candidates.bound > kWorthSimulating * best_) return;
     std::vector<FoundPlan> found;
@@ -459,18 +468,18 @@ class PlanSearch::Impl {
     best_ = score(plan);
     best_sequences_ = plan.size.sequences;
   }
-  // No plan scores below it.
+  // Returns a lower bound of the plan's score: the time of its busiest worker.
   double bound(const FoundPlan& plan) {
     return score(predictor_.predict(plan.plan, plan.needs, plan.size, PriceBy::kBusiest));
   }
 
-  // Who multiplies a row decides its bits, so not where these must not depend on the other
-  // sequences.
+  // Returns whether the CPU may multiply a share of linear layers. The processor decides a result's
+  // bits, so it may not if results must not depend on the other sequences.
   bool shares_linears() const {
     return apart_ && !r_.same_for_every_sequence && !r_.given.cpu_linear;
   }
-  // A plan with the CPU's part in linear layers, of all steps or of decoding alone: those that are
-  // faster than without it.
+  // Returns variants of a plan in which the CPU shares the linear layers of all steps, or only of
+  // decoding, if they are faster than the plan.
   std::vector<FoundPlan> with_shared_linears(const FoundPlan& plan, PriceBy by) {
     std::vector<FoundPlan> found;
     if (plan.plan.weights.device >= 1 || !plan.plan.cpu_linear.empty()) return found;
@@ -479,7 +488,7 @@ class PlanSearch::Impl {
         balanced_linear_shares(r_.hardware, r_.model, weights_.homes(shared.plan).of, shared.plan,
                                shared.needs.layout, shared.size.sequences, shared.predicted);
     while (!shared.plan.cpu_linear.empty()) {
-      // Host memory may be full of weights: the CPU's rows need some of it.
+      // Host memory may be full of weights, and the CPU's rows need some of it.
       if (settle(shared) || (!r_.given.weights && fit_host(shared))) {
         price(shared, by);
         if (score(shared) < score(plan)) found.push_back(shared);
@@ -489,7 +498,8 @@ class PlanSearch::Impl {
     return found;
   }
 
-  // Steps around it. By sums, coarse ones: they only say what is worth simulating.
+  // Improves a plan by changing its shares step by step. By sums the steps are coarse, because they
+  // only show what is worth simulating.
   void improve(FoundPlan& found, PriceBy by) {
     if (found.plan.all_on_device()) return;
     const double least = by == PriceBy::kSums ? 0.01 : 0.002;
@@ -509,7 +519,7 @@ class PlanSearch::Impl {
       }
     }
   }
-  // Each share that was found by so much more or, below 0, less.
+  // Adds plans in each of which one share is larger by `way`, or smaller if it is negative.
   void add_neighbours(const FoundPlan& found, double way, std::vector<FoundPlan>& trials) const {
     const auto at_least = [&](double least) {
       return std::copysign(std::max(std::fabs(way), least), way);
@@ -553,10 +563,10 @@ class PlanSearch::Impl {
   const bool apart_;
   const int64_t requests_, longest_;
   std::map<int64_t, std::vector<Candidates>> candidates_;  // by the number of sequences
-  // Nothing fits with so many sequences, and surely not with twice as many.
+  // With so many sequences no plan was found, so none fits with twice as many.
   int64_t least_too_many_ = std::numeric_limits<int64_t>::max() / 2;
   PlanShares shares_;
-  // The request's prices of steps, or those of this search alone.
+  // The caches of this search, if the request brings none.
   struct OwnSteps {
     explicit OwnSteps(const SearchRequest& request)
         : weights(request.model, request.traits), steps(request.hardware, weights) {}
@@ -569,9 +579,9 @@ class PlanSearch::Impl {
   Predictor predictor_;
   MemoryCheck memory_;
   ShareProgram program_;
-  std::vector<FoundPlan> found_;  // simulated
-  double best_ = kNever;          // score of these
-  int64_t best_sequences_ = 0;    // of the one that has it
+  std::vector<FoundPlan> found_;  // all are simulated
+  double best_ = kNever;          // the best score of these
+  int64_t best_sequences_ = 0;    // the number of sequences of the best one
 };
 
 PlanSearch::PlanSearch(const SearchRequest& request) {

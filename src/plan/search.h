@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the plan that is the fastest by the cost model: numbers of concurrent sequences and how
-// they are cut into micro-batches are enumerated, shares of memories come from a linear program
-// (FlexGen, 4.3), are rounded to what the runtime has and held to the footprint; the best few are
-// simulated.
+// Finds the fastest plan by the cost model. Numbers of concurrent sequences and their division into
+// micro-batches are enumerated. Shares of memories come from a linear program (FlexGen, 4.3), are
+// rounded to what the runtime has and checked against the footprint. The best few are simulated.
 //
-// Each number of sequences is searched by itself, with the settings that it fits with (embeddings
-// on the device or in host memory, chunks of prompts), so that the plan for many is never slower
-// than the plan for some of them.
+// Each number of sequences is searched separately, with the settings with which it fits (embeddings
+// on the device or in host memory, prompt chunks), so that the plan for many sequences is never
+// slower than the plan for fewer of them.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +17,11 @@
 
 namespace spillway {
 
-// The best first, at most `most`; empty where nothing fits.
+// Returns at most `most` plans, the best first; none if nothing fits.
 std::vector<FoundPlan> search_plans(const SearchRequest& request, int most = 1);
 
-// Searches for several numbers of concurrent sequences that keep what they found of each. Refers to
-// the request, which must outlive it. Not thread-safe.
+// Searches for several ranges of concurrent sequences and keeps what it found for each number.
+// Keeps a reference to the request, which must outlive it. Not thread-safe.
 class PlanSearch {
  public:
   explicit PlanSearch(const SearchRequest& request);
@@ -30,7 +29,7 @@ class PlanSearch {
   PlanSearch(const PlanSearch&) = delete;
   PlanSearch& operator=(const PlanSearch&) = delete;
 
-  // As search_plans(), with these instead of the request's own.
+  // Like search_plans(), with this range of sequences instead of the request's.
   std::vector<FoundPlan> find(int64_t least_sequences, int64_t most_sequences, int most = 1);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds of every plan that a search finds, over drawn models, machines, memories and requests:
-// it is never slower than a point of its own frontier, than the plan for fewer concurrent
+// Checks properties of every plan that a search finds, over random models, machines, memories and
+// requests: it is never slower than a point of its own frontier, than the plan for fewer concurrent
 // sequences, or than greedy placement.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr int kShards = 10, kCasesOfAShard = 50;
-// Gains below a two thousandth are not looked for (search.cc).
+// The search ignores gains below a two thousandth (search.cc).
 constexpr double kSame = 1.0005;
 
 class Drawing {
@@ -28,7 +28,7 @@ class Drawing {
   const T& one_of(const std::vector<T>& all) {
     return all[below(all.size())];
   }
-  // Evenly by its logarithm.
+  // Draws a number whose logarithm is evenly distributed.
   double between(double low, double high) {
     const double share = static_cast<double>(below(1000)) / 999;
     return low * std::pow(high / low, share);
@@ -75,7 +75,7 @@ Case draw(uint64_t number) {
     c.budgets.device = draw_bytes(0.02, 1.2, c.hardware.gpu->memory_bytes);
   const bool has_disk = random.below(2) == 0;
   if (has_disk) c.budgets.disk = static_cast<uint64_t>(2 * weights);
-  // Most cases have room for the model somewhere, though little to spare.
+  // In most cases the model fits somewhere, with little room to spare.
   c.budgets.host = draw_bytes(has_disk ? 0.05 : 0.9, 3, 2 * c.hardware.host.memory_bytes);
   c.budgets.host_is_limited = random.below(2) == 0;
   c.traits = traits_of_machine(c.hardware, c.budgets);
@@ -116,7 +116,7 @@ TEST_P(SearchPropertyTest, NothingElseIsFaster) {
       const auto most = 1 + static_cast<int64_t>(random.below(static_cast<uint64_t>(requests)));
       const auto fewer = search.find(1, most);
       if (fewer.empty()) continue;
-      // Of many numbers of sequences not all are tried.
+      // If there are many numbers of sequences, not all of them are tried.
       EXPECT_LE(best, fewer[0].predicted.total_s() * (requests > 32 ? 1.01 : kSame))
           << "at most " << most << ", " << fewer[0].size.sequences;
     }

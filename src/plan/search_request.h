@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a search for a plan is asked, and what it finds (plan/search.h).
+// The request for a search and the plan that it finds (plan/search.h).
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@
 namespace spillway {
 
 enum class Objective : uint8_t {
-  kThroughput,  // generated tokens a second of the whole workload
-  kLatency,     // of a request: its last token, with few beside it
+  kThroughput,  // generated tokens per second of the whole workload
+  kLatency,     // time until a request's last token, with few concurrent ones
 };
 
-// What is not the search's to choose, as somebody has: fields of a plan.
+// Fields of a plan that were set by options or a file, so that the search may not choose them.
 struct GivenFields {
   std::optional<TierShares> weights = {}, kv = {}, activations = {};
   std::optional<Tier> embeddings = {};
@@ -40,24 +40,27 @@ struct SearchRequest {
   const DeviceTraits& traits;
   Workload workload;
   Budgets budgets;
-  RunSize size;                              // chunk, type of KV; tokens and sequences are found
-  std::optional<float> attention_topk = {};  // as a plan has it
-  int smallest_chunk = kSmallestChunk;       // where that is faster than size.micro_tokens
+  RunSize size;  // chunk and KV type; the search finds tokens and sequences
+  std::optional<float> attention_topk = {};  // as in a plan
+  // The smallest chunk that may be tried in place of size.micro_tokens.
+  int smallest_chunk = kSmallestChunk;
   Objective objective = Objective::kThroughput;
-  // Most sequences at once, 0: as many as there are requests. At least `least_sequences` of them.
+  // The most and the fewest concurrent sequences. `most_sequences` 0: as many as there are
+  // requests.
   int64_t most_sequences = 0, least_sequences = 1;
-  // Tries only the least number of sequences, its doubles and the most: a quick look at what such a
+  // Tries only the least number of sequences, its doubles and the most: a quick estimate of what a
   // machine or setting could gain.
   bool only_doubles = false;
   std::optional<double> max_latency_s = {}, max_first_token_s = {};
   GivenFields given = {};
-  // Who attends to a sequence must not depend on which others there are.
+  // The processor that attends to a sequence must not depend on the other sequences.
   bool same_for_every_sequence = false;
-  // Homes of weights and prices of steps that other searches of this model on this machine have in
-  // common with this one (plan/plan_context.h); it must outlive the search. Null: there are none.
+  // Homes of weights and prices of steps that this search shares with other searches of this model
+  // on this machine (plan/plan_context.h); they must outlive the search. Null: the search has its
+  // own.
   PricedSteps* steps = nullptr;
-  // Called with the share of the search that is done, 0 to 1, every few milliseconds of it. It may
-  // throw, which ends the search. Empty: no one watches.
+  // Called with the share of the search that is done, 0 to 1, every few milliseconds. It may throw,
+  // which ends the search. Empty: progress is not reported.
   std::function<void(double)> on_progress = {};
 };
 

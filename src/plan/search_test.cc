@@ -74,7 +74,8 @@ TEST_F(SearchTest, IsNeverSlowerThanTheRule) {
   }
 }
 
-// All plans on a coarse grid of shares, simulated: none may be better by more than 2%.
+// Simulates all plans on a coarse grid of shares: none may be better than the search's by more than
+// 2%.
 TEST_F(SearchTest, IsAsGoodAsTryingEverything) {
   model = describe_dummy_model("opt-1.3b");
   for (const auto& [gpu, host, prompt] :
@@ -137,7 +138,7 @@ TEST_F(SearchTest, WhatIsFoundFits) {
   }
 }
 
-// Whatever else there is, a sequence is attended to by the same processor.
+// The same processor attends to a sequence, whatever other sequences there are.
 TEST_F(SearchTest, SequencesAreAlikeWhereTheyMustBe) {
   for (const int64_t count : {1, 16, 64, 200}) {
     workload.groups[0].count = count;
@@ -150,7 +151,8 @@ TEST_F(SearchTest, SequencesAreAlikeWhereTheyMustBe) {
   }
 }
 
-// A few long ones, too, may be the CPU's: there is room for the pages of one, however few they are.
+// The CPU can also attend to a few long sequences: there is room for the pages of one, however few
+// they are.
 TEST_F(SearchTest, TheCpuAttendsToFewLongSequences) {
   workload.groups[0] = {.count = 16, .prompt = 1900, .generate = 100};
   const auto found = search_with({}, /*same=*/true);
@@ -196,7 +198,7 @@ TEST_F(SearchTest, WhatIsGivenHolds) {
   }
 }
 
-// With activations on the device, weights that would have to leave it cost more.
+// Keeping activations on the device is slower, because more weights must leave it.
 TEST_F(SearchTest, ActivationsOfLargeBlocksLeaveRoomForWeights) {
   model = describe_dummy_model("mistral-7b");
   workload.groups[0].generate = 128;
@@ -219,7 +221,8 @@ TEST_F(SearchTest, ActivationsOfLargeBlocksLeaveRoomForWeights) {
   EXPECT_LT(found[0].predicted.total_s(), there.total_s() * 0.99);
 }
 
-// As little as can be on the device, and still too much with the activations of a block.
+// As little as possible is on the device, and with the activations of a batch block it is still too
+// much.
 TEST_F(SearchTest, ActivationsLeaveADeviceThatIsTooSmall) {
   RunSize least = size;
   least.tokens = workload.longest();
@@ -251,7 +254,7 @@ TEST_F(SearchTest, ActivationsLeaveADeviceThatIsTooSmall) {
   EXPECT_LT(found[0].plan.activations.device, 0.5);
 }
 
-// Short prompts of few sequences: nothing is gained.
+// With short prompts of few sequences, offloading activations gains nothing.
 TEST_F(SearchTest, FewActivationsStayOnTheDevice) {
   workload.groups[0] = {.count = 4, .prompt = 64, .generate = 32};
   const auto found = search();

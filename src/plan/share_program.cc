@@ -58,7 +58,8 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
   const auto device_budget = static_cast<double>(apart_ ? r_.budgets.device : r_.budgets.host);
   if (sizes.device_fixed > device_budget) return false;
   const auto layers = static_cast<double>(r_.model.spec.layer_count());
-  // What does not depend on shares: products, by the prices of a plan with everything there.
+  // The time of products does not depend on shares: it is taken from the prices of a plan with
+  // everything on the device.
   FoundPlan resident = found;
   resident.plan.attention = AttentionPlace::kAuto;
   resident.plan.activations = {};
@@ -77,7 +78,7 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
       resident.predicted.prefill_step.seconds > 0
           ? resident.predicted.prefill_s / resident.predicted.prefill_step.seconds
           : 0;
-  const double all_kv =  // of a layer, read in a step of decoding
+  const double all_kv =  // bytes of a layer's KV that a decoding step reads
       static_cast<double>(found.size.sequences) * decode_keys_ *
       found.needs.layout.kv.mean_token_bytes(decode_keys_);
   const double new_kv = prompt_tokens_ / blocks / std::max(1.0, prefill_steps / blocks) *
@@ -90,7 +91,7 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
 
   LinearProgram program;
   constexpr double kAny = LinearProgram::kAny;
-  // A share from `least` to `most`, or the one that is given.
+  // Adds a share from `least` to `most`, or fixes it to the one that is given.
   const auto share = [&](const std::optional<TierShares>& of, Tier tier, double most,
                          double least = 0) {
     if (!of) return program.variable(0, least, most);
@@ -107,9 +108,9 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
   const int cd = share(given.kv, Tier::kDevice, one_home ? 0 : 1),
             ch = share(given.kv, Tier::kHost, apart_ ? 1 : 0),
             ck = share(given.kv, Tier::kDisk, kv_on_disk && !one_home ? 1 : 0);
-  // Of the sequences: attended to by the CPU.
+  // The share of the sequences to which the CPU attends.
   const int on_cpu = program.variable(0, 0, plan.attention == AttentionPlace::kGpu ? 0 : 1);
-  // Of a step's tokens between layers: on the device, in host memory.
+  // Shares of the hidden states of a step's tokens between layers: on the device, in host memory.
   const bool rows_away = plan.activations.device < 1;
   const int ad = share(given.activations, Tier::kDevice, 1,
                        rows_away ? PlanShares::least_hidden_states(found, sizes.step_tokens) : 1),
@@ -161,7 +162,8 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
                        h.cpu_beside_link;
     program.constrain({{on_cpu, cpu}, {decode, -1}}, -kAny, 0);
   }
-  // Two layers' worth of what streams is on the device, and pages of a layer on their way.
+  // The device holds two layers' worth of streamed weights, and pages of a layer that are being
+  // copied.
   const auto parts =
       plan.micro_batch > 0
           ? std::max(1.0, static_cast<double>(found.size.sequences) / plan.micro_batch)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The linear program for a plan's shares (FlexGen, 4.3): which part of weights, KV and hidden
-// states is in which memory, and how many sequences the CPU attends to, so that the time of a
-// layer, at least that of each worker, is least.
+// Solves the linear program for a plan's shares (FlexGen, 4.3): which shares of weights, KV and
+// hidden states are in which memory, and to how many sequences the CPU attends. It minimizes the
+// time of a layer, which is at least that of each worker.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,27 @@
 
 namespace spillway {
 
-// Refers to all that it is made of. Not thread-safe.
+// Keeps references to its constructor's arguments, which must outlive it. Not thread-safe.
 class ShareProgram {
  public:
   ShareProgram(const SearchRequest& request, const MemoryCheck& memory, Predictor& predictor);
 
-  // Sets the shares of a plan whose size, micro-batch, embeddings and place of attention are given,
-  // with the footprint of all of it on the device. Hidden states may leave the device if those of
-  // `found` are not all there. False where nothing satisfies the program. It knows slots, staging
-  // and rounding about: whether the plan fits, the footprint says.
+  // Sets the shares of a plan. `found` has its size, micro-batch, embeddings and place of
+  // attention, and the footprint with everything on the device. Hidden states may leave the device
+  // if the shares in `found` do not have all of them there. Returns false if no shares satisfy the
+  // constraints. The program estimates slots, staging and rounding; whether the plan fits, only its
+  // footprint decides.
   bool try_shares(FoundPlan& found, bool kv_on_disk);
 
  private:
-  // What a plan's parts take, by the footprint of extremes.
+  // Sizes of a plan's parts, computed from the footprint of a plan with as much as possible off the
+  // device.
   struct Sizes {
     double kv = 0;            // bytes
-    double device_fixed = 0;  // bytes, whatever the shares
-    // Of a step where something is not on the device: its tokens, those that go through a layer
-    // together. Hidden states that are always on the device are part of device_fixed.
+    double device_fixed = 0;  // bytes that do not depend on the shares
+    // For a step in which something is not on the device: its tokens, and the tokens that go
+    // through a layer together. Hidden states that are always on the device (`fixed_tokens`) are
+    // part of device_fixed.
     int64_t step_tokens = 1;
     int micro_tokens = 1;
     double fixed_tokens = 0;
@@ -43,7 +46,7 @@ class ShareProgram {
   PlanShares shares_;
   bool apart_, quantized_;
   double requests_, prompt_tokens_, decode_keys_;  // of the workload
-  double weight_bytes_ = 0, layer_bytes_ = 0;      // of matrices: all layers', one's on average
+  double weight_bytes_ = 0, layer_bytes_ = 0;  // of matrices: in all layers, and in an average one
 };
 
 }  // namespace spillway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of machines/, in the program.
+// Gives access to the files of machines/, which are compiled into the program, by name.
 #pragma once
 
 #include <span>

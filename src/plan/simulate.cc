@@ -11,7 +11,7 @@ namespace {
 constexpr Worker kAllWorkers[] = {Worker::kDevice, Worker::kCpu,      Worker::kToDevice,
                                   Worker::kToHost, Worker::kDiskRead, Worker::kDiskWrite};
 
-// The same waits as the runtime's: weight_stream.h, residual_store.h, kv_swap.h, kv_turns.h,
+// Simulates the waits of the runtime: weight_stream.h, residual_store.h, kv_swap.h, kv_turns.h,
 // host_attention.h.
 class Simulation {
  public:
@@ -42,8 +42,8 @@ class Simulation {
   SimulatedSteps take() { return std::move(result_); }
 
  private:
-  // Events that only the device has to do with, one behind the other, are one where they are not
-  // shown: a prompt's micro-batches have ten each in every layer.
+  // Adds an event. If events are not kept, consecutive events that only the device takes part in
+  // become one: a prompt's micro-batches have ten each in every layer.
   void add(const StepEvent& event, const EventPrice& price) {
     if (!keep_events_ && shape_.overlap) {
       const bool only_moves_rows =
@@ -76,7 +76,7 @@ class Simulation {
   const BatchShape& batch_of(const StepEvent& event) const {
     return shape_.batches[static_cast<size_t>(event.batch)];
   }
-  // Of a group of a batch in a layer, in kv_there_ and kv_stored_.
+  // Returns the index of a group of a batch in a layer, in kv_there_ and kv_stored_.
   size_t group_at(const StepEvent& event) const {
     return static_cast<size_t>(event.layer) * groups_ +
            first_group_[static_cast<size_t>(event.batch)] + static_cast<size_t>(event.group);
@@ -84,8 +84,8 @@ class Simulation {
 
   double& free_at(Worker worker) { return free_[static_cast<size_t>(worker)]; }
 
-  // Occupies its workers, each from when it is free and the event `ready`. Returns when all have
-  // done their part. `readable`: from when on the disk may be at it.
+  // Occupies the event's workers, each as soon as it is free and the event is `ready`. A disk read
+  // may start at `readable`. Returns when all of them have finished.
   double occupy(const StepEvent& event, double ready, double readable) {
     const EventPrice& price = prices_[at_];
     if (keep_events_) result_.events.push_back({.event = event});
@@ -108,20 +108,21 @@ class Simulation {
   double work(const StepEvent& event, double ready) { return work(event, ready, ready); }
   double work(const StepEvent& event, double ready, double readable) {
     if (shape_.overlap) return occupy(event, ready, readable);
-    // Nothing begins before all else has ended, and the device waits for it.
+    // Without overlap, the event begins after all others have ended, and the device waits for it.
     const double all_free = all_are_free_at();
     const double end = occupy(event, all_free, all_free);
     device_waits_for(end);
     return end;
   }
-  // Only stores of swapped layers go on while the device computes where nothing overlaps.
+  // Returns when all workers but the one for copies to the host are free: without overlap, only
+  // stores of swapped layers run beside the device's computations.
   double all_are_free_at() const {
     double at = 0;
     for (const Worker worker : kAllWorkers)
       if (worker != Worker::kToHost) at = std::max(at, free_[static_cast<size_t>(worker)]);
     return at;
   }
-  // On the device's queue, when what came before is done.
+  // Runs an event on the device's queue, after everything before it.
   void compute(const StepEvent& event) {
     free_at(Worker::kDevice) = work(event, free_at(Worker::kDevice));
   }
@@ -129,7 +130,7 @@ class Simulation {
     free_at(Worker::kDevice) = std::max(free_at(Worker::kDevice), time);
   }
 
-  // The one place where the simulation tells events apart.
+  // Only here does the simulation distinguish kinds of events.
   void run(const StepEvent& event) {
     switch (event.kind) {
       case EventKind::kLoad:
@@ -156,7 +157,7 @@ class Simulation {
         return;
     }
   }
-  // When what a wait is for has come.
+  // Returns the time at which the load that the event waits for is finished.
   double* try_there(const StepEvent& event) {
     if (event.subject == EventSubject::kWeights)
       return &weights_there_[static_cast<size_t>(event.group)];
@@ -196,7 +197,8 @@ class Simulation {
       ++kv_stores_;
     }
   }
-  // Of a linear op the device multiplies its own rows meanwhile, also where nothing overlaps.
+  // Starts the CPU's part of an op. In a linear op, the device multiplies its own rows meanwhile,
+  // even without overlap.
   void start_on_cpu(const StepEvent& event) {
     const LoweredLayer& layer = shape_.model->layer(event.layer);
     const bool is_linear = layer.ops[static_cast<size_t>(event.op)].kind == LoweredKind::kLinear;
@@ -207,7 +209,8 @@ class Simulation {
       cpu_done_ = occupy(event, *started_, *started_);
     }
   }
-  // What is on disk is read before there is room in a slot, as far as staging memory goes.
+  // Returns when a weight segment is loaded. Segments on disk are read before a slot is free, as
+  // far as there is staging memory.
   double load_weights(const StepEvent& event) {
     const bool is_read = prices_[at_][Worker::kDiskRead] > 0;
     const auto ahead = static_cast<size_t>(shape_.pieces_read_ahead);
@@ -216,9 +219,10 @@ class Simulation {
     read_.push_back(work(event, slot_left_, readable));
     return read_.back();
   }
-  // A swapped layer comes to the buffer that was left last, from when it is not in use. Blocks that
-  // were written there are overwritten when they have been stored, which takes as long as storing
-  // them. Without a batch: the layer has come already, but for what is missing.
+  // Returns when a swapped layer's KV is loaded into the buffer that was used last, once that is
+  // free. Blocks that were written there can be overwritten after they have been stored, which
+  // takes as long as storing them. For an event without a batch, the layer was loaded in the step
+  // before, except for what is missing.
   double load_layer(const StepEvent& event) {
     const auto layer = static_cast<size_t>(event.layer);
     if (event.batch < 0) return std::max(layer_there_[layer], work(event, layer_stored_[layer]));
@@ -236,7 +240,7 @@ class Simulation {
     buffer_left_ = free_at(Worker::kDevice);
     buffer_stored_ = layer_stored_[static_cast<size_t>(event.layer)];
   }
-  // When the group before it, which it may read, is back.
+  // Returns when the group before, which this one may read, has been stored.
   double group_before(const StepEvent& event) {
     if (event.group == 0) return 0;
     const bool continues = batch_of(event).swaps[static_cast<size_t>(event.group)];
@@ -247,23 +251,25 @@ class Simulation {
   bool keep_events_;
   std::vector<StepEvent> events_;
   std::vector<EventPrice> prices_;
-  bool joinable_ = false;  // the last event is the device's alone, and joined with others
-  size_t at_ = 0;          // the event that runs
+  // The last event is the device's alone, and may be joined with the next one.
+  bool joinable_ = false;
+  size_t at_ = 0;  // index of the current event
   std::array<double, kWorkerCount> free_ = {};
   double slot_left_ = 0, cpu_done_ = 0;
-  std::optional<double> started_;      // the CPU's part of the linear op at hand, without overlap
-  double rows_stored_ = 0;             // all that left their slots so far
-  std::vector<double> weights_there_;  // by piece
-  std::vector<double> read_;           // when pieces from disk were there, on and on
+  // Start of the CPU's part of the current linear op, without overlap.
+  std::optional<double> started_;
+  double rows_stored_ = 0;             // when all hidden states so far were stored
+  std::vector<double> weights_there_;  // by weight segment
+  std::vector<double> read_;           // when each segment from disk was loaded, in all steps
   std::vector<double> rows_there_;     // by batch
-  // By layer, batch and group; of a layer there are groups_, of a batch from first_group_ on.
+  // By layer, batch and group: a layer has groups_, and a batch's begin at first_group_.
   std::vector<double> kv_there_, kv_stored_;
   std::vector<size_t> first_group_;
   size_t groups_ = 0;
   std::vector<double> layer_there_, layer_stored_;  // by layer
-  double layers_loaded_ = 0;                        // all loads of layers so far
+  double layers_loaded_ = 0;                        // when all loads of layers so far are finished
   double buffer_left_ = 0, buffer_stored_ = 0;      // of the swapped layer that was used last
-  double rewritten_s_ = 0;                          // to load what it had stored
+  double rewritten_s_ = 0;                          // seconds to load again what that layer stored
   std::array<double, 2> kv_left_ = {};
   size_t kv_loads_ = 0, kv_stores_ = 0;
   SimulatedSteps result_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long steps take on a machine that need not be here: the decoder's own list of events
-// (block_schedule.h), each with a price, on queues that work beside each other.
+// Simulates how long steps take on a machine, which need not be present: the decoder's own list of
+// events (block_schedule.h), each with a price, runs on concurrent queues.
 #pragma once
 
 #include <array>
@@ -12,13 +12,13 @@
 
 namespace spillway {
 
-// What works by itself, each thing after the other.
+// The workers of a machine: each does one thing at a time, concurrently with the others.
 enum class Worker : uint8_t { kDevice, kCpu, kToDevice, kToHost, kDiskRead, kDiskWrite };
 inline constexpr int kWorkerCount = 6;
 const char* worker_name(Worker worker);
 
-// Seconds of an event on each worker that has to do with it. Of a transfer over several they
-// overlap: it goes in pieces.
+// The seconds that an event takes on each worker that takes part in it. The parts of a transfer
+// over several workers overlap, because it is done in chunks.
 struct EventPrice {
   std::array<double, kWorkerCount> seconds = {};
   double& operator[](Worker worker) { return seconds[static_cast<size_t>(worker)]; }
@@ -28,18 +28,19 @@ using PriceOfEvent = std::function<EventPrice(const StepEvent&)>;
 
 struct SimulatedEvent {
   StepEvent event;
-  // On each worker, from the start of the first step; both 0: it has nothing to do with it.
+  // Times on each worker from the start of the first step; both are 0 if the worker takes no part.
   std::array<double, kWorkerCount> begin = {}, end = {};
 };
 
 struct SimulatedSteps {
-  std::vector<double> seconds;  // of each step, until the device has done its last event
+  std::vector<double> seconds;  // of each step, until the device has finished its last event
   std::array<double, kWorkerCount> busy = {};
-  std::vector<SimulatedEvent> events;  // where they are kept
+  std::vector<SimulatedEvent> events;  // empty unless they are kept
 };
 
-// `steps` of one shape, one after the other; each event's price is asked for once. With overlap the
-// slots for weights are full before the first, which is then shorter than those after it.
+// Simulates `steps` consecutive steps of one shape. `price` is called once for each event. With
+// overlap the weight slots are full before the first step, which is therefore shorter than the
+// later ones.
 SimulatedSteps simulate_steps(const StepShape& shape, int steps, const PriceOfEvent& price,
                               bool keep_events = true);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that can be timed by hand.
+// Checks simulated steps that can be timed by hand.
 #include "plan/simulate.h"
 
 #include <gtest/gtest.h>
@@ -14,22 +14,22 @@
 namespace spillway {
 namespace {
 
-// A network of so many layers, as devices run it; its sizes do not matter.
+// Makes a network of so many layers, as devices run it; its sizes do not matter.
 std::shared_ptr<const LoweredModel> layers(int count) {
   TransformerShape shape = try_known_model("opt-125m").value();
   shape.layers = count;
   return make_spec(shape).lowered;
 }
-constexpr int kLastOp = 4;  // of a layer
+constexpr int kLastOp = 4;  // the last op of a layer
 
 struct SimulateTest : testing::Test {
-  // One piece a layer.
+  // Each layer has one weight segment.
   StepShape shape{.model = layers(4),
                   .streamed = {{.layer = 0}, {.layer = 1}, {.layer = 2}, {.layer = 3}},
                   .slotfuls = {0, 1, 2, 3},
                   .batches = {{.logits = true}}};
   double layer_s = 1, weights_s = 3, disk_s = 0, host_s = 0, kv_s = 0, store_s = 0;
-  double load_layer_s = 0, store_layer_s = 0;  // the KV of a swapped layer
+  double load_layer_s = 0, store_layer_s = 0;  // seconds for the KV of a swapped layer
 
   EventPrice price(const StepEvent& event) const {
     EventPrice price;
@@ -49,7 +49,7 @@ struct SimulateTest : testing::Test {
     }
     return price;
   }
-  // The third step of several: by then all are alike.
+  // Returns the time of the third of several steps: from then on all are equal.
   double step() const {
     const SimulatedSteps done =
         simulate_steps(shape, 4, [this](const StepEvent& event) { return price(event); });
@@ -57,7 +57,7 @@ struct SimulateTest : testing::Test {
   }
 };
 
-// What is handed over has been computed, and the next step waits for it.
+// Hidden states are passed on after they are computed, and the next step waits for that.
 TEST_F(SimulateTest, HandOversHoldTheDeviceUp) {
   const Model whole = describe_dummy_model("opt-125m");
   const auto step_of = [&](int first, int end) {
@@ -85,7 +85,7 @@ TEST_F(SimulateTest, WhatIsSlowerDecides) {
   EXPECT_DOUBLE_EQ(step(), 4 * 5) << "the disk, behind which the bus hides";
 }
 
-// Of eight layers one is on disk: it is read while the others come from host memory.
+// One of eight layers is on disk: it is read while the others are copied from host memory.
 TEST_F(SimulateTest, TheDiskReadsAheadAsFarAsThereIsStagingMemory) {
   shape.model = layers(8);
   shape.streamed.clear();
@@ -142,8 +142,8 @@ TEST_F(SimulateTest, PagesAndWeightsShareTheBus) {
   EXPECT_DOUBLE_EQ(step(), 4 * (3 + 2 * 0.5));
 }
 
-// Layers 1 and 3 of four share a buffer: from the attention of one to the projections of the other
-// it is two layers.
+// Layers 1 and 3 of four share a buffer: two layers are computed between the attention of one and
+// the projections of the other.
 TEST_F(SimulateTest, ASwappedLayerHasTheTimeFromTheAttentionBefore) {
   weights_s = 0;
   shape.swapped_layers = 2;
@@ -190,7 +190,8 @@ TEST_F(SimulateTest, AStepIsNeverShorterThanItsBusiestWorker) {
         simulate_steps(shape, 10, [this](const StepEvent& event) { return price(event); });
     const double all = std::accumulate(done.seconds.begin(), done.seconds.end(), 0.0);
     EXPECT_LE(done.busy[static_cast<size_t>(Worker::kDevice)], all * (1 + 1e-12));
-    // What came for the first step was there before it, and what comes for the next is on its way.
+    // The first step's loads were finished before it, and some loads are for the step after the
+    // last.
     EXPECT_LE(done.busy[static_cast<size_t>(Worker::kToDevice)], all + 2 * bus + 1e-9);
     for (const SimulatedEvent& event : done.events) {
       for (int w = 0; w < kWorkerCount; ++w)

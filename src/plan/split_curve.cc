@@ -14,7 +14,7 @@ double SplitCurve::crossing() const {
   return std::clamp((link.fixed_s + link.all_s - cpu.fixed_s) / both, 0.0, 1.0);
 }
 
-// Least squares.
+// Fits the line by least squares.
 SplitLine fit_line(std::span<const std::pair<double, double>> points) {
   SPW_ASSERT(points.size() >= 2);
   const auto count = static_cast<double>(points.size());
@@ -26,7 +26,7 @@ SplitLine fit_line(std::span<const std::pair<double, double>> points) {
     xy += (share - x) * (seconds - y);
   }
   SPW_ASSERT(xx > 0);
-  // What is measured is noisy, and both are what they are: a part costs, and rows do.
+  // Measurements are noisy, but neither the fixed cost nor the cost of rows can be negative.
   double slope = std::max(0.0, xy / xx);
   if (slope == 0 || y - slope * x < 0) slope = x > 0 ? y / x : 0;
   return {std::max(0.0, y - slope * x), slope};
@@ -41,8 +41,8 @@ const SplitCurve* try_split_curve(std::span<const SplitCurve> curves, const Spli
     const double away = std::fabs(std::log(static_cast<double>(curve.tokens) / tokens));
     if (best == nullptr || away < nearest) best = &curve, nearest = away;
   }
-  // Rates of one token say nothing of hundreds.
-  constexpr double kFar = 1.5;  // times e
+  // Rates of one token do not apply to hundreds of tokens.
+  constexpr double kFar = 1.5;  // as a logarithm: a factor of e^1.5
   return nearest <= kFar ? best : nullptr;
 }
 

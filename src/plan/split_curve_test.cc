@@ -19,11 +19,11 @@ TEST(SplitCurveTest, LinesGoThroughWhatWasMeasured) {
 }
 
 TEST(SplitCurveTest, NoiseMakesNothingCheaperThanNothing) {
-  // Falls: the mean says what a row costs.
+  // If the points fall, the mean gives the cost of a row.
   const SplitLine falling = fit_line(Points{{0.4, 5}, {0.6, 4}});
   EXPECT_EQ(falling.fixed_s, 0);
   EXPECT_NEAR(falling.all_s, 9, 1e-12);
-  // Would begin below zero.
+  // This line would begin below zero.
   const SplitLine steep = fit_line(Points{{0.4, 1}, {0.6, 3}});
   EXPECT_EQ(steep.fixed_s, 0);
   EXPECT_NEAR(steep.all_s, 4, 1e-12);
@@ -34,7 +34,7 @@ TEST(SplitCurveTest, BothEndTogetherAtTheCrossing) {
   const double share = curve.crossing();
   EXPECT_NEAR(curve.cpu.at(share), curve.link.at(1 - share), 1e-12);
   EXPECT_NEAR(share, 0.7, 1e-12);
-  // One of them is so slow that the other does all.
+  // If one of them is too slow, the other does everything.
   EXPECT_EQ((SplitCurve{.cpu = {100, 10}, .link = {0, 20}}).crossing(), 0);
   EXPECT_EQ((SplitCurve{.cpu = {0, 10}, .link = {100, 20}}).crossing(), 1);
 }

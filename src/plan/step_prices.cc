@@ -12,7 +12,8 @@
 namespace spillway {
 namespace {
 
-// Launches of a linear op beside its products: norm, rope and append; the sum; norm and activation.
+// Returns the kernel launches of a linear op besides its products: norm, rope and append; the sum;
+// norm and activation.
 double launches_of(LinearFinish finish) {
   switch (finish) {
     case LinearFinish::kAppend:
@@ -71,7 +72,8 @@ StepPrices::StepPrices(const Hardware& hardware, const ModelSpec& spec,
       size_(size),
       weights_(std::move(weights)),
       kv_type_(layout.kv.group(0).type) {
-  // A prompt's tokens share what they read, and what they have written themselves is at hand.
+  // A prompt's tokens share what they read, and what this step has written is on the device
+  // already.
   keys_read_ = size.generates
                    ? size.keys
                    : std::max(0.0, size.keys - static_cast<double>(size.tokens_each) / 2);
@@ -133,17 +135,18 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
         balanced_cpu_share(kv_bytes(all * on_host),
                            weights_->streamed_bytes / static_cast<double>(spec_.layer_count())));
   }
-  // Whole sequences: as many as the decoder gives to the CPU. Of those that come in parts it has a
-  // share.
+  // The decoder gives whole sequences to the CPU. If sequences are attended to in partitions, the
+  // CPU has a share of each.
   if (const double away = all * on_host; away > 0 && !layout.parts)
     cpu_share = std::min(1.0, std::floor(away * cpu_share + 1e-6) / away);
-  // Prompts are attended to on the device, unless there is no room for KV to come there.
+  // The device attends to prompts, unless there is no room for their KV to be loaded there.
   if (!size_.generates) {
     const int64_t least = std::min(layout.sequence_blocks, layout.least_staging());
     cpu_share = layout.staging_blocks < least ? 1 : 0;
   }
   cpu_attention_ = cpu_share;
-  // As many rows of a step, whatever its size, as there is room for (runtime/residual_store.h).
+  // The number of rows in each memory is fixed by its capacity and does not depend on the step's
+  // size (runtime/residual_store.h).
   const ResidualSizes homes =
       residual_sizes(layout.activations, layout.max_tokens, layout.micro_tokens, spec_.hidden)
           .on(!hardware_.has_device());
@@ -166,7 +169,7 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
     if (batch.swapped > 1e-9) {
       const double wanted = readers_ * batch.swapped * static_cast<double>(layout.sequence_blocks);
       const auto room = static_cast<double>(std::max(1, layout.staging_blocks));
-      // More of them move the same bytes in smaller pieces.
+      // More groups would move the same bytes in smaller transfers.
       const auto groups = static_cast<size_t>(std::clamp(std::ceil(wanted / room), 1.0, 16.0));
       shape.swaps.assign(groups, false);
       batch.groups = static_cast<double>(groups);
@@ -196,7 +199,7 @@ double StepPrices::products(const Processor& on, const OpProducts& of, double to
   return seconds;
 }
 
-// The head multiplies the rows of all batches that logits are wanted of.
+// The head multiplies the rows of all batches for which logits are computed.
 double StepPrices::tokens_of(const StepWeights::Linear& of, double batch_tokens) const {
   return of.is_head ? static_cast<double>(size_.sequences) : batch_tokens;
 }
@@ -230,8 +233,8 @@ EventPrice StepPrices::price_of_load(const StepWeights::Segment& segment) const 
   return price;
 }
 
-// Nothing else between the products takes time that shows: on a CPU it is a twentieth of a small
-// model's prompts.
+// Other work between the products takes no noticeable time; on a CPU, activations are a twentieth
+// of a small model's prefill.
 double StepPrices::activate(double elements) const {
   const double rate = hardware_.device().activations_per_s;
   return rate <= 0 ? 0 : elements / rate;
@@ -244,7 +247,7 @@ double StepPrices::attend(const Processor& on, double sequences) const {
     return prompt_attention_seconds(on, 4 * pairs * static_cast<double>(spec_.q_dim()));
   };
   if (!size_.generates) return computed();
-  // The rows of a sequence share what is read, as far as the products take no longer.
+  // The rows of a sequence share the KV that is read, as long as the products take no longer.
   const double read = attend_bytes(on, kv_bytes(sequences) * own_reads_ * traffic_.read);
   return size_.tokens_each == 1 ? read : std::max(read, computed());
 }
@@ -290,7 +293,7 @@ EventPrice StepPrices::price_of_batch(Priced what, const Batch& batch) const {
         price[Worker::kDiskRead] = links_.disk_read(batch.tokens * row_bytes_);
       break;
     case Priced::kStoreRows:
-      if (batch.rows == Tier::kDevice) break;  // they are where they live
+      if (batch.rows == Tier::kDevice) break;  // they stay on the device
       price[Worker::kToHost] = down(batch.tokens * row_bytes_);
       if (batch.rows == Tier::kDisk)
         price[Worker::kDiskWrite] = links_.disk_write(batch.tokens * row_bytes_);
@@ -372,7 +375,7 @@ void StepPrices::price_all() {
   }
 }
 
-// The one place where prices tell events apart; what is not named here only waits.
+// Only here do prices distinguish kinds of events; events that are not named here only wait.
 StepPrices::Priced StepPrices::find_priced(const StepEvent& event) const {
   const bool is_load = event.kind == EventKind::kLoad, is_store = event.kind == EventKind::kStore;
   switch (event.subject) {
@@ -383,7 +386,7 @@ StepPrices::Priced StepPrices::find_priced(const StepEvent& event) const {
     case EventSubject::kKv:
       return is_load ? Priced::kLoadKv : is_store ? Priced::kStoreKv : Priced::kNothing;
     case EventSubject::kLayerKv:
-      // As a rule everything has come ahead of the step.
+      // Usually everything was loaded in the step before.
       if (event.batch < 0) return Priced::kNothing;
       return is_load ? Priced::kLoadLayer : is_store ? Priced::kStoreLayer : Priced::kNothing;
     case EventSubject::kCpu:
@@ -421,18 +424,18 @@ const EventPrice& StepPrices::of(const StepEvent& event) const {
 
 StepEstimate StepPrices::sums() const {
   const auto layers = static_cast<size_t>(spec_.layer_count());
-  // Parts of a model may be without the lists at its ends.
+  // A part of a model may have no embedding list or no head list.
   const bool takes_over = shape_.model->embedding.ops.empty();
   const bool hands_over = shape_.model->head.ops.empty();
   const bool logits = size_.logits && !hands_over;
-  std::vector<double> count(batch_kinds_.size());  // of batches of each kind
+  std::vector<double> count(batch_kinds_.size());  // number of batches by kind
   for (const size_t kind : batches_) count[kind] += 1;
   const auto over_batches = [&](EventPrice& to, auto price_of_kind) {
     for (size_t kind = 0; kind < count.size(); ++kind)
       add_price(to, price_of_kind(kind), count[kind]);
   };
-  // What is the same in every layer.
-  EventPrice each, stored, loaded;  // rows that are not on the device
+  // First the sum of everything that is the same in every layer.
+  EventPrice each, stored, loaded;  // `stored`, `loaded`: hidden states that are not on the device
   for (size_t b = 0; b < batches_.size(); ++b) {
     const size_t kind = batches_[b];
     const BatchShape& shape = shape_.batches[b];
@@ -449,11 +452,12 @@ StepEstimate StepPrices::sums() const {
     add_price(stored, batch_price(Priced::kStoreRows, kind));
     if (b > 0 && shape.rows_away) add_price(loaded, batch_price(Priced::kLoadRows, kind));
   }
-  // Rows of the first batch come while the last one of the layer before is computed.
+  // Hidden states of the first batch are loaded while the last batch of the layer before is
+  // computed.
   const EventPrice first = shape_.batches.front().rows_away
                                ? batch_price(Priced::kLoadRows, batches_.front())
                                : EventPrice{};
-  // Behind the layers' sums: what belongs to none, and a head that streams.
+  // The entry after the layers' sums has what belongs to no layer, and a head that is streamed.
   std::vector<EventPrice> sums(layers + 1);
   std::vector<EventPrice> of_linear(weights_->linear_kinds.size());
   for (size_t i = 0; i < of_linear.size(); ++i) {
@@ -461,7 +465,7 @@ StepEstimate StepPrices::sums() const {
                  [&](size_t kind) { return linear_price(static_cast<int>(i), kind); });
     over_batches(of_linear[i], [&](size_t kind) { return cpu_price(static_cast<int>(i), kind); });
   }
-  // Copies of swapped layers hide behind all layers of a step (Pie, 3.1).
+  // Copies of swapped layers are hidden behind all layers of a step (Pie, 3.1).
   if (shape_.swapped_layers > 0 && std::ranges::any_of(shape_.batches, &BatchShape::on_device)) {
     const double share = static_cast<double>(shape_.swapped_layers) / static_cast<double>(layers);
     for (const Priced what : {Priced::kLoadLayer, Priced::kStoreLayer})

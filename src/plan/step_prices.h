@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the events of a step take on a machine, in seconds of each worker: of the list that the
-// decoder executes (block_schedule.h), from the machine's rates (hardware.h) and the bytes that the
-// footprint says. Both the cost model and the simulator use these prices, and no others.
+// Computes the seconds that the events of a step take on each worker of a machine. The events are
+// the list that the decoder executes (block_schedule.h); prices follow from the machine's rates
+// (hardware.h) and the bytes of the footprint. The cost model and the simulator use only these
+// prices.
 #pragma once
 
 #include <array>
@@ -21,19 +22,19 @@
 
 namespace spillway {
 
-// Of one step.
+// The size of one step.
 struct StepSize {
-  int64_t sequences = 1;    // that take part
-  int64_t tokens_each = 1;  // new ones of each
-  double keys = 1;          // that a token sees on average, itself included
+  int64_t sequences = 1;    // sequences that take part
+  int64_t tokens_each = 1;  // new tokens of each sequence
+  double keys = 1;          // keys to which a token attends on average, itself included
   bool logits = true;
-  // The sequences generate: each attends from its newest tokens (one, or with drafts several) to
-  // the KV of its whole context. Else these are tokens of prompts.
+  // True if the sequences generate: each attends from its newest tokens (one, or with drafts
+  // several) to the KV of its whole context. False for tokens of prompts.
   bool generates = true;
 };
 
-// Where a step's time goes. Layer by layer the busiest worker decides (FlexGen, A.3): as if
-// everything else were hidden behind it.
+// The time of a step and where it goes. By sums, the busiest worker of each layer decides (FlexGen,
+// A.3), as if all other work were hidden behind it.
 struct StepEstimate {
   double seconds = 0;
   std::array<double, kWorkerCount> busy = {};
@@ -42,40 +43,41 @@ struct StepEstimate {
 
 class StepPrices {
  public:
-  // `homes`: of each weight, as weight_homes() says. `hardware` and `model` must outlive this.
+  // `homes` has the home of each weight, as weight_homes() returns it. `hardware` and `model` must
+  // outlive this object.
   StepPrices(const Hardware& hardware, const Model& model, const std::vector<Tier>& homes,
              const Plan& plan, const RunLayout& layout, const StepSize& size);
-  // The same with weights that were described before, by cut_of().
+  // The same with weights that were described before, with the split that cut_of() returns.
   StepPrices(const Hardware& hardware, const ModelSpec& spec,
              std::shared_ptr<const StepWeights> weights, const Plan& plan, const RunLayout& layout,
              const StepSize& size);
-  // How the weights of such a step are split and streamed.
+  // Returns how the weights of such a step are split and streamed.
   static StreamCut cut_of(const Hardware& hardware, const Plan& plan, const RunLayout& layout,
                           const StepSize& size);
 
   const StepShape& shape() const { return shape_; }
   const EventPrice& of(const StepEvent& event) const;
-  // By layers' sums over the events of schedule_step(), which need not be made for it.
+  // Returns the estimate by sums over each layer's events of schedule_step(), without making that
+  // list.
   StepEstimate sums() const;
-  // Of the sequences in host memory, the share that the CPU attends to.
+  // Returns the CPU's share of the sequences in host memory, to which it attends.
   double cpu_attention() const { return cpu_attention_; }
 
  private:
-  // A micro-batch: tokens, and of its sequences those whose KV is there.
+  // A micro-batch: its tokens, and its sequences by where their KV is and who attends to it.
   struct Batch {
     double tokens = 0, resident = 0, on_cpu = 0, swapped = 0, swapped_from_disk = 0;
     Tier rows = Tier::kDevice;
-    double groups = 0;  // in which swapped KV comes
+    double groups = 0;  // groups in which swapped KV is loaded
     bool operator==(const Batch&) const = default;
   };
 
   void describe_batches(const Plan& plan, const RunLayout& layout);
-  // Of the sequences in host memory whose attention the CPU computes, where the plan leaves it
-  // open: so that the CPU and the link end together.
+  // Returns the CPU's share of attention to the sequences in host memory if the plan does not set
+  // it: the share with which the CPU and the link finish together.
   double balanced_cpu_share(double kv_bytes, double weight_bytes) const;
-  // Fills the tables of prices.
   void price_all();
-  // What of a batch's events takes time beside linear ops and weights.
+  // The kinds of a batch's events that take time, besides linear ops and weights.
   enum class Priced : uint8_t {
     kNothing,
     kEmbed,
@@ -106,7 +108,8 @@ class StepPrices {
   double new_kv_bytes(double sequences) const {
     return sequences * static_cast<double>(size_.tokens_each) * new_token_bytes_;
   }
-  // Swapped layers are copied by whole blocks, those of all sequences that are on the device.
+  // Bytes of a swapped layer's KV, and of the part that a step writes. Swapped layers are copied by
+  // whole blocks, those of all sequences on the device.
   double bytes_of_layer() const;
   double new_bytes_of_layer() const;
   double activate(double elements) const;
@@ -114,7 +117,8 @@ class StepPrices {
   double attend_bytes(const Processor& on, double bytes) const {
     return attention_seconds(on, kv_type_, query_group(spec_), bytes);
   }
-  // Of rows whose pages have come, and V that they read over the bus.
+  // Returns the price of attention for rows whose pages were copied to the device, including V that
+  // they read over the bus.
   EventPrice attend_swapped(const Batch& batch) const;
   double up(double bytes, Hardware::Source source = Hardware::Source::kPinned) const {
     return links_.up(bytes, source, link_share_);
@@ -130,7 +134,7 @@ class StepPrices {
   const EventPrice& cpu_price(int linear, size_t kind) const {
     return cpu_prices_[static_cast<size_t>(linear) * batch_kinds_.size() + kind];
   }
-  // kind: of the batch; behind the last: the head's rows.
+  // `kind` is the batch's; the number after the last kind stands for the head's rows.
   const EventPrice& multiply_price(int segment, size_t kind) const {
     return multiply_prices_[static_cast<size_t>(segment) * (batch_kinds_.size() + 1) + kind];
   }
@@ -141,24 +145,28 @@ class StepPrices {
   const StepSize size_;
   std::shared_ptr<const StepWeights> weights_;
   KvType kv_type_;
-  KvTraffic traffic_ = {};  // of decoding; prompts attend to everything
-  // In a layer, on average: for each token that is read, and for each that is appended; and in a
+  KvTraffic traffic_ = {};  // in decoding; prompts attend to everything
+  // Bytes in an average layer for each token that is read and for each that is appended, and in a
   // layer whose KV may be swapped.
   double kv_token_bytes_ = 0, new_token_bytes_ = 0, swapped_token_bytes_ = 0;
-  double keys_read_ = 0;  // of a sequence, once in a step
-  // Keys that a token sees, on average over the layers: behind a window there are none.
+  double keys_read_ = 0;  // of a sequence, once per step
+  // Keys to which a token attends, on average over the layers: a layer with a window has no more
+  // than those.
   double keys_seen_ = 0;
-  // Rows that read a sequence's KV each for itself: those that choose some of its positions.
+  // The number of rows of a sequence that read its KV separately: all if each selects positions of
+  // its own, else one.
   double own_reads_ = 1;
-  // Of prompts that come in parts: so many micro-batches have rows of one, and each reads them all.
+  // For prompts in partitions: the number of micro-batches with rows of one prompt, each of which
+  // reads all partitions.
   double readers_ = 1;
   std::vector<Batch> batch_kinds_;
-  std::vector<size_t> batches_;  // the kind of each
+  std::vector<size_t> batches_;  // by batch: its index in batch_kinds_
   double resident_ = 0;          // sequences of all batches whose KV is on the device
   double row_bytes_ = 0;         // of the residual stream
-  double inner_bytes_ = 2;       // of an element between matrices
+  double inner_bytes_ = 2;       // of an activation's element between matrices
   double cpu_attention_ = 1;
-  double link_share_ = 1, cpu_share_ = 1;  // what each leaves the other of its rate
+  // The part of its rate that each keeps while the other is busy.
+  double link_share_ = 1, cpu_share_ = 1;
   StepShape shape_;
   // [what, kind of batch], [kind of linear, kind of batch] on the device and on the CPU, [kind of
   // segment], [kind of segment, kind of batch or head]
@@ -166,7 +174,7 @@ class StepPrices {
       multiply_prices_;
 };
 
-// A step by the events one after the other, with every wait (simulate.h): a step among others.
+// Estimates a step among several by simulating its events with every wait (simulate.h).
 StepEstimate simulate_step(const StepPrices& prices);
 
 }  // namespace spillway

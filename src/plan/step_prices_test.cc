@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A machine and a model of powers of two, so that every price can be had by hand: in ticks of
-// 1/1024 s.
+// Uses a machine and a model whose sizes are powers of two, so that every price can be computed by
+// hand, in ticks of 1/1024 s.
 #include "plan/step_prices.h"
 
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@ namespace {
 
 double two_to(int exponent) { return std::ldexp(1.0, exponent); }
 
-// Two layers of 1024: four matrices of 2 MiB, two of 8 MiB. A token's KV takes 4 KiB of a layer,
-// and so does its row of the residual stream.
+// Makes a model of two layers with 1024 columns: four matrices of 2 MiB and two of 8 MiB in each. A
+// token takes 4 KiB of KV in a layer and 4 KiB of the residual stream.
 Model round_model() {
   TransformerShape shape;
   shape.vocab_size = 64;
@@ -64,7 +64,8 @@ struct StepPricesTest : testing::Test {
     layout.host_blocks = host * 64;
     layout.disk_blocks = disk * 64;
   }
-  // Ticks of the first event of this name, of each worker; of weights, of all segments of a layer.
+  // Returns the ticks of the first event of this name on each worker; for weights, those of all
+  // segments of a layer.
   EventPrice price(std::string_view name, int batch = 0, int layer = 0) {
     const StepPrices prices(hardware, model, homes(), plan, layout, size);
     const bool all = name == "load weights" || name == "multiply";
@@ -87,13 +88,14 @@ struct StepPricesTest : testing::Test {
     return std::ranges::any_of(schedule_step(prices.shape()),
                                [&](const StepEvent& event) { return name_of(event) == name; });
   }
-  // As event_name() has it, but for rows of segments and sequences of groups.
+  // Returns event_name(), with names of their own for products with weight segments and attention
+  // to groups.
   std::string name_of(const StepEvent& event) const {
     const std::string name = event_name(*model.spec.lowered, event);
     if (event.kind != EventKind::kRun || event.group < 0) return name;
     return name == "attention" ? "attention, swapped" : "multiply";
   }
-  // Of the linear ops behind attention.
+  // Returns the ticks of the linear ops after attention.
   double finish_layer() {
     double ticks = 0;
     for (const char* op : {"attention_out", "mlp_up", "mlp_down"})
@@ -159,13 +161,13 @@ TEST_F(StepPricesTest, OnlyWeightsThatAreNotQuantizedArePinned) {
   EXPECT_DOUBLE_EQ(price("load weights")[Worker::kToDevice], 24);
 }
 
-// Half of what streams: the CPU reads it at 64 MiB/s, and the bus has the other half.
+// The CPU reads half of the streamed weights at 64 MiB/s, and the other half crosses the bus.
 TEST_F(StepPricesTest, TheCpuMultipliesItsRowsWhereTheyLie) {
   plan.weights = {0, 1, 0};
   plan.cpu_linear = {{4, 0.5}};
-  // Floats of four tokens go down, and come back.
+  // The floats of four tokens are copied to the host, and results back.
   const auto handed = [&](double columns, double rows) {
-    constexpr double kTicks = 1024;  // a second
+    constexpr double kTicks = 1024;  // ticks per second
     return kTicks * 4 * 4 * (columns / hardware.to_host.best() + rows / hardware.to_device.best());
   };
   const double of_down = handed(4 * 1024, 1024.0 / 2);
@@ -198,7 +200,7 @@ TEST_F(StepPricesTest, RowsThatStayCostNothing) {
   EXPECT_DOUBLE_EQ(store[Worker::kDiskWrite], 1.0 / 8);
   EXPECT_DOUBLE_EQ(price("load hidden states", 1)[Worker::kToDevice], 1.0 / 64);
   EXPECT_DOUBLE_EQ(price("load hidden states", 2)[Worker::kDiskRead], 1.0 / 16);
-  layout.max_tokens = 36;  // of a prompt's step: there is room for all that decode
+  layout.max_tokens = 36;  // a prompt's step is larger: all decoding tokens fit on the device
   EXPECT_EQ(price("store hidden states", 2).seconds, EventPrice().seconds);
 }
 
@@ -231,7 +233,7 @@ TEST_F(StepPricesTest, PagesComeAndWhatIsNewGoesBack) {
   EXPECT_DOUBLE_EQ(price("store KV")[Worker::kDiskWrite], 1.0 / 8);
 }
 
-// Both layers share one buffer. Blocks are copied as a whole, of 4 sequences with 128 tokens.
+// Both layers share one buffer. Whole blocks are copied, of 4 sequences with 128 tokens.
 TEST_F(StepPricesTest, SwappedLayersComeAndWhatIsNewGoesBack) {
   layout.turns = {.layers = 2, .blocks = 64, .most = 2, .spare = 1};
   layout.swapped_layers = 2;
@@ -257,7 +259,7 @@ TEST_F(StepPricesTest, SwappedLayersComeAndWhatIsNewGoesBack) {
   EXPECT_DOUBLE_EQ(ticks(EventKind::kStore, Worker::kToHost), 32.0 / 128);
 }
 
-// The same memory holds the KV of twice as many sequences where two of two layers are swapped.
+// The same memory holds the KV of twice as many sequences if two of two layers are swapped.
 TEST_F(StepPricesTest, SwappedLayersLeaveRoomForMoreSequencesOnTheDevice) {
   place_kv(1, 2, 0);
   plan.attention = AttentionPlace::kCpu;
@@ -275,7 +277,7 @@ TEST_F(StepPricesTest, HeadsThatShareKeysAttendAtTheirOwnRate) {
   EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], 4);
 }
 
-// Behind a window there is nothing to read, and nothing to multiply with.
+// A token reads no keys outside its window and computes nothing with them.
 TEST_F(StepPricesTest, AWindowIsAllThatATokenSees) {
   const double all = price("attention")[Worker::kDevice];
   const auto with_window = [&](int64_t window, bool in_both) {
@@ -301,8 +303,8 @@ TEST_F(StepPricesTest, AWindowIsAllThatATokenSees) {
   EXPECT_DOUBLE_EQ(with_window(512, true), prompt);
 }
 
-// With drafts a sequence has several tokens in a step: they share what they read of its context,
-// and multiply each for itself.
+// With drafts a sequence has several tokens in a step: they share the KV that is read, and each
+// multiplies separately.
 TEST_F(StepPricesTest, TokensOfASequenceThatGeneratesReadItsContextOnce) {
   const double one = price("attention")[Worker::kDevice];
   size.tokens_each = 5;
@@ -378,12 +380,13 @@ TEST_F(StepPricesTest, MicroBatchesShareALayersTripAndReadItEach) {
   const StepEstimate step = prices.sums();
   const auto ticks = [&](Worker worker) { return step.busy[static_cast<size_t>(worker)] * 1024; };
   EXPECT_DOUBLE_EQ(ticks(Worker::kToDevice), 2 * 24);
-  // 12 of weights and a quarter of KV for each of four; the head, of 64 rows.
+  // Each of four micro-batches takes 12 ticks for weights and a quarter for KV; the head has 64
+  // rows.
   EXPECT_DOUBLE_EQ(ticks(Worker::kDevice), 2 * 4 * (12 + 0.25) + 1.0 / 16);
   EXPECT_DOUBLE_EQ(step.seconds * 1024, 2 * 4 * (12 + 0.25) + 1.0 / 16) << "which hides the bus";
 }
 
-// A row of the residual stream is 4 KiB.
+// A row of the residual stream has 4 KiB.
 TEST_F(StepPricesTest, PartsOfAModelHandHiddenStatesOver) {
   const Model whole = model;
   EXPECT_FALSE(has("take over hidden states"));
@@ -398,8 +401,8 @@ TEST_F(StepPricesTest, PartsOfAModelHandHiddenStatesOver) {
   EXPECT_TRUE(has("gather"));
 }
 
-// Steps of every kind: prompts and decoding, with everything anywhere, of whole models and of parts
-// of one.
+// Covers steps of every kind: prompts and decoding, with any homes, of whole models and of parts of
+// one.
 TEST_F(StepPricesTest, SumsAreThoseOfTheSchedulesEvents) {
   std::mt19937 random(5);
   const auto below = [&](unsigned bound) { return static_cast<int>(random() % bound); };
@@ -426,9 +429,9 @@ TEST_F(StepPricesTest, SumsAreThoseOfTheSchedulesEvents) {
     layout.max_tokens = std::max(layout.micro_tokens, 256);
     const int part = below(3);
     model = part == 2 ? round_model() : part_of(round_model(), part, part + 1);
-    layout.swapped_layers = swaps && part == 2 ? 2 : 0;  // parts have one layer
+    layout.swapped_layers = swaps && part == 2 ? 2 : 0;  // a part of the model has one layer
     const StepPrices prices(hardware, model, homes(), plan, layout, size);
-    // Hidden states come while a layer computes.
+    // Loads of hidden states count for the layer that computes meanwhile.
     std::vector<EventPrice> sums(3);
     size_t at = 2;
     for (const StepEvent& event : schedule_step(prices.shape())) {

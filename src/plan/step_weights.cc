@@ -9,8 +9,8 @@
 namespace spillway {
 namespace {
 
-// The numbers of distinct values. Values repeat layer by layer: the one that followed the last
-// value before is tried first.
+// Numbers distinct values. Values repeat layer by layer, so the one that came after the previous
+// value the last time is tried first.
 template <class Value>
 class Kinds {
  public:
@@ -24,7 +24,7 @@ class Kinds {
       if (found == kinds_.end()) {
         const int added = guess;
         kinds_.push_back(value);
-        next_.push_back(-1);  // `guess` is not valid after this
+        next_.push_back(-1);  // `guess` is invalid after this
         return last_ = added;
       }
     }
@@ -33,7 +33,7 @@ class Kinds {
 
  private:
   std::vector<Value>& kinds_;
-  std::vector<int> next_;  // by kind: the one that came after it
+  std::vector<int> next_;  // by kind: the one that came after it the last time
   int first_ = -1, last_ = -1;
 };
 
@@ -57,13 +57,13 @@ StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, con
     for (size_t op = 0; op < layer.ops.size(); ++op) {
       std::optional<StepWeights::Linear>& of = linears.emplace_back();
       const LoweredOp& from = layer.ops[op];
-      // Of the head's list only the product with the head takes time that shows.
+      // In the head's list only the product with the head takes noticeable time.
       if (from.kind != LoweredKind::kLinear || (i == layers && op + 1 < layer.ops.size())) continue;
       of.emplace();
       of->finish = from.finish;
       of->is_head = i == layers;
       if (from.activation >= 0) {
-        // ReLU is a comparison.
+        // ReLU is only a comparison, so its time is not counted.
         const OpSpec& activation = layer.spec->ops[static_cast<size_t>(from.activation)];
         if (activation.activation.kind != ActivationKind::kRelu)
           of->activations = static_cast<double>(layer.of(static_cast<int>(op)).matrices[0].rows);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights of a step as it is priced: what each linear op has on the device and on the CPU, and
-// the segments that stream. Layers are much alike, so that a model of a hundred layers has a few
-// kinds of ops and segments: each kind is priced once.
+// Describes the weights of a step for pricing: the rows of each linear op on the device and on the
+// CPU, and the segments that are streamed. Because layers are similar, a model of a hundred layers
+// has few kinds of ops and segments, and each kind is priced once.
 #pragma once
 
 #include <cstdint>
@@ -23,47 +23,51 @@ struct WeightProduct {
   bool operator==(const WeightProduct&) const = default;
 };
 
-// Those of an op.
+// The products of an op.
 using OpProducts = SmallVector<WeightProduct, 3>;
 
 struct StepWeights {
   struct Linear {
     LinearFinish finish = LinearFinish::kStore;
-    double activations = 0;  // elements of a token that an activation is computed of
+    double activations = 0;  // elements per token that pass through an activation function
     bool is_head = false;
     OpProducts resident = {}, on_cpu = {};
     double cpu_rows = 0, columns = 0;
-    double cpu_from_disk = 0;  // bytes, where nothing else of it streams
+    double cpu_from_disk = 0;  // bytes, if no segment of the op is streamed
     bool operator==(const Linear&) const = default;
   };
-  // A segment that comes to the device.
+  // A weight segment that is copied to the device.
   struct Segment {
     OpProducts products = {};
     double from_host = 0, from_disk = 0;  // bytes
-    double cpu_from_disk = 0;             // that come at the same time, and stay in host memory
-    bool pageable = false;                // quantized weights are not pinned
+    // Read at the same time, for rows that stay in host memory for the CPU.
+    double cpu_from_disk = 0;
+    bool pageable = false;  // true for quantized weights, which are not pinned
     bool operator==(const Segment&) const = default;
   };
 
   std::vector<Linear> linear_kinds;
   std::vector<Segment> segment_kinds;
-  std::vector<int> linears;   // the kind of each op of a layer, in order; -1: it is not linear
-  std::vector<int> first_of;  // [layers + 1]: where those of a layer begin; the head's are last
-  std::vector<int> segments;  // the kind of each, in the order of their use
+  std::vector<int> linears;  // the kind of each op of all layers, in order; -1: it is not linear
+  // [layers + 1]: the index of a layer's first op in `linears`; the head's list is last
+  std::vector<int> first_of;
+  std::vector<int> segments;  // the kind of each, in the order of use
   std::vector<StreamedShape> streamed;
   std::vector<int> slotfuls;   // by segment (StepShape)
   double streamed_bytes = 0;   // of all segments
-  double largest_on_disk = 0;  // of a segment, bytes
-  double looked_up_bytes = 0;  // of a token's rows of embeddings, in host memory
+  double largest_on_disk = 0;  // the most bytes that a segment has on disk
+  double looked_up_bytes = 0;  // bytes of a token's embedding rows if those are in host memory
   bool uses_cpu = false;
 
-  // Of an op of a layer as devices run it (LoweredLayer::ops); -1: it is not linear.
+  // Returns the kind of an op of a layer as devices run it (LoweredLayer::ops); -1: it is not
+  // linear.
   int linear_kind(int layer, int op) const {
     return linears[static_cast<size_t>(first_of[static_cast<size_t>(layer)] + op)];
   }
 };
 
-// `homes`: of each of model.weights, as weight_homes() says.
+// Describes the weights of a step. `homes` has the home of each of model.weights, as weight_homes()
+// returns it.
 StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, const StreamCut& cut);
 
 }  // namespace spillway

@@ -14,7 +14,7 @@ namespace spillway {
 namespace {
 
 struct Matrix {
-  int number = 0;  // of the op's
+  int number = 0;  // index among the op's matrices
   int64_t rows = 0, row_bytes = 0;
   Tier home = Tier::kHost;
   size_t weight = 0;
@@ -26,7 +26,8 @@ int64_t row_bytes_of(const BoundWeight& weight) {
 int64_t down_to_group(int64_t rows) { return rows / kGroupRows * kGroupRows; }
 int64_t up_to_group(int64_t rows) { return (rows + kGroupRows - 1) / kGroupRows * kGroupRows; }
 
-// Matrices one behind the other, as one: where its row `bytes` from the beginning is.
+// Several matrices stacked by rows, treated as one. Finds the row at a number of bytes from the
+// beginning.
 class Stacked {
  public:
   explicit Stacked(const std::vector<Matrix>& matrices) : matrices_(matrices) {}
@@ -36,13 +37,13 @@ class Stacked {
     for (const Matrix& matrix : matrices_) all += matrix.rows * matrix.row_bytes;
     return all;
   }
-  // A place: a matrix and a row of it, at a multiple of 16 or at an end.
+  // A matrix and a row of it, at a multiple of 16 or at an end.
   struct Place {
     size_t matrix = 0;
     int64_t row = 0;
   };
   Place end() const { return {matrices_.size(), 0}; }
-  // The last place that is not behind so many bytes; not before `from`.
+  // Returns the last place that is not after so many bytes.
   Place at(int64_t bytes) const {
     if (bytes >= this->bytes()) return end();
     for (size_t i = 0; i < matrices_.size(); ++i) {
@@ -70,10 +71,11 @@ class Stacked {
 
 int64_t pieces_for(int64_t bytes, uint64_t piece_bytes) {
   const auto most = static_cast<int64_t>(piece_bytes);
-  return bytes <= most ? 1 : (bytes - 1) / most + 1;  // `most` may be the largest number
+  // Avoids an overflow if `most` is the largest number.
+  return bytes <= most ? 1 : (bytes - 1) / most + 1;
 }
 
-// One behind the other.
+// Splits matrices that are stacked by rows.
 void cut_stacked(const Stacked& all, double cpu_share, uint64_t piece_bytes, StreamedLinear& to) {
   const int64_t bytes = all.bytes();
   const auto of_cpu = static_cast<int64_t>(std::llround(cpu_share * static_cast<double>(bytes)));
@@ -90,7 +92,7 @@ void cut_stacked(const Stacked& all, double cpu_share, uint64_t piece_bytes, Str
   }
 }
 
-// Gate and up: the same rows of both.
+// Splits gate and up at the same rows.
 void cut_abreast(const std::vector<Matrix>& matrices, double cpu_share, uint64_t piece_bytes,
                  StreamedLinear& to) {
   const int64_t rows = matrices.front().rows;
@@ -116,7 +118,7 @@ void cut_abreast(const std::vector<Matrix>& matrices, double cpu_share, uint64_t
     to.pieces.push_back(both(first, std::min(each, rows - first)));
 }
 
-// `together`: the matrices are split at the same rows.
+// With `together`, the matrices are split at the same rows.
 void cut_op(const std::vector<Matrix>& matrices, bool together, double cpu_share,
             uint64_t piece_bytes, StreamedLinear& linear) {
   const bool one_home = std::ranges::all_of(
@@ -154,7 +156,7 @@ bool StreamOrder::uses_cpu() const {
 
 namespace {
 
-// Of the layer that has the most, wherever it lives.
+// Returns the bytes of the largest layer, wherever it lives.
 uint64_t largest_layer_bytes(const Model& model) {
   std::vector<uint64_t> layers(static_cast<size_t>(model.spec.layer_count()));
   for (const BoundWeight& weight : model.weights) {
@@ -171,10 +173,10 @@ StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const 
   const bool by_layers = cut.slots == SlotContent::kLayers;
   StreamOrder order{.layers = model.spec.layer_count(), .by_layers = by_layers};
   const LoweredModel& lowered = *model.spec.lowered;
-  size_t most = 1;  // linear ops that stream
+  size_t most = 1;  // the most linear ops that can be streamed
   for (const auto& layer : lowered.layers) most += layer->ops.size();
   order.linears.reserve(most);
-  std::vector<Matrix> matrices;  // of the op at hand
+  std::vector<Matrix> matrices;  // the matrices of the current op
   StreamedLinear at;
   const auto end_op = [&](uint64_t piece_bytes) {
     if (matrices.empty()) return;
@@ -231,7 +233,7 @@ size_t order_for(const std::vector<CpuLinearShare>& shares, int64_t tokens) {
 
 namespace {
 
-// Where such rows are in a file; nothing where they are in host memory.
+// Returns the extents of such rows in a file, or none if they are in host memory.
 std::vector<Extent> extents_of(const DeviceTraits& traits, const Model& model,
                                std::span<const Tier> homes, const MatrixRows& rows) {
   if (homes[rows.weight] != Tier::kDisk) return {};
@@ -239,7 +241,8 @@ std::vector<Extent> extents_of(const DeviceTraits& traits, const Model& model,
   if (has_rows_as_stored(weight, weight_layout(traits, model, weight)))
     return weight.file_extents(rows.first, rows.count);
   const auto row = static_cast<uint64_t>(row_bytes_of(weight));
-  return extents_of_rows({}, {}, row, rows.first, rows.count);  // of a file of ours
+  // In a file that this program writes.
+  return extents_of_rows({}, {}, row, rows.first, rows.count);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the weights of a step that do not live on the device take part in it: what comes there, in
-// which pieces and order, and which rows the CPU multiplies where they lie (HeteGen, 4.2).
+// Makes the streaming schedule: for weights of a step that do not live on the device, which
+// segments are copied there in which order, and which rows the CPU multiplies in host memory
+// (HeteGen, 4.2).
 #pragma once
 
 #include <cstdint>
@@ -17,44 +18,46 @@
 namespace spillway {
 
 struct MatrixRows {
-  int matrix = 0;  // of the op's
+  int matrix = 0;  // index among the op's matrices
   int64_t first = 0, count = 0;
-  size_t weight = 0;  // its number in Model::weights
+  size_t weight = 0;  // its index in Model::weights
 };
 
-// Rows of the matrices of an op. Plans are searched by the thousand, and have thousands of these:
-// for as many matrices as most ops have, nothing is allocated.
+// Rows of the matrices of an op. A search makes thousands of plans with thousands of these each, so
+// nothing is allocated for as many matrices as most ops have.
 using OpRows = SmallVector<MatrixRows, 3>;
 
-// A linear op some of whose matrices are not on the device. Each of their rows is either the CPU's
-// or comes.
+// A linear op some of whose matrices are not on the device. Each row of those is either multiplied
+// by the CPU or copied to the device.
 struct StreamedLinear {
-  int layer = 0;    // as many as there are: the head
-  int op = 0;       // in its list as devices run it (LoweredLayer::ops)
-  int spec_op = 0;  // in its list as the model has it: that weights are found by
+  int layer = 0;    // layer_count() for the head
+  int op = 0;       // index in its list as devices run it (LoweredLayer::ops)
+  int spec_op = 0;  // index in its list as the model has it, by which weights are found
   std::string_view name = {};
-  OpRows on_cpu = {};  // the first ones of the op
+  OpRows on_cpu = {};  // the first rows of the op
   std::vector<OpRows> pieces = {};
 };
 
 struct StreamOrder {
-  std::vector<StreamedLinear> linears = {};  // in the order of their use
+  std::vector<StreamedLinear> linears = {};  // in the order of use
   int layers = 0;                            // of the model
-  bool by_layers = false;                    // as below
+  bool by_layers = false;                    // slots hold layers (SlotContent::kLayers)
 
-  // Of each piece: the number of the slotful that it comes with. One slotful is left for the next
-  // but one.
+  // Returns the number of each weight segment's slot group, which is the segments that share a
+  // slot. When a group has been used, its slot is free for the group that comes as many groups
+  // later as there are slots.
   std::vector<int> slotfuls() const;
   bool uses_cpu() const;
 };
 
-// Where one micro-batch goes through a layer, a slot takes a piece of kStreamPieceBytes at most:
-// what has come is computed while the next one does, and little memory is needed. Where several
-// take their turn, a layer has to stay until the last one is through: a slot takes all of it, its
-// pieces are whole ops; the head is cut so that it never needs larger slots than layers do.
+// The contents of a slot. With one micro-batch per layer (kPieces), a slot takes a segment of at
+// most kStreamPieceBytes: a segment is multiplied while the next one is loaded, and little memory
+// is needed. With several micro-batches (kLayers), a layer must stay until the last of them is
+// through: a slot takes all of it, and its segments are whole ops. The head is divided so that it
+// needs no larger slots than layers do.
 inline constexpr uint64_t kStreamPieceBytes = uint64_t{32} << 20;
 enum class SlotContent : uint8_t { kPieces, kLayers };
-// Slots in the device's memory: of one all is there and computes, the others fill.
+// Slots in the device's memory: one holds what is computed, and the others are being filled.
 inline constexpr int kPieceSlots = 6, kLayerSlots = 2;
 
 struct StreamCut {
@@ -62,39 +65,43 @@ struct StreamCut {
   CpuLinearShare cpu = {};
   uint64_t piece_bytes = kStreamPieceBytes;
 };
-// `homes`: of each of model.weights. The CPU multiplies its share of the bytes of each group, cut
-// at a multiple of 16 rows: q, k and v are cut as one matrix, gate and up at the same rows. It has
-// no part in a group whose matrices are not all in host memory, or all on disk.
+// Returns the streaming schedule. `homes` has the home of each of model.weights. The CPU multiplies
+// its share of the bytes of each op, split at a multiple of 16 rows: q, k and v are split as one
+// matrix, gate and up at the same rows. It has no part in an op whose matrices are not all in host
+// memory, or all on disk.
 StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const StreamCut& cut);
-// By the shares of a plan: one for each, and the last without the CPU.
+// Returns a streaming schedule for each of a plan's shares, and at the end one without the CPU.
 std::vector<StreamOrder> stream_orders(const Model& model, std::span<const Tier> homes,
                                        const std::vector<CpuLinearShare>& shares, SlotContent slots,
                                        uint64_t piece_bytes = kStreamPieceBytes);
-// The number of that for a step whose largest micro-batch has so many tokens.
+// Returns the index of the streaming schedule for a step whose largest micro-batch has so many
+// tokens.
 size_t order_for(const std::vector<CpuLinearShare>& shares, int64_t tokens);
-// What a slot takes of the device's memory.
+// Returns the bytes of a slot in the device's memory.
 uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<const Tier> homes,
                     std::span<const StreamOrder> orders);
-// What a buffer takes into which the CPU's rows of an op come from disk (runtime/disk_rows.h); 0
-// where there are none.
+// Returns the bytes of a buffer into which the CPU's rows of an op are read from disk
+// (runtime/disk_rows.h); 0 if there are none.
 uint64_t disk_rows_bytes(const DeviceTraits& traits, const Model& model,
                          std::span<const Tier> homes, std::span<const StreamOrder> orders);
 inline constexpr int kDiskRowsBuffers = 2;
-// Staging buffers through which weights come from disk to a device with memory of its own: where
-// others come from host memory in between, as many as hold the largest op that is on disk, so that
-// it is read meanwhile; within kMostReadAheadBytes.
+// Returns the number of staging buffers through which weights are copied from disk to a device with
+// memory of its own. If other weights come from host memory in between, there are more of them, to
+// hold the largest op that is on disk, so that it is read meanwhile; these take at most
+// kMostReadAheadBytes.
 inline constexpr uint64_t kMostReadAheadBytes = uint64_t{512} << 20;
 int stream_stages(const Model& model, std::span<const Tier> homes,
                   std::span<const StreamOrder> orders);
-// How many slots a run has that streams by these orders.
+// Returns how many slots a run with these streaming schedules has.
 int slot_count(SlotContent content, std::span<const StreamOrder> orders);
 
-// Of steps by an order, which have up to so many tokens: most rows that the CPU has of a linear op;
-// of an MLP with a gate twice as many.
+// For the steps of one streaming schedule, which have at most `tokens` tokens: the most rows of a
+// linear op that the CPU multiplies. Rows of gate and up both count.
 struct CpuRows {
   int64_t tokens = 0, rows = 0;
 };
-// Of orders made by stream_orders(), those in which it has some.
+// Returns these for the schedules that stream_orders() has made, without those in which the CPU has
+// no rows.
 std::vector<CpuRows> cpu_rows(std::span<const StreamOrder* const> orders,
                               const std::vector<CpuLinearShare>& shares, int64_t most_tokens);
 

@@ -19,7 +19,8 @@ std::vector<Tier> homes_of(const Model& model, const TierShares& shares,
   return weight_homes(/*host_visible=*/false, model, {.shares = shares, .embeddings = embeddings});
 }
 
-// Every row of every matrix that is not on the device is the CPU's or comes, once and in order.
+// Checks that every row of every matrix that is not on the device is either the CPU's or copied,
+// once and in order.
 void expect_all_rows(const Model& model, const std::vector<Tier>& homes, const StreamOrder& order) {
   std::map<std::pair<int, std::string_view>, int64_t> seen;
   std::pair<int, int> last{-1, 0};
@@ -155,7 +156,7 @@ TEST(StreamOrderTest, PiecesAreSmallOrWholeGroups) {
       EXPECT_EQ(linear.pieces.size(), 1U);
     }
   }
-  // Four groups come together, then the head.
+  // The four ops of a layer share a slot group, and the head comes last.
   EXPECT_EQ(layers.slotfuls()[3], 0);
   EXPECT_EQ(layers.slotfuls()[4], 1);
   EXPECT_EQ(layers.slotfuls().back(), 40);

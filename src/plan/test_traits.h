@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU that is not here, for tests.
+// Makes the traits of a GPU for tests that run without one.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiers as plans and options name them.
+// Names tiers as plans and options do.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,8 @@
 
 namespace spillway {
 
-// "gpu", "host" or "disk"; of embeddings one of the first two. `option` is named in errors.
+// Read "gpu", "host" or "disk"; parse_embeddings() accepts only the first two. Errors name
+// `option`.
 Tier parse_tier(std::string_view text, std::string_view option);
 Tier parse_embeddings(std::string_view text, std::string_view option);
 const char* tier_name(Tier tier);

@@ -56,7 +56,7 @@ std::vector<Tier> weight_homes(bool host_visible, const Model& model, WeightPlan
   SPW_ASSERT(plan.embeddings != Tier::kDisk);
   check_overrides(model, plan.overrides);
   TierShares& shares = plan.shares;
-  if (host_visible) {  // one memory
+  if (host_visible) {  // there is only one memory
     shares.device += std::exchange(shares.host, 0);
     plan.embeddings = Tier::kDevice;
     for (WeightOverride& entry : plan.overrides) {
@@ -65,12 +65,12 @@ std::vector<Tier> weight_homes(bool host_visible, const Model& model, WeightPlan
   }
   const double share[kTierCount] = {shares.device, shares.host, shares.disk};
   std::vector<Tier> homes;
-  std::vector<size_t> together;  // matrices of one linear op that nobody names
+  std::vector<size_t> together;  // matrices of one linear op that no override names
   double seen = 0, given[kTierCount] = {};
   const auto give_home = [&] {
     double bytes = 0;
     for (const size_t i : together) bytes += static_cast<double>(model.weights[i].bytes());
-    // To the tier that is furthest behind its share of what has been given out.
+    // Chooses the tier that is furthest behind its share of the bytes so far.
     seen += bytes;
     int best = 0;
     double most = -1;
@@ -118,7 +118,7 @@ const BoundWeight* try_head_of(const Model& model) {
   if (model.spec.head->ops.empty()) return nullptr;
   const MatrixSpec& head = model.spec.head->ops.back().matrices.front();
   const std::string_view name = head.same_as.empty() ? head.name : head.same_as;
-  // It is among the first: those outside the layers come before all others.
+  // The search is short, because weights outside the layers come before all others.
   const auto found = std::ranges::find_if(model.weights, [&](const BoundWeight& weight) {
     return !weight.slot.in_layer() && weight.slot.name == name;
   });
@@ -190,7 +190,7 @@ WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model,
     if (homes[i] == Tier::kDevice) continue;
     const auto bytes = static_cast<uint64_t>(weight.bytes());
     if (homes[i] == Tier::kHost) all.host += bytes;
-    // Of embeddings, rows are looked up.
+    // Embeddings in host memory do not stream, because only rows of them are looked up.
     all.streams = all.streams || weight.slot.in_layer() || &weight == head;
     if (homes[i] == Tier::kDisk && !stays) largest_written = std::max(largest_written, bytes);
   }

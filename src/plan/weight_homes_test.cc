@@ -15,10 +15,10 @@ namespace {
 using testing::HasSubstr;
 
 struct WeightHomesTest : testing::Test {
-  // 12 layers of six matrices.
+  // The model has 12 layers of six matrices.
   Model model = describe_dummy_model("opt-125m");
 
-  // By role and layer.
+  // Returns the home of a weight by its name and layer.
   Tier home(const WeightPlan& plan, std::string_view name, int layer, bool host_visible = false,
             bool is_bias = false) const {
     const std::vector<Tier> homes = weight_homes(host_visible, model, plan);
@@ -49,7 +49,7 @@ TEST_F(WeightHomesTest, NamedMatricesLiveWhereTheyAreToldAndTheLastWordCounts) {
   EXPECT_EQ(home(plan, "key", 2), Tier::kDevice);
   EXPECT_EQ(home(plan, "key", 3, false, /*is_bias=*/true), Tier::kDevice) << "no matrix";
   EXPECT_EQ(home(plan, "mlp_up", 3, /*host_visible=*/true), Tier::kDevice);
-  // An op with several matrices, by its name.
+  // An override can name an op with several matrices.
   const WeightPlan of_op{.overrides = {{.layers = {{1, 1}}, .matrix = "qkv", .home = Tier::kHost}}};
   for (const char* name : {"query", "key", "value"}) EXPECT_EQ(home(of_op, name, 1), Tier::kHost);
   EXPECT_EQ(home(of_op, "attention_out", 1), Tier::kDevice);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Homes for named matrices as a plan's file has them:
-// {"layers": "0-3,40", "role": "mlp_down", "home": "host"}, layers and role where they matter.
+// Reads and writes homes for named matrices as a plan's file has them: {"layers": "0-3,40", "role":
+// "mlp_down", "home": "host"}. Layers and role may be left out.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,7 +11,8 @@
 
 namespace spillway {
 
-// Throws kInvalidArgument naming the entry of `field`, and the known roles for one that is not.
+// Throws kInvalidArgument, naming the entry of `field`; for an unknown role it also lists the known
+// ones.
 std::vector<WeightOverride> weight_overrides_from(const nlohmann::json& value,
                                                   const std::string& field);
 nlohmann::ordered_json weight_overrides_to_json(const std::vector<WeightOverride>& overrides);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan says of the weights: which share of them is where, and which matrices somebody has
-// named to be elsewhere.
+// The part of a plan about weights: the share of each memory, and the matrices that are named to
+// live elsewhere.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace spillway {
 
-// Shares of something's bytes, adding up to 1.
+// Shares of the bytes of something, adding up to 1.
 struct TierShares {
   double device = 1;
   double host = 0;
@@ -23,10 +23,10 @@ struct LayerRange {
   bool operator==(const LayerRange&) const = default;
 };
 
-// A home for some of the layers' matrices, whatever the shares are.
+// A home for some of the layers' matrices, which overrides the shares.
 struct WeightOverride {
   std::vector<LayerRange> layers = {};  // empty: all
-  // Of a layer's matrices ("mlp_down"), or of an op with several ("qkv"); empty: all of them.
+  // The name of a matrix ("mlp_down"), or of an op with several ("qkv"); empty: all matrices.
   std::string matrix = {};
   Tier home = Tier::kDevice;
 
@@ -37,7 +37,7 @@ struct WeightOverride {
 struct WeightPlan {
   TierShares shares = {};  // of the layers' matrices that no override names
   Tier embeddings = Tier::kDevice;
-  std::vector<WeightOverride> overrides = {};  // of several that name a matrix the last decides
+  std::vector<WeightOverride> overrides = {};  // if several name a matrix, the last one decides
 };
 
 }  // namespace spillway
