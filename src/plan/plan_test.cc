@@ -84,20 +84,20 @@ TEST(PlanTest, WeightPlacementsHaveTheirTextForEver) {
   EXPECT_EQ(weight_placement_text(plan), R"({
   "version": 2,
   "weights": {
+    "disk": 0.0,
     "gpu": 25.0,
-    "host": 75.0,
-    "disk": 0.0
+    "host": 75.0
   },
   "embeddings": "host",
   "kv": {
+    "disk": 0.0,
     "gpu": 100.0,
-    "host": 0.0,
-    "disk": 0.0
+    "host": 0.0
   },
   "activations": {
+    "disk": 0.0,
     "gpu": 100.0,
-    "host": 0.0,
-    "disk": 0.0
+    "host": 0.0
   },
   "micro_batch": 0,
   "micro_batches": 0,
