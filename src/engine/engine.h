@@ -98,8 +98,8 @@ class Engine {
   // The result of sampling from a request's rows of logits in one step.
   struct DrawnToken {
     Request* request;
-    std::vector<SampledToken> accepted =
-        {};  // drafts that were sampled, too; they come before `sampled`
+    // Drafts that were sampled, too; they come before `sampled`.
+    std::vector<SampledToken> accepted = {};
     SampledToken sampled = {};
     std::string error = {};  // why there is no token
     std::vector<Logprobs> prompt_logprobs = {};
@@ -114,8 +114,8 @@ class Engine {
   // again.
   std::optional<std::vector<DrawnToken>> try_compute(const StepPlan& plan);
   void copy_blocks(const StepPlan& plan);
-  // Call after a step or copies that failed: all sequences lose their blocks and are computed
-  // again.
+  // Takes the blocks of all sequences, which are then computed again. Called after a step or copies
+  // that failed.
   void lose_all();
   // Brings the counts of layer swapping in stats_ up to date.
   void note_swaps();
@@ -135,7 +135,8 @@ class Engine {
     int32_t drafted = 0;
     size_t at = 0;  // index in the list of drawn tokens
   };
-  // These two sample from each request's rows, up to the first draft that is not the sampled token.
+  // These two functions sample from each request's rows, up to the first draft that is not the
+  // sampled token.
   void sample_on_device(const Activations& logits, std::span<const RowsToDraw> requests,
                         std::vector<DrawnToken>& drawn);
   void sample_on_host(const Activations& logits, std::span<const RowsToDraw> requests,

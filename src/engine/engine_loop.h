@@ -26,7 +26,7 @@ struct StepReport {
   std::span<const GenerationEvent> events;  // in order
   double seconds = 0;
   EngineStats stats = {};  // totals since the engine began
-  EngineState state = {};  // after it
+  EngineState state = {};  // after the step
   bool failed = false;     // the step threw: the requests that had begun ended with kError
   std::vector<double> queue_waits_s = {};  // of requests that began in it (GenerationRequest::came)
   // Set about once a second with Options::reports_traffic.
@@ -52,7 +52,7 @@ class EngineLoop {
   // The engine and all that the listener refers to must outlive the loop.
   EngineLoop(Engine& engine, Listener listener, const Options& options);
   EngineLoop(Engine& engine, Listener listener) : EngineLoop(engine, std::move(listener), {}) {}
-  // Ends the requests that are not finished with kCancelled, which the listener is called with.
+  // Ends unfinished requests with kCancelled; the listener receives these events.
   ~EngineLoop();
   EngineLoop(const EngineLoop&) = delete;
   EngineLoop& operator=(const EngineLoop&) = delete;
@@ -117,8 +117,8 @@ class EngineLoop {
   std::condition_variable has_mail_, has_ended_;
   Mail mail_;
   std::optional<QueueShares> shares_;  // set if the queue is bounded
-  std::unordered_map<RequestId, GenerationRequest>
-      outside_;  // requests without a place in the queue
+  // Requests without a place in the queue.
+  std::unordered_map<RequestId, GenerationRequest> outside_;
   uint64_t next_id_ = 1;
   int outstanding_ = 0;
   bool draining_ = false;

@@ -28,7 +28,8 @@ struct EngineOptions {
   int64_t max_sequence_tokens = 0;  // prompt and answer; 0: what the context and the cache allow
   // A prefix that several requests have in common is computed once, as long as its blocks stay.
   bool reuse_prefixes = false;
-  // What the bits of KV depend on besides the model's name and the type of KV (Session::kv_salt()).
+  // All that the bits of KV depend on besides the model's name and the type of KV
+  // (Session::kv_salt()).
   std::string kv_salt = {};
   // With reuse_prefixes: blocks that the pools evict are copied to these stores and loaded from
   // them again. Empty: evicted KV is computed again. The stores must outlive the engine.

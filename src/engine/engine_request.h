@@ -68,16 +68,14 @@ struct EngineRequest {
   PerGroup<std::vector<BlockKey>> pinned = {};
   bool has_fetched = false;
   std::unordered_set<BlockKey> from_disk = {};
-  std::optional<int64_t> reused =
-      {};  // tokens of the prompt found in the cache when it began; not set before
-  int64_t kept =
-      // Tokens whose full blocks have their keys; drafts have none until they are right.
-      0;
+  // Tokens of the prompt found in the cache when it began; not set before.
+  std::optional<int64_t> reused = {};
+  // Tokens whose full blocks have their keys; drafts have none until they are right.
+  int64_t kept = 0;
   RequestDrafts drafts = {};
-  int64_t scored =
-      // Tokens of the prompt whose log-probabilities were reported. The first has none, as it
-      // follows nothing.
-      1;
+  // Tokens of the prompt whose log-probabilities were reported. The first has none, as it follows
+  // nothing.
+  int64_t scored = 1;
 };
 
 }  // namespace spillway

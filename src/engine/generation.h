@@ -29,8 +29,7 @@ const char* finish_reason_name(FinishReason reason);
 // The predicted length of an answer (engine/answer_lengths.h).
 struct ForeseenLength {
   int64_t tokens = 0;  // for which KV memory is reserved; 0: no prediction
-  std::optional<PredictedLength> predicted =
-      {};  // the prediction, for learning from the real length
+  std::optional<PredictedLength> predicted = {};  // for learning from the real length
 };
 
 struct GenerationRequest {
@@ -63,8 +62,8 @@ struct GenerationRequest {
 struct GenerationEvent {
   RequestId id{};
   std::optional<TokenId> token;
-  std::string
-      text;  // complete characters that are safe to show; may be empty, or stand for several tokens
+  // Complete characters that are safe to show; may be empty, or stand for several tokens.
+  std::string text;
   std::optional<Logprobs> logprobs;
   // Log-probabilities of the prompt's tokens, in order, from the second on: the first follows
   // nothing.
@@ -74,11 +73,10 @@ struct GenerationEvent {
   ErrorCode error_code = ErrorCode::kInternal;  // of this error
   bool step_failed = false;  // the whole step failed: the request may succeed if it is sent again
   bool displaced = false;    // with kCancelled: another client's request got its place in the queue
-  int64_t reused_tokens =
-      0;  // with `finish`: tokens of the prompt that were found in the cache when it began
-  int64_t draft_accepted = 0,
-          // With `finish`: draft tokens of this request that were right and wrong.
-      draft_rejected = 0;
+  // With `finish`: tokens of the prompt that were found in the cache when it began.
+  int64_t reused_tokens = 0;
+  // With `finish`: draft tokens of this request that were right and wrong.
+  int64_t draft_accepted = 0, draft_rejected = 0;
 };
 
 struct EngineStats {
@@ -86,9 +84,8 @@ struct EngineStats {
   int64_t prompt_steps = 0;   // of these, with prompt tokens or tokens computed again
   int64_t prompt_tokens = 0;  // computed in prefill, recomputation after preemption included
   int64_t generated_tokens = 0;
-  int64_t draft_proposed = 0,
-          // Draft tokens: computed before they were sampled, and those that were right.
-      draft_accepted = 0;
+  // Draft tokens: computed before they were sampled, and those that were right.
+  int64_t draft_proposed = 0, draft_accepted = 0;
   int64_t reused_tokens = 0;  // tokens found in the cache instead of computed
   int64_t reused_host_tokens = 0, reused_disk_tokens = 0;  // of these, loaded from the KV store
   int64_t preemptions = 0;
@@ -121,8 +118,8 @@ struct EngineTraffic {
 
 // The quality and cost of predicted answer lengths (predict/online_trainer.h).
 struct LengthCounts {
-  uint64_t right = 0, over = 0,
-           under = 0;  // answers predicted right, too long, too short, by bucket
+  // Answers whose bucket was predicted right, too long, too short.
+  uint64_t right = 0, over = 0, under = 0;
   double predicted_tokens = 0, real_tokens = 0;  // sums over these answers
   uint64_t learned = 0, dropped = 0, refused = 0, waiting = 0;
   double predicting_s = 0;  // on the threads that submit requests
@@ -143,8 +140,8 @@ struct EngineState {
   int turning = 0;                         // swapped layers
   double kv_expansion = 1;  // device blocks, relative to their number without swapped layers
   std::optional<LengthCounts> lengths = {};  // set if lengths are predicted
-  int64_t predicted_blocks =
-      0;  // KV blocks that running requests and the next ones will need at their peak
+  // KV blocks that running requests and the next ones will need at their peak.
+  int64_t predicted_blocks = 0;
 };
 
 }  // namespace spillway

@@ -47,8 +47,8 @@ class LayerSwapControl {
   // longer fit are preempted. Throws kDevice if copies fail: then all sequences are.
   void change(int layers);
 
-  // What the decoder did since the last call. Nothing else in the engine asks the decoder for its
-  // stats, which counts() includes.
+  // Returns what the decoder did since the last call. Nothing else in the engine asks the decoder
+  // for its stats, which counts() includes.
   DecoderStats take_decoder_stats();
   const SwapCounts& counts() const { return counts_; }
   // Blocks of KV at the peak of running sequences and of those that could run beside them, by their

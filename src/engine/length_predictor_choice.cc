@@ -51,7 +51,7 @@ std::optional<StoredPredictor> try_read_kept(const fs::path& file, int64_t most_
   return std::nullopt;
 }
 
-// Of a model by name and digest: people have several of one name.
+// Returns the file for a model's predictor, by name and digest: people have several of one name.
 // Empty where there is no cache folder. `encoder`: its digest, if there is one.
 fs::path kept_file(const std::string& model, const std::string& encoder = "") {
   const std::optional<fs::path> cache = try_cache_folder();
