@@ -33,7 +33,7 @@ def spin(cpus):
 
 
 class Loops:
-    """So many busy loops, while the block lasts."""
+    """Runs this many busy loops as long as the `with` block lasts."""
 
     def __init__(self, count, cpus):
         self.processes = [multiprocessing.Process(target=spin, args=(cpus,), daemon=True) for _ in range(count)]

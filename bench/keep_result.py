@@ -4,7 +4,7 @@ import json
 
 
 def keep(result, path):
-    """Nothing without a path: people who only look need no file."""
+    """Writes the result as JSON; without a path it does nothing."""
     if path:
         with open(path, "w") as file:
             json.dump(result, file, indent=2)

@@ -52,7 +52,7 @@ def parse_arguments():
 
 @contextlib.contextmanager
 def server(args, options, folder):
-    """A port to ask at; the server ends as after SIGTERM."""
+    """Yields the port of a running server, which is ended by SIGTERM."""
     command = [args.program, "serve", args.model, "--name", NAME, "--port", "0", "--kv-dir", str(folder), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
@@ -98,7 +98,7 @@ def metrics(port):
 
 
 def tokens(port, generator, count):
-    """Of random words, so that any vocabulary has them; of a model without one, any."""
+    """Token ids of random words, which any vocabulary has; for a model without a vocabulary, random ids."""
     text = " ".join("".join(generator.choices("aeinorst", k=generator.randint(2, 7))) for _ in range(count))
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("POST", "/tokenize", json.dumps({"content": text}), {"Content-Type": "application/json"})

@@ -35,7 +35,7 @@ CASES = [
 
 
 def measure(program, case, rounds, limit):
-    """User seconds of a whole run, and what it answers; a run that is far beyond the limit is ended."""
+    """(user seconds of a whole run, its answer); a run far beyond the limit is ended."""
     command = [program, "plan", *shlex.split(case), "--json"]
     seconds, answer = [], {}
     for _ in range(rounds):
