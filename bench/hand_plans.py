@@ -30,7 +30,7 @@ WORKLOADS = (
     "dummy:opt-13b:g4 --compress-kv --gpu-memory 3GiB --batch 64 --prompt-len 512 --gen-len 16 --steps 8",
 )
 
-# KV in host memory first, as in FlexGen's papers; then where attention runs, how many weights are resident, how batch blocks are cut.
+# Most have KV in host memory, as in FlexGen's papers; they differ in where attention runs, the share of resident weights and the batch blocks.
 HAND_PLANS = (
     "--weights 0,100,0 --kv 0,100,0 --attention cpu",
     "--weights 10,90,0 --kv 0,100,0 --attention cpu",

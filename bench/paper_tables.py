@@ -259,7 +259,7 @@ class Planner:
         return self.run(cell, "--plan", plan, "--chunk", str(cell.gpu_batch * cell.prompt))
 
     def ours(self, cell, at_least=0):
-        """Our estimate with the micro-batches that suit us, or FlexGen's if they are better."""
+        """Our own plan, with the chunks of prompts that suit us; if it is slower than `at_least`, the better of it and one with FlexGen's chunks."""
         answer = self.run(cell, "--no-advice")
         if speed_of(answer) >= at_least:
             return answer

@@ -152,7 +152,7 @@ def timeline_figure(measured):
 
 
 def longest_below(series, level):
-    """The longest run of seconds below a rate."""
+    """The longest time in seconds in which the rate stays below `level`."""
     longest, begun, last = 0.0, None, 0.0
     for at, rate in series:
         if rate < level:

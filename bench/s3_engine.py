@@ -87,7 +87,7 @@ def prepare(options):
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         prompts = pool.map(lambda of: count_tokens(options.spillway, options.model, of[0]), examples)
         answers = pool.map(lambda of: count_tokens(options.spillway, options.model, of[1], "--no-special"), examples)
-        requests = [Request(prompt, answer + 1, question) for (question, _), prompt, answer in zip(examples, prompts, answers)]  # one more token for the end of the answer
+        requests = [Request(prompt, answer + 1, question) for (question, _), prompt, answer in zip(examples, prompts, answers)]  # + 1: its end
     write_requests([(0.0, request) for request in requests], options.output)
     learning = sum(is_for_learning(request.question) for request in requests)
     print(f"{learning} to learn from, {len(requests) - learning} to ask; {mean_answer(requests):.1f} tokens an answer")

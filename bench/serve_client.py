@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def tokens_per_event(self):
-        """Estimates the tokens of each event: servers hold back incomplete characters, and may send several tokens in one event."""
+        """The mean tokens of an event: servers hold back incomplete characters, and may send several tokens in one event."""
         return self.output_tokens / len(self.token_times)
 
 

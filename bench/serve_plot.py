@@ -20,7 +20,7 @@ def in_words(seconds):
 
 
 def decades(low, high):
-    """The powers of ten from below the least value to above the largest."""
+    """The exponents of the powers of ten around both values."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     return first, max(last, first + 1)
 

@@ -188,7 +188,7 @@ def find_circles(graph):
 
 
 class Pairs:
-    """A header and the source of its name are a pair. No two pairs may include each other, whichever of their files does."""
+    """Pairs of a header and the source of its name. Pairs must not include each other in a circle, whichever of their files does."""
 
     def __init__(self):
         self.edges = {}  # pair -> {pair: (path, line) of an include}
