@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long the project takes to build and to test, and where the time goes.
+"""Measures how long the project takes to build and to test, and where the time goes.
 
     bench/build_times.py cold quickstart      clone this checkout, empty compiler cache, run scripts/quickstart.sh
     bench/build_times.py cold test            the same with scripts/test.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What compression and sparse attention cost in accuracy (the paper's table 5): perplexity and last-word accuracy of a
+"""Measures the loss of accuracy by compression and sparse attention (the paper's table 5): perplexity and last-word accuracy of a
 model with F16 weights and KV, with 4-bit weights, 8- and 4-bit KV, both, attention to a tenth of the context, and all.
 
     bench/compression_accuracy.py MODEL.gguf TEXT [--ctx 512] [--max-windows 24] [--passages 200]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What cpu_report.sh has measured, as tables with targets: shares of the read loop, and Spillway beside llama.cpp.
+"""Makes tables with targets of cpu_report.sh's measurements: shares of the read loop, and Spillway beside llama.cpp.
 
     bench/cpu_tables.py OUT_FOLDER [-o bench/results/DATE-MACHINE-cpu.json]
 

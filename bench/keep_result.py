@@ -1,4 +1,4 @@
-"""How benchmarks keep what they measured: JSON for bench/results."""
+"""Writes the results of benchmarks as JSON for bench/results."""
 
 import json
 

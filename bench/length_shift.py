@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How soon does the length predictor adapt when answers become of another kind?
+"""Measures how soon the length predictor adapts when answers become of another kind.
 
     bench/length_shift.py -m MODEL [--data ../shared/data] [--encoder DIR] [-o bench/results/NAME.json]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long a GGUF file takes to load, beside reading the same file raw, and how much memory running it takes.
+"""Measures how long a GGUF file takes to load, beside reading the same file raw, and how much memory running it takes.
 
     bench/load_and_memory.py MODEL.gguf [--spillway build/release/bin/spillway] [--threads N] [-o bench/results/NAME.json]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What FlexGen's paper published against what `spillway plan` predicts for the same policies on the same machines.
+"""Compares the figures of FlexGen's paper with the estimates of `spillway plan` for the same policies on the same machines.
 
     bench/paper_tables.py -o bench/results/NAME.json
     bench/paper_tables.py --fit t4 --write      # fits bench/machines/flexgen-t4.json again

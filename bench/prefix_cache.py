@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What is a prefix worth that was computed before: time to first token of a request whose first tokens another one had.
+"""Measures the worth of a prefix that was computed before: time to first token of a request that begins like an earlier one.
 
     bench/prefix_cache.py build/release/bin/spillway smollm2 -o bench/results/DATE-MACHINE-prefix-cache.json
     bench/prefix_cache.py build/release/bin/spillway model.gguf --prefix 8000 -- --device cuda -c 16384

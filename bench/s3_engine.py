@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What predicted lengths are worth where KV memory is the limit (S3): a real engine on this machine's device, loaded once, with Alpaca's lengths.
+"""Measures the gain of predicted lengths if KV memory is the limit (S3): a real engine on this machine's device, loaded once, with Alpaca's lengths.
 
     bench/s3_engine.py prepare --prompts ../shared/data/text/alpaca_small_2000.json --model smollm2 -o requests.tsv
     bench/s3_engine.py run --requests requests.tsv --engine 'smollm2 --device cpu' --kv-budget 48MB --context 512 --rounds 5 -o s3.json

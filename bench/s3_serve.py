@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What predicted lengths are worth in the real server, where KV memory is the limit: one server after the other, the same requests for each.
+"""Measures the gain of predicted lengths in the real server if KV memory is the limit: one server after the other, with the same requests.
 
     bench/s3_serve.py --model smollm2.gguf --prompts ../shared/data/text/alpaca_small_2000.json \\
         --serve '-c 512 --max-sequences 32 --host-memory 220MiB --deterministic' --requests 120 --learn 200 -o s3.json

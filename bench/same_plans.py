@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Do two builds of the program plan the same, to the last digit? And how long does each search?
+"""Checks whether two builds of the program make the same plans, to the last digit, and measures how long each searches.
 
     bench/same_plans.py BEFORE AFTER [--cases 40] [--seed 1] [-o bench/results/NAME.json]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long does `spillway plan` search, and what does it find? Processor time, so that other programs hardly matter.
+"""Measures how long `spillway plan` searches and what it finds, in processor time, so that other programs hardly matter.
 
     bench/search_times.py --after build/release/bin/spillway --before OLD/spillway -o bench/results/NAME.json
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How a server does under load: throughput, time to first token and between tokens, for one or more servers side by side.
+"""Measures servers under load: throughput, time to first token and between tokens, for one or more servers side by side.
 
     bench/serve_bench.py --url http://127.0.0.1:8080 --clients 8 --prompts ../shared/data/text/ShareGPT_V3_filtered_500_prompts.json
     bench/serve_bench.py --url :8080 --name spillway --url :8081 --name llama-server --clients 32 --prompts FILE --svg out.svg

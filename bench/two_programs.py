@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Two builds of the program on the same prompt, in alternating rounds: what does a change cost?
+"""Measures the cost of a change: two builds of the program on the same prompt, in alternating rounds.
 
     bench/two_programs.py BEFORE AFTER --model smollm2 --rounds 15
     bench/two_programs.py BEFORE AFTER --model dummy:opt-350m --bench --rounds 5 -o bench/results/NAME.json

@@ -39,7 +39,7 @@ def strip(text):
 
 
 def declared_on(line, in_header):
-    """What a line declares or defines: [(kind, name)]."""
+    """The names that a line declares or defines: [(kind, name)]."""
     found = []
     for kind, pattern in (("type", TYPE), ("type", ALIAS), ("constant", CONSTANT), ("macro", MACRO)):
         match = pattern.match(line)

@@ -17,8 +17,8 @@ namespace spillway {
 // the answers that end. Thread-safe.
 class AnswerLengths {
  public:
-  // What it learns is kept in `file` now and then and at the end, together with the model's name;
-  // if that fails, one warning names the path. An empty path: it is not kept.
+  // The predictor is saved in `file` now and then and at the end, together with the model's name;
+  // if that fails, one warning names the path. An empty path: it is not saved.
   AnswerLengths(std::unique_ptr<OnlinePredictor> predictor, const std::filesystem::path& file,
                 const std::string& model);
 

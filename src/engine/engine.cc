@@ -313,7 +313,7 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
     prefixes_.step_done();
     for (const ScheduledChunk& chunk : plan.chunks) {
       stats_.reused_tokens += chunk.reused;
-      // What a preempted request finds again is its own: only its first beginning counts.
+      // A preempted request finds its own KV again, so only its first beginning counts.
       Request& request = *requests_.at(chunk.id);
       if (request.reused) continue;
       request.reused = chunk.reused;

@@ -88,7 +88,7 @@ class Engine {
   // sequences are.
   void change_turns(int turning);
   bool has_requests() const { return !requests_.empty(); }
-  // Call before a thread other than the one that made the engine uses it.
+  // Call this before a thread other than the one that made the engine uses it.
   void enter_thread() { decoder_.device().enter_thread(); }
   // The longest prompt + answer a request can have.
   int64_t max_sequence_tokens() const { return max_sequence_tokens_; }

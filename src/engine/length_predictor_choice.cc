@@ -64,7 +64,7 @@ fs::path kept_file(const std::string& model, const std::string& encoder = "") {
   return *cache / "lengths" / (name + "-" + digits + ".predictor");
 }
 
-// What was learned while serving is preferred to what was trained.
+// Prefers what was learned while serving to what was trained.
 std::unique_ptr<OnlinePredictor> with_encoder(const fs::path& folder, const fs::path& kept,
                                               std::shared_ptr<const PromptEncoder> encoder,
                                               int64_t most_tokens) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of whoever runs a model on where weights, KV and activations go and how steps run.
+// Options that decide where weights, KV and activations go and how steps run.
 #pragma once
 
 #include <cstdint>

@@ -19,9 +19,10 @@
 namespace spillway {
 
 struct PlanQuestion {
-  std::string model;                                 // as resolve_model() takes it
-  std::string gpu_memory, host_memory, disk_memory;  // "": what the machine has, most of it, none
-  std::string objective = "throughput";              // or latency
+  std::string model;  // as resolve_model() takes it
+  // Sizes; "": all of the GPU's memory, the free host memory, no disk.
+  std::string gpu_memory, host_memory, disk_memory;
+  std::string objective = "throughput";  // or latency
   Workload workload = {};
   // true: requests beyond the model's context are left out. false: all requests have the same
   // lengths, and one that is too long is an error.
@@ -51,11 +52,11 @@ struct Planner {
   // runs call (plan/choose_plan.h). If options or a file give a plan that does not fit, estimates
   // it with as much of each memory as it takes; `warnings` say how much.
   FoundPlan answer(std::vector<std::string>& warnings) const;
-  // Returns the plan that fits the budgets, without advice; nullopt if none fits.
+  // Returns the same plan without fit suggestions; nullopt if nothing fits the budgets.
   std::optional<FoundPlan> try_best() const { return try_placed(placement()); }
   // Returns the homes of the model's weights by a plan.
   const std::vector<Tier>& homes(const Plan& plan) const;
-  // Returns the plan with all fields that a run needs to be this one.
+  // Returns the plan with every field set that a run needs to repeat it.
   Plan complete(const FoundPlan& found) const;
   bool by_hand() const { return question.placement.try_explicit_plan().has_value(); }
 

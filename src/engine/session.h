@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Does what all programs need that run a model: makes the device, plans the placement, loads.
+// Makes the device, plans the placement and loads the model, for every program that runs one.
 #pragma once
 
 #include <cstdint>
@@ -108,7 +108,7 @@ struct Session {
   std::filesystem::path disk_dir;
   uint64_t disk_bytes = 0;
   std::unique_ptr<LoadedModel> loaded;
-  ResultSettings settings;  // the members on the CPU's share of the work are set with the plan
+  ResultSettings settings;  // host_attention and host_linear are set with the plan
   // Returns all that the bits of KV depend on besides the tokens: the model, by the contents of its
   // files, and the settings. Sessions with the same salt may use each other's KV.
   std::string kv_salt() const;

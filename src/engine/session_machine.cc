@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Part of Session: the machine it runs on, as planning sees it: its memories, its speed, and what
-// has been measured of it.
+// Part of Session: describes the machine for planning: its memories, its speed, and what has been
+// measured of it.
 #include <algorithm>
 #include <string>
 
@@ -70,7 +70,7 @@ const ChosenHardware& Session::machine() const {
 
 Budgets Session::budgets_now() const {
   Budgets budgets = budgets_of(options_, *device, host(), run_.host_bytes_taken);
-  // What was allocated for the previous plan is available to this one, too.
+  // Memory that was allocated for the previous plan is available to this one, too.
   if (!budgets.host_is_limited && !device->info().unified_memory)
     budgets.host += host().usage().total();
   return budgets;

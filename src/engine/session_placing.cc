@@ -153,7 +153,7 @@ bool Session::try_place_again(const Error& refused) {
   } catch (const Error&) {
     // There is no other plan, and the first error is the better message.
   }
-  // The identity of a job, which includes these settings, is known by now.
+  // A job's identity includes these settings, and may be fixed by now.
   if (!placed || (!same_results && run_.results_are_fixed)) {
     std::tie(resolved_, budgets_, settings) = before;
     return false;

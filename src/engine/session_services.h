@@ -15,7 +15,7 @@ namespace spillway {
 struct SessionServices {
   const DeviceFactory& devices;
   StartProgress progress = {};  // of loading, measuring and planning
-  // Shows one line to a person who watches; empty: nobody watches, and it goes to the log.
+  // Shows one line to the user; empty: there is no user, and the line goes to the log.
   std::function<void(std::string_view)> notice = {};
   // Loading, measuring and planning read it, and throw kCancelled once it is true; null: they run
   // through.

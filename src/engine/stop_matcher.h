@@ -15,8 +15,8 @@ class StopMatcher {
   explicit StopMatcher(std::vector<std::string> stops);
 
   // Adds text and returns what is safe to show: no end of it can still become a stop string. After
-  // a match (stopped()) it is the text before the stop string that begins first, and nothing more
-  // ever comes.
+  // a match (stopped()) it is the text before the stop string that begins first of those that are
+  // complete by then, and nothing more ever comes.
   std::string push(std::string_view text);
   // Call at the end of the stream: returns what was held back.
   std::string flush();

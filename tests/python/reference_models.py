@@ -325,7 +325,7 @@ def reference(name):
     document, logits = stored()
     assert name in document["cases"], f"no reference for {name}: run make_references.py"
     values = document["cases"][name]
-    # What several cases share is stored under the first one's name.
+    # Arrays that several cases share are stored under the first one's name.
     shared = {"tensors": document["tensors"][values["tensors"]], "logits": logits[values["logits"]]}
     return Reference(CASES[name], **values | shared)
 

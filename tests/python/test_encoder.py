@@ -35,7 +35,7 @@ def test_agrees_with_transformers(spillway, report, tmp_path, name):
     difference = largest_difference(results, expected.embeddings)
     report(f"encoder {name}: max difference {difference:.2e} of embeddings of length 1")
     assert difference < TOLERANCE
-    # As in use, with matrices in 8 bits.
+    # The encoder as it is used, with matrices in 8 bits.
     fast = embed(spillway, folder, TEXTS, tmp_path)
     report(f"encoder {name}: {largest_difference(fast, expected.embeddings):.2e} with weights in 8 bits")
     assert largest_difference(fast, expected.embeddings) < 0.05

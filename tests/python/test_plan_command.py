@@ -254,7 +254,7 @@ def test_a_sequence_that_no_memory_holds_is_planned_over_several(spillway):
         assert found["memory"][name]["bytes"] <= limit << 30
     told = spillway.run(*LONG, *memory).out
     assert "a sequence has" in told
-    # Where it must be on disk, too; and where there is none, it is refused.
+    # Then some KV must be on disk, too; without a disk the plan is refused.
     small = ["--gpu-memory", "10GiB", "--host-memory", "40GiB"]
     on_three = spillway.run(*LONG, *small, "--disk-memory", "100GiB", "--json").json()
     assert on_three["plan"]["kv"]["disk"] > 5

@@ -221,7 +221,7 @@ def test_token_ids_are_prompts_too(server, spillway, tiny_model):
     assert server.post("/detokenize", {"tokens": expected}).ok()["content"] == answer["choices"][1]["text"]
 
 
-# Where an answer ends.
+# Ends of answers.
 
 
 def test_answers_end_before_a_stop_text(server):

@@ -51,7 +51,7 @@ EOS = TOKENS.index("<|im_end|>")
 
 @dataclasses.dataclass
 class Options:
-    """What may differ from the plain model."""
+    """The ways in which a model may differ from the plain one."""
 
     context: int = CONTEXT
     add_bos: bool = True
