@@ -104,7 +104,7 @@ def test_pieces(pair, path):
     pieces = [piece for piece in pieces if piece]
     for piece in random.Random(1).sample(pieces, 5):
         pair.check(piece)
-    # All texts in one file, unescaped.
+    # All pieces joined; for JSON this is its text without escapes.
     pair.check("\n".join(pieces))
 
 
