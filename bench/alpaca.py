@@ -19,5 +19,5 @@ def read_alpaca(path):
 
 
 def is_for_learning(question):
-    """By a hash, so that nobody learns from what it is asked later."""
+    """Decides by a hash, so that no predictor learns from questions that it is asked later."""
     return int(hashlib.sha256(question.encode()).hexdigest(), 16) % 2 == 0

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Two builds of the program beside each other, cell by cell: kernels on the GPU, streaming weights, two cores of a CPU.
+# Compares two builds of the program, cell by cell: kernels on the GPU, streaming weights, two cores of a CPU.
 set -uo pipefail
 
 if (($# < 3)) || [[ $1 == -* ]]; then
@@ -39,7 +39,7 @@ if ((${#wanted[@]} == 0)); then wanted=(plans "${order[@]}"); fi
 models=$(mktemp -d)
 trap 'rm -rf "$models"' EXIT
 
-# The file of "random:SHAPE:TYPE", written at its first use; any other model as it is.
+# Prints the file of "random:SHAPE:TYPE", which is written at its first use; prints any other model unchanged.
 model_of() { # MODEL
   local name=${1#random:}
   if [[ $name == "$1" ]]; then echo "$1"; return; fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long the project takes to build and to test, and where the time goes.
+"""Measures how long the project takes to build and to test, and where the time goes.
 
     bench/build_times.py cold quickstart      clone this checkout, empty compiler cache, run scripts/quickstart.sh
     bench/build_times.py cold test            the same with scripts/test.sh
@@ -34,7 +34,7 @@ HEADERS = {"device/ops.h": "device_test", "plan/plan.h": "plan_test"}
 
 
 def run(command, **options):
-    """Runs it; (exit code, seconds of the clock, seconds of processors)."""
+    """Runs the command; returns (exit code, wall-clock seconds, processor seconds)."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     code = subprocess.run(command, **options).returncode
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -138,7 +138,7 @@ def time_to_test(source, target):
     path = ROOT / "src" / source
     text = path.read_text()
     try:
-        # A comment that was never there before: the compiler cache cannot know the result.
+        # A new comment each time, so that the compiler cache has no result for it.
         path.write_text(text + f"// {time.time_ns()}\n")
         build, clock, processors = run(["cmake", "--build", "build/release", "--parallel", str(os.cpu_count()),
                                         "--target", target], cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -153,7 +153,7 @@ def time_to_test(source, target):
 
 
 def touch(options):
-    """Two headers, and ten sources drawn from the folders that have a test."""
+    """Measures two headers, and ten sources drawn from the folders that have a test."""
     figures = {"headers": {}, "sources": {}}
     tests = {path.name for path in (ROOT / "build/release/src").glob("*/*_test")}
     if not tests:
@@ -165,7 +165,7 @@ def touch(options):
     changes = [("headers", header, test) for header, test in HEADERS.items()]
     changes += [("sources", str(source), f"{source.parts[0]}_test") for source in drawn]
     for kind, source, target in changes:
-        time_to_test(source, target)  # Once before: whatever else was out of date is built now.
+        time_to_test(source, target)  # A first, unmeasured run builds whatever else was out of date.
         clock, processors = time_to_test(source, target)
         figures[kind][source] = {"test": target, "clock_s": round(clock, 1), "processor_s": round(processors, 1)}
         print(f"{clock:7.1f} s, {processors:7.1f} s of processors  {source} -> {target}", flush=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How fast prefill and decode are beside busy loops of other programs, by default and with --threads 1.
+"""Measures prefill and decode beside busy loops of other programs, by default and with --threads 1.
 
     bench/busy_cores.py [--spillway PROGRAM] [--before PROGRAM] [--cpus 0,1] [--loops 0,1,2,4] [--rounds 5] [-o RESULT.json]
 
@@ -33,7 +33,7 @@ def spin(cpus):
 
 
 class Loops:
-    """So many busy loops, while the block lasts."""
+    """Runs this many busy loops as long as the `with` block lasts."""
 
     def __init__(self, count, cpus):
         self.processes = [multiprocessing.Process(target=spin, args=(cpus,), daemon=True) for _ in range(count)]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What compression and sparse attention cost in accuracy (the paper's table 5): perplexity and last-word accuracy of a
+"""Measures the loss of accuracy by compression and sparse attention (the paper's table 5): perplexity and last-word accuracy of a
 model with F16 weights and KV, with 4-bit weights, 8- and 4-bit KV, both, attention to a tenth of the context, and all.
 
     bench/compression_accuracy.py MODEL.gguf TEXT [--ctx 512] [--max-windows 24] [--passages 200]
@@ -39,7 +39,7 @@ RUNS = {
 
 
 def own_stories(program, model, count, tokens=240):
-    """What the model writes itself."""
+    """Stories sampled from the model itself."""
     stories = []
     for seed in range(1, count + 1):
         command = [program, "run", model, "-p", "Once upon a time", "-n", str(tokens), "--temp", "1", "--seed", str(seed), "--ignore-end"]
@@ -48,7 +48,7 @@ def own_stories(program, model, count, tokens=240):
 
 
 def table(runs):
-    """Rows for people, beside f16."""
+    """The table's rows, each compared with f16."""
     base = runs["f16"]
     lines = [f"{'':32} {'perplexity':>10} {'change':>8} {'last word':>10} {'change':>8} {'V read':>7}"]
     for name, run in runs.items():

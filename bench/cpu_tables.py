@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What cpu_report.sh has measured, as tables with targets: shares of the read loop, and Spillway beside llama.cpp.
+"""Makes tables with targets of cpu_report.sh's measurements: shares of the read loop, and Spillway beside llama.cpp.
 
     bench/cpu_tables.py OUT_FOLDER [-o bench/results/DATE-MACHINE-cpu.json]
 
@@ -41,7 +41,7 @@ class Report:
         self.missed, self.kept = [], []
 
     def share(self, what, value, target):
-        """A cell of a table; nothing is expected where the target is None."""
+        """A cell of a table; with target None nothing is required of it."""
         self.kept.append({"what": what, "of_read": round(value, 3), "target": target})
         if target is None or value >= target:
             return f"{value:.0%}"
@@ -59,7 +59,7 @@ def linear_table(report, rows, threads):
             continue
         kind, matrix, tokens = found[1], found[2], int(found[3])
         tokens_seen.add(tokens)
-        # Several tokens are more arithmetic for the same bytes: only one token is memory's alone.
+        # Several tokens need more arithmetic for the same bytes: only a single token is bound by memory alone.
         text = report.share(f"{kind} {matrix} {tokens} tokens", share, target if tokens == 1 else None)
         cells.setdefault((kind, matrix), {})[tokens] = f"{text} ({number(row, 'GB/s'):.0f})"
     if not cells:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How fast models decode whose weights are on disk, beside the disk's own rate.
+"""Measures how fast models decode whose weights are on disk, beside the disk's own rate.
 
 Each round measures the disk with disk_bench's plain loop of reads, then decodes with every configuration, then the disk
 again, in the same folder: machines that share a disk have good and bad minutes, and a share is of what its round had.

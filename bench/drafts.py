@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What drafts bring: the same work with and without --draft, in alternating rounds.
+"""Measures the gain of drafts: the same work with and without --draft, in alternating rounds.
 
     bench/drafts.py --cell 13b-f16-8gib -o bench/results/NAME.json       # on a GPU; also opt-30b-f16-6.8gb
     bench/drafts.py --cell smollm2-disk --rounds 5 -o bench/results/NAME.json

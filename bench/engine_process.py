@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""engine_sweep as a child process: a line of JSON is asked, a line of JSON is the answer. Where something fails, it is said with the command."""
+"""Runs engine_sweep as a child process: a request and its answer are a line of JSON each. Errors name the command."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ import subprocess
 
 
 class EngineProcess:
-    """Started when it is asked, and anew only where other words are wanted: it has loaded its model then. Use as a block."""
+    """Starts engine_sweep at the first measurement, and again only for other arguments, so that its model stays loaded. Use with `with`."""
 
     def __init__(self, program):
         self.program = str(program)
@@ -21,13 +21,13 @@ class EngineProcess:
         self.stop()
 
     def measure(self, words, cell):
-        """What engine_sweep, started with `words`, says of a cell in its own."""
+        """Returns the answer of an engine_sweep started with `words` to a cell in its format."""
         self._start([self.program, *map(str, words)])
         try:
             self.process.stdin.write(json.dumps(cell) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it has said why
+            pass  # it has printed the reason
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError(f"ended with {self.process.wait()}: {shlex.join(self.command)}")

@@ -13,13 +13,13 @@ class EventReader:
         self.status = 0
         self.headers = {}
         self.events = []  # (time, data); data is bytes
-        self.body = b""  # of an answer that is no event stream
+        self.body = b""  # the body of an answer that is no event stream
         self.is_complete = False
         self._buffer = b""
-        self._line = b""  # of the event stream, so far
+        self._line = b""  # the incomplete line of the event stream
         self._data = []  # lines of the event so far
         self._take = self._take_head
-        self._left = 0  # bytes of the chunk, or of the body
+        self._left = 0  # bytes left of the chunk, or of the body
 
     def feed(self, data, at):
         self._buffer += data

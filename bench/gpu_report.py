@@ -15,7 +15,7 @@ import time
 LLAMA = {"layers": 32, "hidden": 4096, "kv_bytes_per_token": 2 * 32 * 4096 * 2, "embedding": 32000 * 4096 * 2,
          "multiplied": 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008) + 32000 * 4096}
 SDPA_KEYS = ("batch", "heads", "kv_heads", "head_dim", "tokens")
-WAY = "online"  # of those that gpu_attention_bench has for prefill: what the product does
+WAY = "online"  # the prefill kernel of gpu_attention_bench that the product uses
 
 
 class Report:
@@ -198,7 +198,7 @@ def beside_pytorch(report, ours):
 
 
 def peers(report):
-    """OPT-6.7B in transformers: the same prompt and as many steps."""
+    """Measures OPT-6.7B in transformers with the same prompt and as many steps."""
     prompt, steps, theirs = 128, 31, {}
     path = report.out / "hf.json"
     if not (is_importable("torch") and is_importable("transformers")):
@@ -218,7 +218,7 @@ def peers(report):
 
 
 def ablations(report):
-    """Without one technique at a time, in turns in one process."""
+    """Measures without one technique at a time, alternating in one process."""
     path = report.out / "ablation.json"
     text = report.run([report.bin / "gpu_ablation", "--models", "dummy:llama-2-7b", "--batches", "1,8", "--rounds", "3",
                        "--json", path])
@@ -290,10 +290,10 @@ def main():
         name = getattr(step, "__name__", "models")
         try:
             step(report)
-        except (KeyError, ValueError, AttributeError, ZeroDivisionError) as error:  # the others still count
+        except (KeyError, ValueError, AttributeError, ZeroDivisionError) as error:  # the other results still count
             report.row(name, "-", f"failed: {error!r}", False)
         report.note(name)
-        report.save(gpu)  # what was measured counts, should the rest be cut off
+        report.save(gpu)  # keeps what was measured if the rest is cut off
 
 
 if __name__ == "__main__":

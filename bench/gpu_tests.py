@@ -27,11 +27,11 @@ SUITES = {  # name: (executable in the build folder, tests)
 }
 SANITIZED = ("parity", "cuda")
 TOOLS = ("memcheck", "racecheck")
-UNTOUCHED = "terminated before first instrumented API call"  # a tool's last word on tests that use no GPU
+UNTOUCHED = "terminated before first instrumented API call"  # a tool's last line for tests that use no GPU
 
 
 class Suite:
-    """One set of tests, plain or under a tool, and what its shards have said."""
+    """One set of tests, plain or under a tool, and the results of its shards."""
 
     def __init__(self, name, executable, tests, tool, shards, tool_options=()):
         self.name, self.executable, self.filter, self.tool, self.tool_options = name, executable, tests, tool, tool_options
@@ -39,7 +39,7 @@ class Suite:
         self.shards = min(shards, max(1, len(self.tests)))
         self.passed, self.skipped, self.failed, self.seconds = set(), set(), set(), {}
         self.cut, self.errors, self.tool_errors, self.broken = set(), [], 0, []
-        self.summaries = 0  # of the tool
+        self.summaries = 0  # summaries that the tool has printed
 
     def command(self):
         run = [str(self.executable), f"--gtest_filter={self.filter}"]
@@ -48,7 +48,7 @@ class Suite:
         return ["compute-sanitizer", "--tool", self.tool, "--error-exitcode", "99", *self.tool_options, *run]
 
     def take(self, shard, text, code, timed_out):
-        """Adds what one shard said and how it ended."""
+        """Adds the output and the exit code of one shard."""
         begun = []
         for line in text.splitlines():
             if found := re.match(r"\[ RUN      \] (\S+)", line):
@@ -71,7 +71,7 @@ class Suite:
         self.summaries += said_result
         if timed_out:
             return
-        # Of tests that use no GPU a tool has nothing to say, and ends with 255.
+        # For tests that use no GPU a tool reports nothing, and ends with 255.
         untouched = self.tool is not None and UNTOUCHED in text and code == 255
         if self.tool is not None and not said_result and not untouched:
             self.broken.append(f"shard {shard}: {self.tool} gave no summary (exit code {code})")
@@ -79,7 +79,7 @@ class Suite:
             self.broken.append(f"shard {shard} ended with code {code}")
 
     def missing(self):
-        """Tests that have no result: cut off, or behind one that was."""
+        """Tests that have no result: cut off, or after one that was."""
         return [t for t in self.tests if t not in self.passed | self.skipped | self.failed]
 
     def ok(self):
@@ -125,17 +125,17 @@ def list_tests(executable, tests):
 
 
 def adopt_orphans():
-    """Processes whose parent has ended become ours. A sanitizer's test has a process group of its own, and outlives it."""
+    """Makes this process the parent of those whose parent ends: a sanitizer's test has its own process group, and outlives the tool."""
     set_child_subreaper = 36
     ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
 
 
 def kill_descendants(root):
-    """All processes below `root`, which may have been cut off: they would run on, beside what is measured next."""
+    """Kills all descendants of `root`, which may have been cut off: they would run on beside the next measurement."""
     children = {}
     for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError):
-            fields = path.read_text().rpartition(")")[2].split()  # behind the name: state, parent
+            fields = path.read_text().rpartition(")")[2].split()  # after the name: state, parent
             children.setdefault(int(fields[1]), []).append(int(path.parent.name))
     below = list(children.get(root, []))
     for pid in below:
@@ -194,7 +194,7 @@ def main():
     if arguments.sanitizer or arguments.sanitizer_only:
         suites += [suite(name, tool) for tool in arguments.tools.split(",") for name in names
                    if name in SANITIZED or arguments.sanitizer_only]
-    # The shards of a suite hold the long tests in turn: one pool for all keeps every processor busy to the end.
+    # Long tests are spread over the shards: one pool for all suites keeps every processor busy to the end.
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         running = {pool.submit(run_shard, s, shard, arguments.out, deadline): s
                    for s in suites if s.tests for shard in range(s.shards)}

@@ -30,11 +30,11 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 CELL_SECONDS = 600
 GIB = 1 << 30
-# What llama.cpp takes of a budget beside weights and KV: its compute buffers.
+# The part of a budget that llama.cpp takes beside weights and KV, for its compute buffers.
 LLAMA_RESERVE = GIB
 FLEXGEN_POLICY = "--percent 20 80 0 100 0 100"
 FIGURES = {"prefill": "prompt", "decode": "decode", "generated": "generated"}
-TARGET = 1.0  # of every ratio: never slower
+TARGET = 1.0  # the least ratio that every figure must reach: never slower
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Cell:
     type: str
     sequences: int = 1
     prompt: int = 512
-    steps: int = 64  # of decoding, after the prompt
-    gpu_gib: int = 0  # 0: all there is
+    steps: int = 64  # decode steps after the prompt
+    gpu_gib: int = 0  # 0: all of the GPU's memory
     device: str = "cuda"
     rounds: int = 3
     ours: tuple = ()  # options of spillway bench
@@ -77,7 +77,7 @@ CELLS = make_cells()
 
 
 class CellFailed(Exception):
-    """Nothing of this cell is kept; the others go on."""
+    """A cell failed: nothing of it is kept, and the others go on."""
 
 
 class Machine:
@@ -129,7 +129,7 @@ def describe_machine():
 
 
 class GpuMemoryWatch:
-    """The most GPU memory that was in use meanwhile, beyond what was before, as the driver counts it (contexts included)."""
+    """Watches the most GPU memory in use during the block, beyond that in use before, as the driver counts it (contexts included)."""
 
     def __enter__(self):
         self.before = self.most = self.used_mib()
@@ -163,7 +163,7 @@ class GpuMemoryWatch:
 
 
 def make_model(machine, cell):
-    """The GGUF file that both read."""
+    """Makes the GGUF file that both programs read."""
     arguments = machine.arguments
     folder = pathlib.Path(arguments.models)
     folder.mkdir(parents=True, exist_ok=True)
@@ -194,7 +194,7 @@ def find_llama_program(arguments, name):
 
 
 def layers_that_fit(machine, cell, model):
-    """For -ngl: as many as there is room for, with their share of the KV."""
+    """The value of -ngl: as many layers as fit with their share of the KV."""
     if cell.device == "cpu":
         return 0
     if not cell.gpu_gib:
@@ -209,7 +209,7 @@ def layers_that_fit(machine, cell, model):
 def run_llama(machine, cell, model):
     layers = layers_that_fit(machine, cell, model)
     common = ["-m", model, "-ngl", layers, "-t", machine.threads, *machine.arguments.llama_options.split(), *cell.theirs]
-    # A build with CUDA would give large batches to the GPU all the same.
+    # A build with CUDA would compute large batches on the GPU even with -ngl 0.
     environment = {"CUDA_VISIBLE_DEVICES": ""} if cell.device == "cpu" else {}
     with GpuMemoryWatch() as watch:
         run = run_llama_bench if cell.sequences == 1 else run_batched_bench
@@ -220,8 +220,8 @@ def run_llama(machine, cell, model):
 def run_llama_bench(machine, cell, common, environment):
     program = find_llama_program(machine.arguments, "llama-bench")
 
-    # On a CPU loading takes longer than measuring: both in one process. It decodes from the first token on then, which is a
-    # little faster than behind a prompt.
+    # On a CPU loading takes longer than measuring, so one process measures both. It then decodes from the first token on, which is a
+    # little faster than after a prompt.
     if cell.device == "cpu":
         results = machine.run_json([program, *common, "-p", cell.prompt, "-n", cell.steps, "-r", machine.arguments.inner, "-o", "json"],
                                    environment)  # fmt: skip
@@ -242,7 +242,7 @@ def run_llama_bench(machine, cell, common, environment):
 
 def run_batched_bench(machine, cell, common, environment):
     program = find_llama_program(machine.arguments, "llama-batched-bench")
-    # Each sequence has its part of the context, in whole pieces of 256. Twice in one process: the first is the warm-up.
+    # Each sequence has its part of the context, a multiple of 256. One process measures twice: the first time is the warm-up.
     context = cell.sequences * -(-(cell.prompt + cell.steps) // 256) * 256
     text = machine.run([program, *common, "-c", context, "-npp", cell.prompt, "-ntg", cell.steps, "-npl",
                         f"{cell.sequences},{cell.sequences}", "--output-format", "jsonl"], environment)  # fmt: skip
@@ -267,7 +267,7 @@ def run_flexgen(machine, cell, _):
 
 
 def median_round(rounds, figure):
-    """The round with the median ratio; None where one of the two does not have this figure."""
+    """The round with the median ratio; None if one of the programs does not report this figure."""
     pairs = [(r["ours"].get(f"{figure}_tokens_per_s"), r["theirs"].get(f"{figure}_tokens_per_s")) for r in rounds]
     if not all(ours and theirs for ours, theirs in pairs):
         return None
@@ -278,7 +278,7 @@ def median_round(rounds, figure):
 
 
 def judge(cell, rounds):
-    """llama.cpp is measured by its phases, FlexGen by what it is made for."""
+    """Judges against llama.cpp by prefill and decode, against FlexGen by the throughput that it is made for."""
     wanted = ("prefill", "decode", "generated") if cell.peer == "FlexGen" else ("prefill", "decode")
     figures = {figure: median_round(rounds, figure) for figure in wanted}
     figures = {figure: found for figure, found in figures.items() if found is not None}
@@ -296,7 +296,7 @@ def measure_cell(machine, cell):
     rounds = []
     for number in range(cell.rounds):
         result = {}
-        # Who comes first gets the machine as the other left it.
+        # The program that runs first finds the machine as the other one left it, so they alternate.
         order = [("ours", run_ours), ("theirs", peer)]
         for who, run in order if number % 2 == 0 else reversed(order):
             result[who] = run(machine, cell, model)
@@ -314,7 +314,7 @@ def measure_cell(machine, cell):
 
 
 class Results:
-    """What cells have left."""
+    """The stored results of cells."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
@@ -331,7 +331,7 @@ class Results:
         path = self.path(result["cell"])
         unfinished = path.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(result, indent=2) + "\n")
-        unfinished.replace(path)  # whoever is killed leaves no half of a result
+        unfinished.replace(path)  # a killed process leaves no incomplete result
 
     def all(self):
         return [found for found in map(self.read, CELLS) if found is not None]
@@ -393,7 +393,7 @@ def parse_arguments():
     parser.add_argument("--threads", type=int, default=0, help="default: all")
     parser.add_argument("--host-gib", type=int, default=100, help="host memory beside FlexGen (default: %(default)s)")
     parser.add_argument("--cell-seconds", type=float, default=CELL_SECONDS, help="a cell that takes longer has failed (default: %(default)s)")
-    # Larger pieces of a prompt than llama.cpp's default are faster on a large GPU.
+    # Larger chunks of a prompt than llama.cpp's default are faster on a large GPU.
     parser.add_argument("--llama-options", default="-fa on -ub 2048", help="of both llama.cpp programs (default: %(default)s)")
     parser.add_argument("--flexgen-options", help=f"its policy (default: {FLEXGEN_POLICY.replace('%', '%%')})")
     parser.add_argument("--flexgen-gib", type=float, help="GPU memory that it may take, 0: any (default: as much as ours)")
@@ -408,7 +408,7 @@ def parse_arguments():
 
 
 def lacks_peer(arguments, cell):
-    """The option that it needs and that was not given."""
+    """The option for a peer that the cell needs and that was not given."""
     if cell.peer == "FlexGen":
         return None if arguments.flexgen else "--flexgen FOLDER"
     return None if arguments.llama_cpp else "--llama-cpp FOLDER"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What 4-bit groups of 64 cost, along the input dimension (Spillway's G4) and along the output channel (FlexGen's
+"""Measures the cost of 4-bit groups of 64, along the input dimension (Spillway's G4) and along the output channel (FlexGen's
 paper, section 5): perplexity of one model on one text with F16 weights, with each grouping, and loaded with
 --compress-weights.
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The planner's own plan against plans that somebody who knows FlexGen would make, really run.
+"""Runs the planner's own plan and plans that an expert on FlexGen would make by hand, and compares them.
 
     bench/hand_plans.py [--spillway PROGRAM] [--measure] [--repeat 1] [--limit-s 120] [-o bench/results/NAME.json]
     bench/hand_plans.py --workload "dummy:opt-125m --device cpu --batch 2" --hand FILE
@@ -30,7 +30,7 @@ WORKLOADS = (
     "dummy:opt-13b:g4 --compress-kv --gpu-memory 3GiB --batch 64 --prompt-len 512 --gen-len 16 --steps 8",
 )
 
-# KV in host memory first, as its papers have it: who attends, how much of the weights stays, how blocks are cut.
+# Most have KV in host memory, as in FlexGen's papers; they differ in where attention runs, the share of resident weights and the batch blocks.
 HAND_PLANS = (
     "--weights 0,100,0 --kv 0,100,0 --attention cpu",
     "--weights 10,90,0 --kv 0,100,0 --attention cpu",
@@ -46,7 +46,7 @@ HAND_PLANS = (
 
 
 def run(program, arguments, folder, limit_s):
-    """What it printed; what was wrong instead, in one line."""
+    """Runs a command; returns its output, or the error in one line."""
     environment = {**os.environ, **({"XDG_CACHE_HOME": folder} if folder else {})}
     try:
         done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, env=environment, timeout=limit_s)
@@ -81,7 +81,7 @@ def measure(arguments, workload, plan, folder):
 
 
 def compare(arguments, workload, hand_plans, folder):
-    """Of a workload: what each plan did, the planner's own first."""
+    """The results of each plan for a workload, the planner's own first."""
     print(f"\n{workload}\n\n| plan | tokens/s | predicted | MiB of memory |\n|---|---|---|---|", flush=True)
     results = []
     for plan in ("", *hand_plans):

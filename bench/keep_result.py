@@ -1,10 +1,10 @@
-"""How benchmarks keep what they measured: JSON for bench/results."""
+"""Writes the results of benchmarks as JSON for bench/results."""
 
 import json
 
 
 def keep(result, path):
-    """Nothing without a path: people who only look need no file."""
+    """Writes the result as JSON; without a path it does nothing."""
     if path:
         with open(path, "w") as file:
             json.dump(result, file, indent=2)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How soon does the predictor of lengths know answers that become of another kind?
+"""Measures how soon the length predictor adapts when answers become of another kind.
 
     bench/length_shift.py -m MODEL [--data ../shared/data] [--encoder DIR] [-o bench/results/NAME.json]
 
@@ -28,7 +28,7 @@ SHIFTS = ((SMALL, SHAREGPT), (SMALL, LONG), (LONG, SMALL))
 
 
 def found(name, data, folder):
-    """The file as it is, or unpacked into the folder; None where there is neither."""
+    """The path of the file, which is unpacked into the folder if need be; None if there is no such file."""
     path = data / "text" / name
     packed = path.with_name(name + ".xz")
     if path.is_file() or not packed.is_file():
@@ -44,7 +44,7 @@ def percent(value):
 
 
 def cells(of):
-    """A row of the table; an error is that of the difference to a fresh one."""
+    """A row of the table; the error is that of the difference from a fresh predictor."""
     after = [f"{percent(run['accuracy'])} ({100 * run['beyond_fresh']:+.1f}, error {100 * run['standard_error']:.1f})" for run in (of["at_start"], of["mid_run"])]
     return [percent(of["before"]), *after, percent(of["fresh"]), percent(of["most_frequent"]), f"{of['distinct_requests']}, {of['tests']} tests"]
 

@@ -75,7 +75,7 @@ TASKS = {  # YAML is a superset of JSON
         ],
     },
 }
-# What transformers loads in place of a model's tokenizer: the server's.
+# transformers loads this in place of a model's tokenizer: it asks the server.
 SERVER_TOKENIZER = '''
 import json
 import os
@@ -219,7 +219,7 @@ def tokenize(endpoint, text, add_special):
 
 def tokenizer_arguments(args, endpoint, scratch):
     """lm-eval's arguments that make it count tokens as the server does."""
-    # lm-eval sends ids, so that a token that begins every text is its own to add; its remote tokenizer cannot.
+    # lm-eval sends ids, so it must itself add the token that begins every text; its remote tokenizer cannot.
     begins = tokenize(endpoint, "a", True) != tokenize(endpoint, "a", False)
     if args.tokenizer:
         chosen = {"tokenizer": os.path.abspath(args.tokenizer)}
@@ -237,13 +237,13 @@ def tokenizer_arguments(args, endpoint, scratch):
 
 
 def reasons_in(log):
-    """What the server answered where it refused something; the log's end where it did not."""
+    """The server's answers to requests that it refused, or the end of the log if it refused none."""
     refused = dict.fromkeys(line[line.index("API request failed") :] for line in log.splitlines() if "API request failed" in line)
     return "\n".join(list(refused)[:5]) if refused else log[-4000:]
 
 
 def run_lm_eval(program, kind, route, tasks, arguments, more, endpoint, scratch):
-    """(results, samples by task), and its table on the standard output."""
+    """Runs lm-eval, which prints its table; returns (results, samples by task)."""
     out = scratch / kind
     base = f"http://{endpoint.host}:{endpoint.port}{endpoint.path}"
     everything = {"model": endpoint.model, "base_url": base + route, "max_retries": 2} | arguments
@@ -256,7 +256,7 @@ def run_lm_eval(program, kind, route, tasks, arguments, more, endpoint, scratch)
         "TOKENIZING_SERVER": base,
         "OPENAI_API_KEY": endpoint.key,
     }
-    environment.pop("PYTHONPATH", None)  # this file has the name of lm-eval's package
+    environment.pop("PYTHONPATH", None)  # this file has the name of lm-eval's package and must not be imported in its place
     say(f"lm-eval --model {kind}: {', '.join(tasks)}")
     log = scratch / f"{kind}.log"
     with log.open("w") as errors:
@@ -273,7 +273,7 @@ def run_lm_eval(program, kind, route, tasks, arguments, more, endpoint, scratch)
 
 
 def check_results(kind, tasks, results, samples):
-    """What is wrong with figures and answers."""
+    """The list of errors in figures and answers."""
     wrong = []
     for task in tasks:
         figures = {
@@ -307,7 +307,7 @@ def log_likelihood(endpoint, context, continuation):
 
 
 def check_log_likelihoods(endpoint, samples, tolerance):
-    """What is wrong with lm-eval's log-likelihoods, beside what the server says for the same texts."""
+    """The list of lm-eval's log-likelihoods that differ from the server's for the same texts."""
     wrong, largest, count = [], 0.0, 0
     for sample in samples:
         for number, response in enumerate(sample["resps"]):
@@ -329,7 +329,7 @@ def check_log_likelihoods(endpoint, samples, tolerance):
 
 
 def figures_of(results):
-    """What lm-eval found, by task."""
+    """lm-eval's figures, by task."""
     return {task: {name: value for name, value in found.items() if isinstance(value, float)} for task, found in results.items()}
 
 

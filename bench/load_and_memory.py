@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long a GGUF file takes to load, beside reading the same file raw, and how much memory running it takes.
+"""Measures how long a GGUF file takes to load, beside reading the same file raw, and how much memory running it takes.
 
     bench/load_and_memory.py MODEL.gguf [--spillway build/release/bin/spillway] [--threads N] [-o bench/results/NAME.json]
 
@@ -28,7 +28,7 @@ KV_BLOCK_TOKENS = 16
 
 
 def drop_from_cache(path):
-    """Works for an ordinary user, on pages that are not dirty."""
+    """Drops the file from the page cache; an ordinary user may do that for pages that are not dirty."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -38,7 +38,7 @@ def drop_from_cache(path):
 
 
 def read_seconds(path, flags, readers):
-    """Seconds to read the whole file in 8 MiB pieces, `readers` at a time; None where the file system refuses."""
+    """Seconds to read the whole file in reads of 8 MiB, `readers` of them concurrent; None if the file system refuses."""
     size = os.path.getsize(path)
     try:
         fd = os.open(path, os.O_RDONLY | flags)
@@ -46,7 +46,7 @@ def read_seconds(path, flags, readers):
         return None
 
     def read_share(reader):
-        buffer = mmap.mmap(-1, CHUNK)  # aligned as O_DIRECT wants it
+        buffer = mmap.mmap(-1, CHUNK)  # aligned as O_DIRECT requires
         with buffer, memoryview(buffer) as view:
             for offset in range(reader * CHUNK, size, readers * CHUNK):
                 done = 0
@@ -68,7 +68,7 @@ def read_seconds(path, flags, readers):
 
 
 def raw_reads(path, repeat):
-    """GB/s of the best of `repeat` reads of each kind."""
+    """The best GB/s of `repeat` reads of each kind."""
     size = os.path.getsize(path)
     rates = {}
     kinds = [("direct, 1 reader", os.O_DIRECT, 1, True), ("direct, 4 readers", os.O_DIRECT, 4, True),

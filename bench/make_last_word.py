@@ -23,7 +23,7 @@ COMMON = frozenset("also been from have more most only over some such than that 
 
 
 def natural(text):
-    """The text as people write it, without WikiText's spaces."""
+    """The text without the spaces that WikiText puts around punctuation."""
     text = re.sub(r" @([-,.])@ ", r"\1", text)
     text = re.sub(r" (['’](s|t|re|ve|d|ll|m)\b)", r"\1", text)
     text = re.sub(r" ([,.;:!?)\]])", r"\1", text)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What FlexGen's paper published against what `spillway plan` predicts for the same policies on the same machines.
+"""Compares the figures of FlexGen's paper with the estimates of `spillway plan` for the same policies on the same machines.
 
     bench/paper_tables.py -o bench/results/NAME.json
     bench/paper_tables.py --fit t4 --write      # fits bench/machines/flexgen-t4.json again
@@ -200,7 +200,7 @@ def plan_of(cell):
         "activations": percent([hg, hc, 100 - hg - hc]),
         "micro_batch": cell.gpu_batch,
         "micro_batches": cell.batches,
-        # FlexGen expands 4-bit KV on the GPU, and lets the CPU attend to the other kind.
+        # FlexGen expands 4-bit KV on the GPU; attention to other KV runs on the CPU.
         "attention": "cpu" if cell.cpu_attention and not cell.compressed else "gpu",
         "overlap": cell.overlap,
     }
@@ -213,7 +213,7 @@ def with_disk(machine, read, write):
 
 
 def machines_of(t4, rtx3090):
-    """The disks of table 24: as `dd` measured them; with the page cache, as much faster as that made the fitted one."""
+    """The machines of table 24: disks as `dd` measured them, or, with the page cache, faster by the factor of the fitted one."""
     cached = t4["disk"]["read_gb_per_s"] / 1.6
     return {
         "t4": t4,
@@ -254,12 +254,12 @@ class Planner:
         return json.loads(done.stdout)
 
     def published(self, cell):
-        """A prompt's tokens go through a layer as FlexGen's do: a GPU batch together."""
+        """Our estimate of a published policy: a prompt's tokens pass a layer one GPU batch at a time, as in FlexGen."""
         plan = self.write(f"plan-{next(self.numbers)}", plan_of(cell))
         return self.run(cell, "--plan", plan, "--chunk", str(cell.gpu_batch * cell.prompt))
 
     def ours(self, cell, at_least=0):
-        """With the tokens that go through a layer together as they suit us; as FlexGen's where that is better."""
+        """Our own plan, with the chunks of prompts that suit us; if it is slower than `at_least`, the better of it and one with FlexGen's chunks."""
         answer = self.run(cell, "--no-advice")
         if speed_of(answer) >= at_least:
             return answer
@@ -270,8 +270,8 @@ def speed_of(answer):
     return answer["predicted"]["generated_tokens_per_s"]
 
 
-# What is fitted, and on which cells. The disk's rate on 0.69 is that with the page cache. Of the RTX 3090 the GPU's other
-# rates are the T4's by the two GPUs' data sheets.
+# The rates that are fitted, and the cells for each. The disk's rate on 0.69 is that with the page cache. The other rates of the RTX 3090
+# follow from the T4's by the two GPUs' data sheets.
 FITS = {
     "t4": (
         lambda cell: cell.table == 15,
@@ -290,7 +290,7 @@ def is_fitted(cell):
 
 
 def fit(planner, pool, name, machine):
-    """Rates one after the other, each a little up or down while that brings the cells nearer."""
+    """Fits the rates one after the other, moving each a little up or down as long as that brings the cells nearer."""
     chosen, parameters = FITS[name]
     cells = [cell for cell in CELLS if chosen(cell)]
 
@@ -355,7 +355,7 @@ def shares(rows):
 
 
 def order_of_policies(cells, answers):
-    """Pairs of policies for one model that are published more than 10% apart; those that come out the other way round."""
+    """(pairs of policies for one model whose published figures are more than 10% apart, those of them that we estimate in the reverse order)"""
     pairs, wrong = 0, []
     of = list(zip(cells, map(speed_of, answers), strict=True))
     for (a, speed_a), (b, speed_b) in itertools.combinations(of, 2):

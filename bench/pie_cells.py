@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The measurements of pie_figures.py, one by one: which there are, and a file that has what is known of them at any time."""
+"""The measurements (cells) of pie_figures.py: the list of them, and a file that always has all results so far."""
 
 import dataclasses
 import datetime
@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 
-BLOCKS = 128  # of KV on the emulated accelerator, where nothing else is said
+BLOCKS = 128  # KV blocks on the emulated accelerator, if a cell says nothing else
 FIXED = (0, 12, 18, 22, 26, 30, 34, 38)
 BUDGETS = (64, 96, 192, 256, 384)
 RATES = {"sharegpt": (4.0, 8.0, 12.0, 16.0), "alpaca": (40.0, 80.0, 120.0, 160.0)}  # requests a second
@@ -21,19 +21,19 @@ STEPS = 400
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One measurement. Two that are equal are the same one."""
+    """One measurement, identified by its fields."""
 
     about: str  # the figure that it is for
     workload: str
-    turning: str = "0"  # layers that take turns, or "auto"
-    budget: str = str(BLOCKS)  # of KV memory: blocks where it is emulated, what a server is told where it is not
+    turning: str = "0"  # swapped layers, or "auto"
+    budget: str = str(BLOCKS)  # KV memory: blocks of the emulated accelerator, or a real server's option
     rate: float = 0.0  # requests a second; 0: some always wait
-    on_demand: bool = False  # layers come when they are needed
-    disturbed: bool = False  # half of the link is gone in every other quarter
+    on_demand: bool = False  # layers are loaded only when they are needed
+    disturbed: bool = False  # half of the link's bandwidth is gone in every other quarter of the time
     real_time: bool = False
     warm_up_s: float = 8.0
     seconds: float = 24.0
-    steps: int = 0  # instead of seconds
+    steps: int = 0  # runs this many steps instead of a time
 
     def told(self):
         parts = [self.about, self.workload, f"{self.turning} layers", f"budget {self.budget}"]
@@ -42,7 +42,7 @@ class Cell:
 
 
 def emulated_cells(workloads):
-    """All that do not need to know what others have found."""
+    """The cells that do not depend on the results of other cells."""
     cells = [Cell("expansion", of, str(turning)) for of in workloads for turning in (*FIXED, "auto")]
     cells += [Cell("on-demand", of, str(turning), on_demand=True) for of in ("sharegpt", "alpaca") for turning in (12, 22, 30, 38)]
     cells += [Cell("budget", of, turning, str(blocks)) for of in ("sharegpt", "alpaca") for blocks in BUDGETS for turning in ("0", "auto")]
@@ -54,7 +54,7 @@ def emulated_cells(workloads):
 
 
 def step_cells(runs, workloads):
-    """The same batch with as many layers that take turns as were found, and with memory for all of them. By both clocks."""
+    """The same batch with as many swapped layers as were found online, and with memory for all layers; on the emulated and the real clock."""
     cells = []
     for workload in workloads:
         about = {"about": "expansion", "workload": workload, "turning": "auto"}
@@ -70,13 +70,13 @@ def step_cells(runs, workloads):
 
 
 def own_command():
-    """As it was typed, without the folders of this machine."""
+    """The command line as typed, without the folders of this machine."""
     words = [pathlib.PurePath(word).name if "/" in word and " " not in word else word for word in sys.argv[1:]]
     return shlex.join([f"bench/{pathlib.PurePath(sys.argv[0]).name}", *words])
 
 
 class Results:
-    """What was measured, in a file that is written anew after each measurement: whoever stops goes on from there."""
+    """The results in a file that is rewritten after each measurement, so that a stopped run can be resumed."""
 
     def __init__(self, path, command):
         self.path = pathlib.Path(path)
@@ -108,12 +108,12 @@ class Results:
 
 
 def in_turns(cells, rounds):
-    """[(cell, round)]: every other round the other way round, so that what drifts does so for all."""
+    """[(cell, round)], with every other round in reverse order, so that drift affects all cells alike."""
     return [(cell, number) for number in range(rounds) for cell in (cells if number % 2 == 0 else cells[::-1])]
 
 
 def measure_all(cells, rounds, results, measure, at_most_s, tell=print):
-    """False where time ran out before all were measured; one always is."""
+    """Measures the cells that have no result; returns False if time ran out first. At least one is measured."""
     begun = time.monotonic()
     left = [(cell, number) for cell, number in in_turns(cells, rounds) if not results.has(cell, number)]
     for at, (cell, number) in enumerate(left):

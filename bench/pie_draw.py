@@ -3,13 +3,13 @@
 
 import html
 
-WIDTH, HEIGHT = 420, 280  # of a panel
+WIDTH, HEIGHT = 420, 280  # size of a panel
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 36, 40
 COLOURS = ("#0b6e99", "#d9480f", "#5f3dc4", "#2b8a3e", "#a61e4d", "#495057")
 
 
 def frame(title, x, most_y):
-    """What all panels begin with; open until its `</g>`."""
+    """The beginning of every panel; the caller closes it with `</g>`."""
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     parts = [f'<g transform="translate({x},0)">', f'<text x="{LEFT}" y="20" class="title">{html.escape(title)}</text>']
     for i in range(5):
@@ -71,7 +71,7 @@ def bars_panel(title, bars, names, x, x_label):
 
 
 def draw(panels):
-    """panels: functions that take where they are."""
+    """Draws the panels, which are functions of their position."""
     width = WIDTH * len(panels)
     head = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT}" viewBox="0 0 {width} {HEIGHT}">',

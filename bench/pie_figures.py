@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What layers whose KV takes turns bring (Pie, figures 6 to 10): measures it, and makes tables and pictures of it.
+"""Measures the gain of layer swapping (Pie, figures 6 to 10), and makes tables and pictures of it.
 
     bench/pie_figures.py emulated -o pie.json --trace ../shared/data/traces/AzureLLMInferenceTrace_conv.csv --rounds 3
     bench/pie_figures.py serve -o pie-h200.json --serve 'dummy:opt-30b --weights 100,0,0 --kv 100,0,0 --gpu-memory {budget} --ctx 2048' \\
@@ -8,9 +8,10 @@
     bench/pie_figures.py engine -o pie-h200.json --engine 'dummy:opt-30b --weights 100,0,0 --kv 100,0,0' --budget 3GB --kv-expansion 0,4,8,auto
     bench/pie_figures.py draw pie.json --markdown pie.md --svg pie
 
-`emulated` runs pie_sweep, on an accelerator that is played by the host and has a time of its own: the same everywhere. `serve` starts
-servers on this machine, by their metrics; `engine` is the same without HTTP, and loads a model once for all measurements of a budget. Every one is kept at once; a command that was stopped, or had no more time
-(--at-most), goes on when it is called again. {budget} stands for each of --budgets in turn, where throughput is measured by memory.
+`emulated` runs pie_sweep, on an emulated accelerator with a clock of its own: its results are the same everywhere. `serve` starts servers
+on this machine and reads their metrics; `engine` is the same without HTTP, and loads a model once for all measurements of a budget. Each
+result is stored immediately; a command that was stopped, or had no more time (--at-most), is resumed when it is called again. {budget}
+stands for each of --budgets in turn, where throughput is measured by memory.
 """
 
 import argparse

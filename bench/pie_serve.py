@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real server as a place to measure pie_figures.py's cells: started with what a cell says, loaded with its requests, and looked at for its seconds."""
+"""Measures pie_figures.py's cells on a real server: starts it with a cell's options, sends the cell's requests, and reads its metrics."""
 
 import json
 import pathlib
@@ -34,7 +34,7 @@ def free_port():
 
 
 def read_metrics(port):
-    """Those without labels, by name."""
+    """The server's metrics without labels, by name."""
     found = {}
     for line in fetch(port, "/metrics").splitlines():
         name, _, value = line.partition(" ")
@@ -44,7 +44,7 @@ def read_metrics(port):
 
 
 def summarize(looks):
-    """What [(seconds, metrics)] say of the time between the first and the last, in pie_sweep's words."""
+    """Summarizes [(seconds, metrics)] between the first and the last, with the keys of pie_sweep's results."""
     (begun_s, before), (ended_s, after) = looks[0], looks[-1]
     seconds = ended_s - begun_s
 
@@ -76,12 +76,12 @@ def summarize(looks):
 
 
 class Servers:
-    """One server at a time: another one only where a cell needs other options. Ends with the `with` that it is used in."""
+    """Runs one server at a time, and starts another only if a cell needs other options. It ends with the `with` block."""
 
     def __init__(self, spillway, serve, port, ready_s, clients, requests, token_ids, scale, most_tokens, trace=None, on_demand=""):
-        """`serve`: model and options, {budget} stands for the cell's; `on_demand`: more of them where layers come on demand.
+        """`serve`: model and options, in which {budget} stands for the cell's; `on_demand`: more options for cells that load layers on demand.
 
-        `clients` ask for `requests` where a cell has no rate.
+        `clients` send `requests` for a cell without a rate.
         """
         self.spillway, self.serve, self.on_demand = spillway, serve, on_demand
         self.port = port or free_port()
@@ -107,7 +107,7 @@ class Servers:
 
     def use(self, cell):
         command = self.command_of(cell)
-        # What was found for one load is another's warm-up.
+        # With "auto" the number of swapped layers found for one load would be where the next one starts.
         if command == self.command and cell.turning != "auto" and self.server.poll() is None:
             return self.wait_for(lambda found: found[WAITING] + found[RUNNING] == 0, "idle")
         self.stop()
@@ -144,7 +144,7 @@ class Servers:
                 try:
                     looks = self.look(load, cell, log.name, before)
                 finally:
-                    # It tells what there is.
+                    # The load generator then writes the results so far.
                     load.send_signal(signal.SIGINT)
                     load.wait()
             told = pathlib.Path(str(trace) + ".json")
@@ -152,7 +152,7 @@ class Servers:
         return summarize(looks) | {"command": shlex.join(self.command), "errors": errors}
 
     def look(self, load, cell, log, before):
-        """[(seconds, metrics)] of the time that counts, which begins behind these tokens."""
+        """[(seconds, metrics)] of the measured time, which begins once the server has generated more than `before` tokens and has warmed up."""
         self.wait_for(lambda found: load.poll() is not None or found[TOKENS] > before, "at work")
         begun, looks = time.monotonic(), []
         while not looks or looks[-1][0] < cell.warm_up_s + cell.seconds:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pie_figures.py's measurements say: tables in Markdown, and the panels of its pictures."""
+"""Makes tables in Markdown, and the panels of pictures, of pie_figures.py's measurements."""
 
 import functools
 
@@ -15,7 +15,7 @@ def table(head, rows):
 
 
 def of(measured, about, **wanted):
-    """[(cell, result)] about this, in order of their layers, what was found online last."""
+    """The [(cell, result)] about a figure, by their number of swapped layers; "auto" comes last."""
     found = [(cell, result) for cell, result in measured if cell.about == about and all(getattr(cell, k) == v for k, v in wanted.items())]
     return sorted(found, key=lambda pair: (pair[0].turning == "auto", pair[1]["turning"], pair[0].rate))
 
@@ -34,7 +34,7 @@ def budget_number(text):
 
 
 def expansion_figure(measured):
-    """Throughput by expansion, and beside it what comes on demand (figures 6, 9b and 10)."""
+    """Throughput by expansion, beside that of loading layers on demand (figures 6, 9b and 10)."""
     lines, panels = ["## Throughput by expansion (figures 6 and 9b)", ""], []
     for workload in ordered(cell.workload for cell, _ in measured if cell.about == "expansion"):
         found = of(measured, "expansion", workload=workload)
@@ -63,7 +63,7 @@ def expansion_figure(measured):
 
 
 def memory_for(rate, curve):
-    """Of [(budget, tokens/s)] in order: the budget that brings `rate`, in between in proportion; None behind the last."""
+    """The budget that reaches `rate`, interpolated in the sorted [(budget, tokens/s)]; None beyond the last."""
     for (low, before), (high, after) in zip(curve, curve[1:]):
         if before <= rate <= after and after > before:
             return low + (high - low) * (rate - before) / (after - before)
@@ -74,7 +74,7 @@ def budget_figure(measured):
     """Throughput by KV memory (figure 7), and the memory that the same throughput takes (5.2)."""
     lines, panels = ["## Throughput by KV memory (figure 7), and memory for the same throughput", ""], []
     for workload in ordered(cell.workload for cell, _ in measured if cell.about == "budget"):
-        # Both kinds are measured at the usual budget for the expansion's sake.
+        # The expansion figure's cells have measured both kinds at the usual budget.
         both = [pair for about in ("budget", "expansion") for pair in of(measured, about, workload=workload)]
         none = sorted((budget_number(cell.budget), r["tokens_per_s"]) for cell, r in both if cell.turning == "0")
         online = sorted((budget_number(cell.budget), r["tokens_per_s"], r["expansion"]) for cell, r in both if cell.turning == "auto")
@@ -113,7 +113,7 @@ def rate_figure(measured):
 
 
 def latency_figure(measured):
-    """Time by token, in the queue and at work (figure 9c)."""
+    """Time per token, in the queue and running (figure 9c)."""
     lines, panels = ["## Latency: time of requests by tokens, in the queue and at work (figure 9c)", ""], []
     pairs = ordered((cell.workload, cell.rate) for cell, _ in measured if cell.about == "latency")
     for workload, rate in pairs:
@@ -134,7 +134,7 @@ def series_of(result):
 
 
 def timeline_figure(measured):
-    """How fast it is found (figure 9a)."""
+    """How fast the number of swapped layers is found (figure 9a)."""
     lines, panels = [], []
     for cell, result in of(measured, "timeline"):
         if cell.turning != "auto":
@@ -152,7 +152,7 @@ def timeline_figure(measured):
 
 
 def longest_below(series, level):
-    """Seconds in a row."""
+    """The longest time in seconds in which the rate stays below `level`."""
     longest, begun, last = 0.0, None, 0.0
     for at, rate in series:
         if rate < level:
@@ -165,7 +165,7 @@ def longest_below(series, level):
 
 
 def disturbed_figure(measured):
-    """Half of the link gone, on and off: by what was found online, and the time that it is below none."""
+    """Throughput with half of the link gone on and off, with the number of layers found online, and the longest time below that without swapping."""
     lines, panels = [], []
     found = of(measured, "disturbed")
     base = [result for cell, result in found if cell.turning == "0"]
@@ -182,7 +182,7 @@ def disturbed_figure(measured):
 
 
 def step_figure(measured):
-    """What a step takes with layers that take turns, beside the same batch with room for all."""
+    """The time of a step with swapped layers, beside the same batch with room for all layers."""
     rows = []
     for workload, real_time in ordered((cell.workload, cell.real_time) for cell, _ in measured if cell.about == "step"):
         found = of(measured, "step", workload=workload, real_time=real_time)

@@ -8,7 +8,7 @@ import random
 
 from serve_workload import Shape, poisson_times, read_trace
 
-# Mean tokens of prompts and answers; lengths spread as log-normal ones do. None: those of a trace, as they are.
+# Mean tokens of prompts and answers, for log-normal lengths. None: the lengths of a trace, unchanged.
 MEANS = {"sharegpt": (161, 338), "alpaca": (19, 58), "azure": None, "long-prompts": (1600, 120)}
 SPREAD = 0.6
 
@@ -27,9 +27,9 @@ def draw_lengths(workload, count, draw, scale, most_tokens, trace=None):
 
 
 def draw_requests(workload, rate, seconds, seed, scale=1.0, most_tokens=1000, trace=None, saturating=2000):
-    """Shapes, with `rate` arrivals a second in these seconds; rate 0: `saturating` ones, which all come at once."""
+    """Shapes with `rate` arrivals a second in these seconds; rate 0: `saturating` requests, which all arrive at the start."""
     draw = random.Random(f"{workload} {seed}")
-    # Some more than are expected, for those who begin late.
+    # Some more requests than expected, in case the measurement begins late.
     count = math.ceil(1.2 * rate * (seconds + 5)) + 8 if rate else saturating
     times = poisson_times(rate, count, draw) if rate else [0.0] * count
     lengths = draw_lengths(workload, count, draw, scale, most_tokens, trace)
@@ -37,12 +37,12 @@ def draw_requests(workload, rate, seconds, seed, scale=1.0, most_tokens=1000, tr
 
 
 def write_plain(shapes, path):
-    """As pie_sweep reads them."""
+    """Writes the requests in pie_sweep's format."""
     path.write_text("".join(f"{of.due_s:.6f} {of.prompt_tokens} {of.output_tokens}\n" for of in shapes), encoding="utf-8")
 
 
 def write_trace(shapes, path):
-    """As serve_bench.py reads them: with Azure's columns."""
+    """Writes the requests in serve_bench.py's format, with Azure's columns."""
     first = datetime.datetime(2023, 11, 16)
     lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
     for of in shapes:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How far `spillway plan`'s cost model is from what is then measured, on configurations drawn by seed from a grid.
+"""Compares the estimates of `spillway plan`'s cost model with measurements, on configurations drawn by seed from a grid.
 
     bench/predicted_vs_measured.py [--spillway PROGRAM] [--seed 1] [--count 12] [--device cpu] [-o bench/results/NAME.json]
 

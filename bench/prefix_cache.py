@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What is a prefix worth that was computed before: time to first token of a request whose first tokens another one had.
+"""Measures the worth of a prefix that was computed before: time to first token of a request that begins like an earlier one.
 
     bench/prefix_cache.py build/release/bin/spillway smollm2 -o bench/results/DATE-MACHINE-prefix-cache.json
     bench/prefix_cache.py build/release/bin/spillway model.gguf --prefix 8000 -- --device cuda -c 16384
@@ -52,7 +52,7 @@ def parse_arguments():
 
 @contextlib.contextmanager
 def server(args, options, folder):
-    """A port to ask at; the server ends as after SIGTERM."""
+    """Yields the port of a running server, which is ended by SIGTERM."""
     command = [args.program, "serve", args.model, "--name", NAME, "--port", "0", "--kv-dir", str(folder), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
@@ -98,7 +98,7 @@ def metrics(port):
 
 
 def tokens(port, generator, count):
-    """Of random words, so that any vocabulary has them; of a model without one, any."""
+    """Token ids of random words, which any vocabulary has; for a model without a vocabulary, random ids."""
     text = " ".join("".join(generator.choices("aeinorst", k=generator.randint(2, 7))) for _ in range(count))
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("POST", "/tokenize", json.dumps({"content": text}), {"Content-Type": "application/json"})

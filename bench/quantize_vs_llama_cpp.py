@@ -112,11 +112,11 @@ def tensors_of(path):
 
 
 def both(args, source, name, folder):
-    """The tensors of a file in type `name`, by Spillway and by llama-quantize (None where that refuses)."""
+    """The tensors of a file quantized to type `name` by Spillway and by llama-quantize (None if it refuses)."""
     ours, theirs = folder / "ours.gguf", folder / "theirs.gguf"
     run([args.binary, "convert", source, ours, "--type", name.lower(), "--json"])
     done = subprocess.run([args.llama_cpp / "llama-quantize", source, theirs, name], capture_output=True, check=False)
-    # It refuses some widths, for which Spillway takes F16.
+    # llama-quantize refuses some widths, for which Spillway stores F16.
     return tensors_of(ours), tensors_of(theirs) if done.returncode == 0 else None
 
 
@@ -141,7 +141,7 @@ def compare_errors(args, folder):
     """{type: {distribution: ...}}, over all matrices of 4,096 columns that both store in that type."""
     figures, differences = {}, {}
     for number, (distribution, draw) in enumerate(DISTRIBUTIONS.items()):
-        # The odd width brings in the types that are fallbacks.
+        # The odd width makes fallback types appear.
         for hidden in (4096, 4128):
             random = numpy.random.default_rng(20261116 + number)
             source = folder / "source.gguf"
@@ -188,7 +188,7 @@ def compare_types(args, folder):
 
 
 def continue_text(args, path):
-    """What both make of the prompt, without the prompt."""
+    """The texts with which both programs continue the prompt."""
     simple = run([args.llama_cpp / "llama-simple", "-m", path, "-n", 32, "-ngl", 0, PROMPT])
     theirs = re.sub(r"^\s*<[^>]*>", "", simple.strip()).strip()
     ours = json.loads(run([args.binary, "run", path, "-p", PROMPT, "-n", 32, "--temp", 0, "--json"]))["text"]
@@ -196,12 +196,12 @@ def continue_text(args, path):
 
 
 def are_alike(ours, theirs):
-    """llama.cpp prints until 32 tokens are through, or an end."""
+    """Compares two texts up to the shorter one's end: llama.cpp stops after 32 tokens or an end token."""
     return ours[: len(theirs)] == theirs[: len(ours)]
 
 
 def alike_when_decoded(args, path, folder):
-    """Both round activations to 8 bits for quantized weights, each in its way; for the same weights in F32 neither does."""
+    """Whether both agree with the weights decoded to F32. For quantized weights each rounds activations to 8 bits in its own way, for F32 neither does."""
     decoded = folder / "decoded.gguf"
     run([args.binary, "convert", path, decoded, "--type", "f32"])
     return are_alike(*continue_text(args, decoded))

@@ -17,7 +17,7 @@ import tempfile
 
 
 class AnyPrompt:
-    """As a tokenizer that pads to max_length: FlexGen asks for nothing else of it, since random weights' text is not shown."""
+    """Replaces a tokenizer that pads to max_length: FlexGen needs nothing else of it, since random weights' text is not shown."""
 
     @classmethod
     def from_pretrained(cls, *_, **__):
@@ -28,7 +28,7 @@ class AnyPrompt:
 
 
 def find_package(source):
-    """The name that the package has in this version."""
+    """The name of FlexGen's package in this version."""
     for name in ("flexllmgen", "flexgen"):
         if os.path.exists(os.path.join(source, name, "flex_opt.py")):
             return name

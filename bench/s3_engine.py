@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What predicted lengths are worth where KV memory is the limit (S3): a real engine on this machine's device, loaded once, with Alpaca's lengths.
+"""Measures the gain of predicted lengths if KV memory is the limit (S3): a real engine on this machine's device, loaded once, with Alpaca's lengths.
 
     bench/s3_engine.py prepare --prompts ../shared/data/text/alpaca_small_2000.json --model smollm2 -o requests.tsv
     bench/s3_engine.py run --requests requests.tsv --engine 'smollm2 --device cpu' --kv-budget 48MB --context 512 --rounds 5 -o s3.json
@@ -8,11 +8,12 @@
 
 `prepare` counts tokens with MODEL's tokenizer, so that `run` needs neither data set nor tokenizer. A half of the questions, by a hash, is for
 learning; the other one is asked, in another order each round, some of them always waiting.
-Cells: orca (as many at once as would fit if all were as long as they may be), paging (whoever has room for its prompt; what is lost is computed
-again), kept (the same, KV of who gives way in host memory, where the device has a memory of its own, or in --kv-dir), mean (a running mean), ours (the
-built-in predictor), tight (no room spared for answers that grow), cold (the same, which has learned nothing before), oracle (true lengths); at --load of what `ours` generates, by time of arrival:
-first and shortest (as ours, by who begins first). Whoever predicts has learned before; with --learns-on it goes on (leave enough requests for that: one
-that comes again is known). Cells take turns within rounds; each measurement is kept at once, and the same command goes on where it stopped.
+Cells: orca (as many concurrent requests as fit at full length), paging (a request is admitted if its prompt fits; preempted ones are computed again),
+kept (the same, with the KV of preempted requests in host memory if the device has a memory of its own, or in --kv-dir), mean (a running mean), ours
+(the built-in predictor), tight (as ours, without spare room for longer answers), cold (as ours, without having learned before), oracle (true lengths);
+and by time of arrival, at --load of what `ours` generates: first and shortest (as ours, with different orders of admission). Predictors have learned
+before; with --learns-on they go on (leave enough requests for that: a repeated one is known). Cells alternate within rounds; each measurement is stored
+immediately, and the same command resumes where it stopped.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from pie_cells import Results, measure_all, own_command
 from s3_engine_tables import tables
 
 OURS = {"admission": "predicted", "lengths": "built-in"}
-# In engine_sweep's words.
+# The options of each cell, with engine_sweep's keys.
 CELLS = {
     "orca": {"admission": "whole"},
     "paging": {"admission": "room", "recomputes": True},
@@ -52,14 +53,14 @@ BY_TIME = ("first", "shortest")
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One measurement. Two that are equal are the same one."""
+    """One measurement, identified by its fields."""
 
     name: str
-    budget: str  # of KV memory
+    budget: str  # bytes of KV memory, such as 48MB
     context: int  # tokens of a request and its answer at most
     warm_up_s: float
     seconds: float
-    learn: int  # answers, before
+    learn: int  # answers that the predictor learns from before
     learns_on: bool = False
     rate: float = 0.0  # requests a second; 0: some always wait
 
@@ -86,14 +87,14 @@ def prepare(options):
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         prompts = pool.map(lambda of: count_tokens(options.spillway, options.model, of[0]), examples)
         answers = pool.map(lambda of: count_tokens(options.spillway, options.model, of[1], "--no-special"), examples)
-        requests = [Request(prompt, answer + 1, question) for (question, _), prompt, answer in zip(examples, prompts, answers)]  # and its end
+        requests = [Request(prompt, answer + 1, question) for (question, _), prompt, answer in zip(examples, prompts, answers)]  # + 1: its end
     write_requests([(0.0, request) for request in requests], options.output)
     learning = sum(is_for_learning(request.question) for request in requests)
     print(f"{learning} to learn from, {len(requests) - learning} to ask; {mean_answer(requests):.1f} tokens an answer")
 
 
 def write_requests(timed, path):
-    """As engine_sweep reads them."""
+    """Writes the requests in engine_sweep's format."""
     lines = [f"{at:.6f}\t{of.prompt_tokens}\t{of.answer_tokens}\t{escaped(of.question)}\n" for at, of in timed]
     pathlib.Path(path).write_text("".join(lines), encoding="utf-8", newline="\n")
 
@@ -104,7 +105,7 @@ def escaped(text):
 
 def read_requests(path):
     requests = []
-    # Texts may have other ends of lines inside.
+    # Texts may contain other line separators.
     for number, line in enumerate(pathlib.Path(path).read_text(encoding="utf-8").split("\n")[:-1], 1):
         parts = line.split("\t", 3)
         if len(parts) != 4 or not parts[1].isdigit() or not parts[2].isdigit():
@@ -131,13 +132,13 @@ class Measuring:
         self.process = process
 
     def timed(self, cell, number):
-        """The same requests for each cell of a round."""
+        """Requests with arrival times, the same for each cell of a round."""
         draw = random.Random(f"requests of round {number}")
         asked = draw.sample(self.asked, len(self.asked))
         if not cell.rate:
             return [(0.0, request) for request in asked]
         times, at = [], 0.0
-        while at < cell.warm_up_s + cell.seconds + 5:  # some begin late
+        while at < cell.warm_up_s + cell.seconds + 5:  # a few more, in case the measurement begins late
             times.append(at)
             at += draw.expovariate(cell.rate)
         return [(at, asked[i % len(asked)]) for i, at in enumerate(times)]
@@ -156,7 +157,7 @@ class Measuring:
 
 
 def rate_of(results, options, answer_tokens):
-    """Requests a second: the share --load of what `ours` answers, by its median; as before, where there are cells by time already."""
+    """Requests a second: the share --load of the median rate of `ours`, or the rate of earlier cells by arrival time, if there are any."""
     ours = [run for run in results.runs if run["cell"]["budget"] == options.kv_budget and run["cell"]["context"] == options.context]
     before = [run["cell"]["rate"] for run in ours if run["cell"]["rate"]]
     if before:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What s3_engine.py's measurements say, as tables in Markdown."""
+"""Makes tables in Markdown of s3_engine.py's measurements."""
 
 import statistics
 
@@ -21,7 +21,7 @@ def median(rounds, name):
 
 
 def ratio(rounds, others, name):
-    """The median of each round's own ratio, and how far these go: what drifts over rounds is in neither."""
+    """The median and the range of the ratios within each round, which drift over rounds does not affect."""
     of = [result[name] / others[number][name] for number, result in rounds.items() if others.get(number, {}).get(name)]
     if not of:
         return ""
@@ -30,7 +30,7 @@ def ratio(rounds, others, name):
 
 
 def lost(rounds):
-    """Tokens computed again by generated ones, over all rounds: they are few, and come together."""
+    """Recomputed tokens per generated token, over all rounds, since they are few and come in bursts."""
     generated = sum(result["tokens_per_s"] * result["seconds"] for result in rounds.values())
     return sum(result["recomputed_tokens"] for result in rounds.values()) / max(1.0, generated)
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What predicted lengths are worth in the real server, where KV memory is the limit: one server after the other, the same requests for each.
+"""Measures the gain of predicted lengths in the real server if KV memory is the limit: one server after the other, with the same requests.
 
     bench/s3_serve.py --model smollm2.gguf --prompts ../shared/data/text/alpaca_small_2000.json \\
         --serve '-c 512 --max-sequences 32 --host-memory 220MiB --deterministic' --requests 120 --learn 200 -o s3.json
 
-Cells (--cells): orca (as many at once as would fit if all were as long as they may be), paging (whoever has room for its prompt; what is lost
-is computed again), mean (a running mean), ours (the built-in predictor, which has learned from --learn other requests), cold (the same,
-which has not), kept (as ours, with KV of who gives way in a folder), oracle (each request says how long its answer is), first and shortest
-(as ours, by who begins first: for --rate).
+Cells (--cells): orca (as many concurrent requests as fit at full length), paging (a request is admitted if its prompt fits; preempted ones
+are computed again), mean (a running mean), ours (the built-in predictor, which has learned from --learn other requests), cold (the same,
+which has not), kept (as ours, with the KV of preempted requests in a folder), oracle (each request says how long its answer is), first and shortest
+(as ours, with different orders of admission: for --rate).
 Where a machine's speed changes by the minute, orca+ours runs two servers at the same time (each with its share of the cores: -t in --serve).
 How much KV there is, --host-memory or --gpu-memory says. Answers end by themselves. A model of random weights never does: with
 --end-token ID its end is made as likely in each request as Alpaca's answer to it is short. JSON is written after each cell.
@@ -48,18 +48,18 @@ CELLS = {
     "first": ["--queue-order", "first"],
     "shortest": ["--queue-order", "shortest"],
 }
-LEARNED = ("ours", "kept", "oracle", "first", "shortest")  # begin with what was learned
+LEARNED = ("ours", "kept", "oracle", "first", "shortest")  # these cells begin with a predictor that has learned
 READY = re.compile(r"serving (.*) at http://127\.0\.0\.1:(\d+)\n")
-WORDS_TO_TOKENS = 1.4  # of an answer in English, about
+WORDS_TO_TOKENS = 1.4  # tokens per word of an answer in English, about
 
 
 class Server:
-    """A server of its own, on a port that was free. Use as a block."""
+    """A server process on a free port. Use with `with`."""
 
     def __init__(self, options, extra, cache):
         words = [options.spillway, "serve", options.model, *shlex.split(options.serve), "--port", "0", "--name", "model", "--max-queue", "100000", *extra]
         self.command = shlex.join(map(str, words))
-        self.log = tempfile.TemporaryFile("w+") if options.quiet else None  # not a pipe, which would be full some day
+        self.log = tempfile.TemporaryFile("w+") if options.quiet else None  # not a pipe, which could fill up
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=self.log, text=True, env=os.environ | {"XDG_CACHE_HOME": str(cache)})
         line = self.process.stdout.readline()
         found = READY.fullmatch(line)
@@ -90,7 +90,7 @@ class Server:
             connection.close()
 
     def metrics(self):
-        self.complete({"prompt": [5], "max_tokens": 1, "ignore_eos": True}, 600)  # figures are those of the last step
+        self.complete({"prompt": [5], "max_tokens": 1, "ignore_eos": True}, 600)  # metrics are those of the last step, so one more step updates them
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
         return {name: float(value) for name, value in re.findall(r"^(spillway_\S+(?:\{[^}]*\})?) (\S+)$", text, re.MULTILINE)}
@@ -109,7 +109,7 @@ def body_of(options, question, words, number, most_tokens=None):
 
 
 def run_load(server, options, bodies, due_s):
-    """[(seconds from when it was due to its end, tokens, text)] in the order of the bodies, and the seconds of all."""
+    """([(seconds from the due time to the end, tokens, text)] in the order of the bodies, the seconds of all)"""
     begun = time.monotonic()
 
     def ask(item):
@@ -167,7 +167,7 @@ def measure(options, name, bodies, due_s, cache):
 
 
 def medians(runs):
-    """Of each cell's rounds, one: with the median of each figure."""
+    """One result per cell: the median of each figure over the rounds."""
     cells = {}
     for run in runs:
         cells.setdefault(run["cell"], []).append(run)

@@ -34,7 +34,7 @@ TABLE3 = {
 }
 TABLE4 = {"6": ((11.95, 46734), (114.22, 4891), (209.47, 2667)), "8": ((28.68, 19482), (247.85, 2254), (470.65, 1187)), "10": ((48.99, 11403), (399.62, 1398), (564.88, 989))}
 TABLE5 = {"MS-minibert 22M": (98.06, 2.3), "Distilbert-base 66M": (98.6, 4.1), "Bert-base 110M": (99.54, 7.6), "Bert-large 340M": (99.6, 14.5)}
-# What the paper's text says of its figures (captions, sections 1, 2.2, 4.1 to 4.3).
+# The numbers in the paper's text about its figures (captions, sections 1, 2.2, 4.1 to 4.3).
 PACE_S, FIGURE1_TOKENS = 0.1875, 60
 FIGURE5_ORCA10_OVER_S3_6 = 1.0092
 FIGURE6_SHARE = 11
@@ -52,7 +52,7 @@ def row(first, cells, width=11):
 
 
 def beside(title, paper, ours, figure, form):
-    """A line of the paper's three systems, then one of ours."""
+    """A line with the paper's figures of its three systems, then one with ours."""
     row(f"{title} paper", [form(value) for value in paper])
     row(f"{title} ours", [form(figure(ours[name])) for name in OURS])
 
@@ -89,7 +89,7 @@ def print_tables(result):
 
 
 def by_number(of):
-    """What has numbers for names, in their order."""
+    """The items of a dict whose keys are numbers, in their order."""
     return sorted(of.items(), key=lambda item: int(item[0]))
 
 
@@ -199,7 +199,7 @@ def run(arguments):
 
 
 def score_of_encoder(arguments):
-    """Table 5's row for an encoder; none where there is no encoder, or no program that runs it."""
+    """Table 5's row for an encoder; None without an encoder or a program that runs it."""
     spillway = pathlib.Path(arguments.program).parent / "spillway"
     if not spillway.is_file() or not (arguments.encoder / "config.json").is_file():
         return None

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Do two builds of the program plan the same, to the last digit? And how long does each search?
+"""Checks whether two builds of the program make the same plans, to the last digit, and measures how long each searches.
 
     bench/same_plans.py BEFORE AFTER [--cases 40] [--seed 1] [-o bench/results/NAME.json]
 
@@ -43,7 +43,7 @@ def draw_case(draw):
 
 
 def ask(program, case):
-    """(what it printed, its processor time); what depends on the clock is left out."""
+    """(output without what depends on the clock, processor time)"""
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = subprocess.run([program, "plan", *shlex.split(case), "--json"], capture_output=True, text=True, check=False)
     seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
@@ -82,7 +82,7 @@ def main():
     draw = random.Random(arguments.seed)
     cases = [draw_case(draw) for _ in range(arguments.cases)]
     programs = (arguments.before, arguments.after)
-    # One process a case: the processor's time of children is then the case's alone.
+    # One process per case, so that the children's processor time is that case's alone.
     with concurrent.futures.ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
         results = list(pool.map(compare, [programs] * len(cases), cases))
     for result in results:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How long does `spillway plan` search, and what does it find? Processor time, so that other programs hardly matter.
+"""Measures how long `spillway plan` searches and what it finds, in processor time, so that other programs hardly matter.
 
     bench/search_times.py --after build/release/bin/spillway --before OLD/spillway -o bench/results/NAME.json
 
@@ -35,7 +35,7 @@ CASES = [
 
 
 def measure(program, case, rounds, limit):
-    """User seconds of a whole run, and what it answers; a run that is far beyond the limit is ended."""
+    """(user seconds of a whole run, its answer); a run far beyond the limit is ended."""
     command = [program, "plan", *shlex.split(case), "--json"]
     seconds, answer = [], {}
     for _ in range(rounds):

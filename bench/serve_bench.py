@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""How a server does under load: throughput, time to first token and between tokens, for one or more servers side by side.
+"""Measures servers under load: throughput, time to first token and between tokens, for one or more servers side by side.
 
     bench/serve_bench.py --url http://127.0.0.1:8080 --clients 8 --prompts ../shared/data/text/ShareGPT_V3_filtered_500_prompts.json
     bench/serve_bench.py --url :8080 --name spillway --url :8081 --name llama-server --clients 32 --prompts FILE --svg out.svg
@@ -155,8 +155,8 @@ class Workload:
 
 
 class ServerThreads:
-    """CPU seconds of the threads of a server on this machine, since this was made; where it counts them, seconds of its steps, and
-    bytes of each link (told once a second)."""
+    """CPU seconds of the threads of a server on this machine since this object was made; also the seconds of its steps and the bytes of
+    each link (reported once a second), if its metrics have them."""
 
     def __init__(self, pid, endpoint):
         self.pid, self.endpoint = pid, endpoint
@@ -211,7 +211,7 @@ class Progress:
 
 
 class Bench:
-    """Runs the rounds; `measured` has what is finished at any time."""
+    """Runs the rounds; `measured` always has all finished ones."""
 
     def __init__(self, args, endpoints):
         self.args = args
@@ -271,7 +271,7 @@ class Bench:
             self.progress.clear()
 
     def figures(self):
-        """{name: figures} of the servers with any."""
+        """{name: figures} of the servers that have results."""
         figures = {}
         for name, rounds in self.measured.items():
             if not rounds:
@@ -290,7 +290,7 @@ class Bench:
 
 
 def rows_of(figures):
-    """(what, factor of the unit, digits, how to get it) of the table."""
+    """The rows of the table: (name, factor of the unit, digits, function of the figures)."""
     rows = [
         ("total tokens/s", 1, 1, lambda f: f["total_tokens_per_s"]),
         ("output tokens/s", 1, 1, lambda f: f["output_tokens_per_s"]),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many streams from an OpenAI-compatible server at once, with the time at which each token came.
+"""Reads many concurrent streams from an OpenAI-compatible server, with the time at which each token came.
 
 One thread and one epoll loop, because the load generator runs beside the server on few cores: while streams are open, bytes
-are only read and stamped with the time. What they say is looked at when a stream has ended.
+are only read and stamped with the time. They are parsed when a stream has ended.
 """
 
 import dataclasses
@@ -28,11 +28,11 @@ class Outcome:
     due_at: float
     sent_at: float
     done_at: float = 0.0
-    token_times: list = dataclasses.field(default_factory=list)  # of events that carry tokens
+    token_times: list = dataclasses.field(default_factory=list)  # times of the events that carry tokens
     prompt_tokens: int = 0
     output_tokens: int = 0
     text: str = ""
-    error: str = ""  # "429", "timeout", "cut" ...; "" where all is well
+    error: str = ""  # "429", "timeout", "cut" ...; "" for success
 
     @property
     def ttft_s(self):
@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def tokens_per_event(self):
-        """Servers hold back half characters, and may send what comes close together as one."""
+        """The mean tokens of an event: servers hold back incomplete characters, and may send several tokens in one event."""
         return self.output_tokens / len(self.token_times)
 
 
@@ -54,7 +54,7 @@ def text_of(choice):
 
 
 def read_answer(reader, outcome):
-    """Fills the outcome from what a stream said."""
+    """Fills the outcome from the bytes of a stream."""
     if reader.status != 200:
         outcome.error = str(reader.status) if reader.status else "closed"
         return
@@ -89,7 +89,7 @@ def read_answer(reader, outcome):
 
 
 class Endpoint:
-    """Where requests go, and how."""
+    """The address of a server, and the messages for it."""
 
     def __init__(self, url, name="", model="", key="", extra=None):
         parts = urllib.parse.urlsplit(url if "//" in url else "http://" + url)
@@ -106,7 +106,7 @@ class Endpoint:
         self.socket_kind = family, kind
 
     def message(self, method, path, body=None):
-        """A request that asks the server to close behind its answer."""
+        """A request that asks the server to close the connection after its answer."""
         content = b"" if body is None else json.dumps(body).encode()
         lines = [f"{method} {self.path}{path} HTTP/1.1", f"Host: {self.host}:{self.port}", "Connection: close"]
         if self.key:
@@ -128,7 +128,7 @@ class Endpoint:
         return reader
 
     def ask(self, method, path, body=None, timeout_s=60):
-        """(status, JSON) of a small question, by itself."""
+        """(status, JSON) of a small request on a connection of its own."""
         reader = self._answer(method, path, body, timeout_s)
         try:
             return reader.status, json.loads(reader.body or b"null")
@@ -140,7 +140,7 @@ class Endpoint:
         return self._answer("GET", path, None, timeout_s).body
 
     def find_model(self):
-        """The name that requests must give: the first one that the server lists."""
+        """The model's name for requests: the first one that the server lists."""
         if not self.model:
             status, answer = self.ask("GET", "/v1/models")
             if status != 200:
@@ -148,7 +148,7 @@ class Endpoint:
             self.model = answer["data"][0]["id"]
 
     def try_tokenize(self, text):
-        """Ids, without special ones; None where the server cannot say."""
+        """The token ids of a text, without special ones; None if the server has no tokenizer endpoint."""
         status, answer = self.ask("POST", "/tokenize", {"content": text, "add_special": False})
         return answer["tokens"] if status == 200 and isinstance(answer, dict) and "tokens" in answer else None
 
@@ -158,7 +158,7 @@ class Endpoint:
 
 
 class Stream:
-    """One request under way."""
+    """One running request."""
 
     def __init__(self, endpoint, message, due_at):
         self.socket = socket.socket(*endpoint.socket_kind)
@@ -173,7 +173,7 @@ class Stream:
             raise OSError(code, "connect")
 
     def write(self):
-        """Whether all is sent."""
+        """Sends what the socket takes; returns whether all is sent."""
         code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, "connect")
@@ -181,10 +181,10 @@ class Stream:
         return not self.to_send
 
     def read(self):
-        """Whether the answer has ended."""
+        """Reads what has come; returns whether the answer has ended."""
         data = self.socket.recv(READ_BYTES)
         self.pieces.append((clock(), data))
-        # A server that keeps the connection open all the same.
+        # The server keeps the connection open although it was asked to close it.
         return not data or (data.endswith((b"0\r\n\r\n", b"}", b"}\n")) and self.parse().is_complete)
 
     def parse(self):
@@ -210,7 +210,7 @@ class Stream:
 
 
 class Interrupts:
-    """Ctrl-C that is not lost: Python drops the exception where it comes while an object is destroyed."""
+    """Records Ctrl-C reliably: Python drops the exception if it comes while an object is destroyed."""
 
     seen = False
 
@@ -266,7 +266,7 @@ class Load:
         return self.outcomes
 
     def _start_those_due(self):
-        """Seconds until the next one is due; at most the time between two looks at late ones."""
+        """Starts the requests that are due; returns the seconds until the next one, at most the interval of the checks for timeouts."""
         longest_s = 0.5
         while self.waiting and len(self.open) < self.clients:
             due_s, message = self.waiting[-1]

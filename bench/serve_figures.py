@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the outcomes of requests add up to."""
+"""Computes figures from the outcomes of requests."""
 
 import collections
 import statistics
 
 PERCENTILES = (50, 90, 95, 99)
-FEWEST_STEADY_TOKENS = 4  # of each stream
+FEWEST_STEADY_TOKENS = 4  # tokens that each stream must have
 
 
 def percentile(values, share):
-    """Of sorted values, between two of them in proportion; None without any."""
+    """A percentile of sorted values, linearly interpolated; None without any."""
     if not values:
         return None
     at = (len(values) - 1) * share / 100
@@ -48,7 +48,7 @@ def steady(outcomes):
 
 
 def round_figures(outcomes, cpu_s):
-    """Of one run against one endpoint."""
+    """The figures of one run against one endpoint."""
     good = [outcome for outcome in outcomes if not outcome.error]
     errors = collections.Counter(outcome.error for outcome in outcomes if outcome.error)
     seconds = max(o.done_at for o in outcomes) - min(o.sent_at for o in outcomes) if outcomes else 0.0
@@ -68,7 +68,7 @@ def round_figures(outcomes, cpu_s):
 
 
 def endpoint_figures(rounds):
-    """Of all rounds, [(outcomes, cpu seconds)]: medians of rates, and percentiles over the requests of all."""
+    """The figures of all rounds, [(outcomes, cpu seconds)]: medians of rates, and percentiles over all requests."""
     each = [round_figures(outcomes, cpu_s) for outcomes, cpu_s in rounds]
     good = [outcome for outcomes, _ in rounds for outcome in outcomes if not outcome.error]
     errors = collections.Counter()

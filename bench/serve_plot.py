@@ -6,7 +6,7 @@ import math
 
 from serve_figures import percentile
 
-WIDTH, HEIGHT = 460, 300  # of a panel
+WIDTH, HEIGHT = 460, 300  # size of a panel
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 40, 44
 COLOURS = ("#0b6e99", "#d9480f", "#5f3dc4", "#2b8a3e", "#a61e4d", "#495057")
 POINTS = 200
@@ -20,7 +20,7 @@ def in_words(seconds):
 
 
 def decades(low, high):
-    """Powers of ten around both."""
+    """The exponents of the powers of ten around both values."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     return first, max(last, first + 1)
 

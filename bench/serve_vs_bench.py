@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What HTTP costs: decoding by a server's streams beside `spillway bench` with as many sequences, in alternating rounds.
+"""Measures the cost of HTTP: decoding by a server's streams beside `spillway bench` with as many sequences, in alternating rounds.
 
     bench/serve_vs_bench.py dummy:opt-125m --server-cores 0 --cores 1
     bench/serve_vs_bench.py dummy:llama-2-7b --cores 15 --server-cores 0-14 -o bench/results/NAME.json

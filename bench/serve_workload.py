@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of a server, and when: arrivals by a trace, at random or when a client is free; prompts of a file or of words."""
+"""The requests to a server and their times: arrivals by a trace, at random or when a client is free; prompts from a file or of words."""
 
 import csv
 import dataclasses
@@ -37,7 +37,7 @@ def parse_range(text):
 
 
 def seconds_of(timestamp):
-    """Azure's timestamps have seven digits behind the point."""
+    """The seconds of an Azure timestamp, which has seven digits after the point."""
     whole, _, fraction = timestamp.strip().partition(".")
     return datetime.datetime.fromisoformat(whole + "+00:00").timestamp() + float(f"0.{fraction or 0}")
 
@@ -94,7 +94,7 @@ class RandomPrompts:
     """Prompts of exact lengths in tokens where the server has /tokenize, else of as many words. No two begin alike."""
 
     def __init__(self, try_tokenize, seed, vocabulary=0):
-        """With a `vocabulary`: any ids below it."""
+        """With a `vocabulary`, prompts are random ids below it."""
         self.draw = random.Random(seed)
         self.words = self.draw.choices(WORDS, k=POOL_WORDS)
         self.ids = self.draw.choices(range(vocabulary), k=POOL_WORDS) if vocabulary else try_tokenize(" ".join(self.words))
@@ -113,7 +113,7 @@ class RandomPrompts:
 
 
 class FilePrompts:
-    """The texts of a file in an order of their own, each once until all were used."""
+    """The texts of a file in a shuffled order, each once until all were used."""
 
     def __init__(self, texts, seed):
         self.texts = random.Random(seed).sample(texts, len(texts))

@@ -37,11 +37,11 @@ TABLE = (
     ("dummy:llama-2-13b", "16GiB"),
     ("dummy:llama-2-7b:q4_0", "1.75GiB"),
 )
-BUS_GB_PER_S = 55.3  # of the bar for prompts
+BUS_GB_PER_S = 55.3  # the bus rate that the bar for prompts assumes
 
 
 def call(arguments, options):
-    """What the program printed, or in one line why it did not."""
+    """The program's output, or in one line the reason for its failure."""
     try:
         done = subprocess.run([arguments.spillway, *options], capture_output=True, text=True, check=False, timeout=arguments.limit_s)
     except subprocess.TimeoutExpired:
@@ -52,7 +52,7 @@ def call(arguments, options):
 
 
 def bench(arguments, options):
-    """Reports of `spillway bench`, one for each plan, or in one line why there are none."""
+    """The reports of `spillway bench`, one for each plan, or in one line the reason for its failure."""
     lengths = [*LENGTHS, "--gen-len", str(arguments.generate)]
     printed, problem = call(arguments, ["bench", *options, *lengths, "--repeat", str(arguments.repeat),
                                            "--warm-up", str(arguments.warm_up), "--json"])  # fmt: skip
@@ -125,7 +125,7 @@ def plan_for(arguments, memory, *options):
 
 
 def sweep(arguments, folder):
-    """Budgets that hold 5% to all of the weights, and what has to be there besides."""
+    """Measures with budgets that hold 5% to all of the weights, and all else that must be on the GPU."""
     whole = plan_for(arguments, "1TiB")
     gpu = whole["memory"]["gpu"]
     weights = gpu["by_tag"]["weights"]

@@ -58,7 +58,7 @@ def main():
                 seconds = measure(backend, *case)
                 row.update(us=seconds * 1e6, tflops=flops / seconds * 1e-12)
                 figure = f"{row['us']:9.1f} us {row['tflops']:7.1f} TFLOP/s"
-            except (RuntimeError, TypeError) as error:  # a backend that does not take it
+            except (RuntimeError, TypeError) as error:  # this backend does not support the case
                 row["error"] = figure = str(error).splitlines()[0]
             rows.append(row)
             print(f"{batch:3} x {heads}/{kv_heads} heads x {dim:3}, {tokens:5} tokens, {name:8} {figure}", flush=True)

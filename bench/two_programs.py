@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Two builds of the program on the same prompt, in alternating rounds: what does a change cost?
+"""Measures the cost of a change: two builds of the program on the same prompt, in alternating rounds.
 
     bench/two_programs.py BEFORE AFTER --model smollm2 --rounds 15
     bench/two_programs.py BEFORE AFTER --model dummy:opt-350m --bench --rounds 5 -o bench/results/NAME.json
@@ -46,7 +46,7 @@ def parse_arguments():
 
 
 def run_json(command):
-    """What it printed, and the processor's seconds that it took."""
+    """(the JSON that it printed, its processor seconds)"""
 
     def used_s():
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -75,11 +75,11 @@ def measure_run(program, arguments, options, ids):
 
 
 def measure_rounds(measure, arguments):
-    """For each round what the one and the other program gave."""
+    """For each round the results of both programs."""
     rounds = []
     for number in range(arguments.rounds):
         pair = [None, None]
-        # Who comes first gets the machine as the other left it.
+        # The program that runs first finds the machine as the other one left it, so they alternate.
         for which in (0, 1) if number % 2 == 0 else (1, 0):
             pair[which] = measure((arguments.before, arguments.after)[which])
         rounds.append(pair)

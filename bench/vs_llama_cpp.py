@@ -52,7 +52,7 @@ class ModelFile:
         self.title = name if self.generated else os.path.basename(self.path)
         self.spec = found["model"]
         matrices = {t["name"]: t for t in found["tensors"] if len(t["shape"]) == 2}
-        # The embedding table is only looked up in, unless it is the head as well.
+        # The embedding table is not multiplied, unless it is also the head.
         head = matrices.pop("output.weight", None)
         embedding = matrices.pop("token_embd.weight")
         head = head or embedding
@@ -79,7 +79,7 @@ class ModelFile:
         return self.read_bytes + context * self.spec["kv_bytes_per_token"]
 
     def prefill_flop(self, tokens):
-        """Of a prompt: the head sees its last token only; token i attends to i + 1 others, with q k and p v."""
+        """Floating-point operations of a prompt: the head computes its last token only; token i attends to i + 1 tokens, with q k and p v."""
         attention = 4 * self.spec["layers"] * self.spec["heads"] * self.spec["head_dim"] * tokens * (tokens + 1) / 2
         return 2 * self.layer_elements * tokens + 2 * self.head_elements + attention
 
@@ -113,7 +113,7 @@ def run_llama_bench(args, model):
 
 
 def run_llama_package(args, model):
-    """In a process of its own, so that nothing of one run is left for the next."""
+    """Runs llama.cpp's package in a process of its own, so that no run affects the next."""
     result = run_json([sys.executable, os.path.abspath(__file__), "--package-worker", model.path, "--threads",
                        str(args.threads), "--prompt", str(args.prompt), "--gen", str(args.gen), "--depth",
                        str(args.depth), "--inner", str(args.inner)])  # fmt: skip
@@ -122,7 +122,7 @@ def run_llama_package(args, model):
 
 
 def package_worker(args):
-    """llama.cpp through its Python package: the calls of llama-bench, without its program."""
+    """Measures llama.cpp through its Python package, with the calls that llama-bench makes."""
     import llama_cpp
 
     context = max(args.prompt, args.depth + args.gen)
@@ -153,7 +153,7 @@ def package_worker(args):
 
 
 class Ceilings:
-    """What the machine can do, from the `ceilings` program; measured before and after, the better counts."""
+    """The machine's peak rates, from the `ceilings` program; they are measured before and after, and the better ones count."""
 
     def __init__(self, args):
         self.command = [args.ceilings, "--threads", str(args.threads), "--json"]
@@ -171,7 +171,7 @@ class Ceilings:
         return self.runs[0]["processor"]
 
     def peak(self, operands):
-        """(instruction, Gop/s) of the fastest one for these operands; without any, for floats."""
+        """(instruction, Gop/s) of the fastest instruction for these operands, or for floats if there is none."""
         peaks = [(p["best_gop_per_s"], p["instruction"], p["operands"]) for run in self.runs for p in run["peaks"]]
         suited = [p for p in peaks if p[2] == operands] or [p for p in peaks if p[2] == "f32"]
         rate, instruction, _ = max(suited)
@@ -192,7 +192,7 @@ def measure_model(args, model):
 
 
 def judge(args, model, samples, ceilings):
-    """The row of the table and of the results."""
+    """The row of a model for the table and the results."""
     ours = [statistics.median(values) for values in samples["spillway"]]
     theirs = [statistics.median(values) for values in samples["llama_cpp"]]
     instruction, peak = ceilings.peak(model.operands)

@@ -14,16 +14,16 @@ lscpu | grep -E "Model name|Thread|Core|L1d|L2|L3" || true
 "$build/bin/ceilings" --threads "$threads" | tee "$out/ceilings.txt"
 "$build/bin/amx_probe" "$threads" | tee "$out/amx_probe.txt"
 
-# Few tokens: what the device chooses, F32 kernels, matrices.
+# Few tokens: the kernels that the device chooses, the F32 kernels, and the matrix kernels.
 "$build/bench/linear_bench" $common --variant default --variant f32:half=1000,m2=1000 --variant gemm:m2=2 \
   --benchmark_filter='^linear/(BF16|F16)/llama-2-7b.up/tokens:(1|2|4|8|16|32)/' > "$out/few.csv" 2> "$out/few.log"
 
-# Packed types, whose share of the read loop is what counts.
+# Packed types: what counts is their share of the read loop's rate.
 "$build/bench/linear_bench" $common --variant default \
   --benchmark_filter='^linear/(Q4_0|Q4_1|G4|Q8_0|Q2_K|Q3_K|Q4_K|Q5_K|Q6_K)/llama-2-7b.down/tokens:(1|2|4|8)/' \
   > "$out/packed.csv" 2> "$out/packed.log"
 
-# Many tokens: stored rows against panels, with and without asking for memory ahead, and how both are cut.
+# Many tokens: stored rows against panels, with and without prefetching, and several ways to divide both.
 set -- --variant default --variant noahead:ahead=0 --variant panels:direct=0 --variant direct:direct=512
 set -- "$@" --variant nocut:cut=0 --variant cut8:cut=8 --variant xahead2:xahead=2
 set -- "$@" --variant d2048:depth=2048,chunk=32 --variant d2048nocut:depth=2048,chunk=64,cut=0 --variant d512:depth=512,panels=8

@@ -1,4 +1,4 @@
-# ccache, where it is installed, with the settings that this build needs whatever the user's own are:
+# Uses ccache, if it is installed, with the settings that this build needs whatever the user's own are:
 # - sloppiness: objects that use a precompiled header are cached at all;
 # - depend mode: a miss runs the compiler once, without a preprocessor before it;
 # - inode cache: the precompiled header, 100 MB, is hashed once and not for every object;

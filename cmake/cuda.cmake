@@ -1,4 +1,4 @@
-# CUDA, where there is a compiler for it: SPW_CUDA says whether. Nothing else asks; without it src/cuda is a stub.
+# Enables CUDA if there is a compiler for it, and sets SPW_CUDA; nothing else looks for CUDA. Without it src/cuda is a stub.
 set(SPILLWAY_CUDA "AUTO" CACHE STRING "Build the CUDA device: AUTO (where nvcc is found), ON, OFF")
 set(SPILLWAY_CUDA_ARCHS "90a-real" CACHE STRING
   "GPU architectures, or `all`: Turing to Hopper (75-real;80-real;86-real;89-real;90a-real and PTX for later ones)")

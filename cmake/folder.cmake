@@ -46,8 +46,8 @@ function(spw_test NAME)
   add_executable(${NAME} ${ARG_SOURCES})
   add_dependencies(tested ${NAME})
   target_include_directories(${NAME} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
-  # Most of what a test costs is its compilation: optimizing what sanitizers have instrumented takes three times as long
-  # as translating it.
+  # Most of a test's time is its compilation: with sanitizers, optimizing the instrumented code takes three times as long
+  # as the rest of it.
   if(SPILLWAY_SANITIZE AND NOT ARG_KERNELS AND NOT ARG_OPTIMIZED)
     target_compile_options(${NAME} PRIVATE -O0)
     spw_use_precompiled(${NAME} test_O0)
@@ -71,7 +71,7 @@ function(spw_test NAME)
   spw_label_tests(${NAME} unit "-${ARG_GPU_TESTS}")
 endfunction()
 
-# Compiles so many sources of a target at a time.
+# Compiles this many sources of a target as one translation unit.
 function(spw_use_unity TARGET SOURCES_AT_A_TIME)
   if(SPILLWAY_UNITY)
     set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${SOURCES_AT_A_TIME})

@@ -15,7 +15,7 @@ import sys
 MOST_CHARACTERS = 159
 MOST_LINES = {"README.md": 150}
 MOST_WORDS = 1500  # of a guide
-# Pages of docs/ that are no guides: tables of figures, and what tests need.
+# Pages of docs/ that are no guides: tables of figures, and pages for tests.
 LONG_PAGES = {"speed.md", "fault_injection.md"}
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`[^`]*`")
@@ -23,7 +23,7 @@ HEADING = re.compile(r"^#+ +(.*?) *$", re.MULTILINE)
 
 
 def anchors(path):
-    """What links may name behind #, as GitHub makes it of headings."""
+    """The anchors that links may name after #, as GitHub makes them from headings."""
     text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)}
 
@@ -60,7 +60,7 @@ def findings_of(path):
 
 
 def documents(root):
-    """Those of the repository; of a folder that is none, all."""
+    """The documents that git does not ignore; in a folder that is no repository, all of them."""
     listed = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard", "*.md"],
                             capture_output=True, text=True, check=False)  # fmt: skip
     if listed.returncode != 0:

@@ -27,7 +27,7 @@ CONFINED = {
     "prometheus/": ("serve/api/metric_registry.h",),
     "regex": (),
 }
-# In headers <nlohmann/json_fwd.hpp> stands for this one, but for those whose types hold JSON values.
+# Headers include <nlohmann/json_fwd.hpp> instead, except those whose types hold JSON values.
 JSON_HEADER = "nlohmann/json.hpp"
 JSON_HOLDERS = ("serve/completion_logprobs.h", "serve/openai_request.h", "text/chat_template.h", "text/jinja/chat_rendering.h")
 TABLE_LINE = re.compile(r"^(!?[a-z]+):\s*((?:[a-z]+\s*)*)$")
@@ -45,7 +45,7 @@ class Findings:
 
 
 def read_table(path, findings):
-    """{folder: (line, {folders it may include})} of folders.txt; `!folder`: what none of its files reaches, by whatever way."""
+    """{folder: (line, {folders it may include})} of folders.txt; `!folder` names a folder that none of its files may reach, not even indirectly."""
     table = {}
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
@@ -74,7 +74,7 @@ def quoted_includes(path):
 
 
 class Reach:
-    """What headers bring along."""
+    """Finds the folders that headers include, directly and indirectly."""
 
     def __init__(self, source):
         self.source = source
@@ -91,7 +91,7 @@ class Reach:
 
 
 def check_reach(path, banned, reach, findings):
-    """That no header of `path` brings along one of a banned folder. (Including one itself is the table's business.)"""
+    """Checks that no header that `path` includes leads to a banned folder. (Direct includes are checked by the table.)"""
     for number, target in quoted_includes(path):
         for folder in sorted(banned & reach.of(target).keys()):
             way = [target]
@@ -125,7 +125,7 @@ def find_cycle(table):
 
 
 def check_include(path, line, target, folder, table, findings):
-    """One quoted include, `target`, of a file in `folder`."""
+    """Checks one quoted include, `target`, of a file in `folder`."""
     root = findings.root
     first, slash, _ = target.partition("/")
     if path.stem.endswith("_test") and slash and first == "tests":
@@ -142,7 +142,7 @@ def check_include(path, line, target, folder, table, findings):
 
 
 def check_confined(path, line, target, findings):
-    """That an expensive foreign header stays in the few sources that hide it."""
+    """Checks that an expensive foreign header is included only by the few sources that hide it."""
     inside = path.relative_to(findings.root / "src").as_posix()
     for prefix, sources in CONFINED.items():
         if target.startswith(prefix) and inside not in sources:
@@ -188,7 +188,7 @@ def find_circles(graph):
 
 
 class Pairs:
-    """Headers with the sources of their name: no pair includes another one that includes it, whichever of its files does."""
+    """Pairs of a header and the source of its name. Pairs must not include each other in a circle, whichever of their files does."""
 
     def __init__(self):
         self.edges = {}  # pair -> {pair: (path, line) of an include}

@@ -4,7 +4,7 @@
 
 usage: scripts/check_sources_alone.py [--jobs N] [--only TEXT]
 Configures build/plain for the compile commands; nothing is built. --only takes the files whose path contains TEXT. Prints
-the compiler's words for each file that fails. Exit codes: 0 clean, 1 findings.
+the compiler's messages for each file that fails. Exit codes: 0 clean, 1 findings.
 """
 
 import argparse

@@ -3,9 +3,9 @@
 """Lists what src/ declares and nobody uses: functions, types and constants of headers without a use outside tests.
 
 usage: scripts/check_unused.py [--root DIR]
-By name, not by type: a name that something else shares counts as used. Users are src/ and bench/; tests and what is
-there for tests alone (*_test.cc, *_test_data.h, test_*.h) are not. What may stay is in scripts/unused_allowed.txt, with
-the reason; a line there that is not needed any more is a finding, too. Exit codes: 0 clean, 1 findings.
+Uses are found by name, not by type: a name that something else shares counts as used. Uses in src/ and bench/ count; those
+in tests and in files for tests alone (*_test.cc, *_test_data.h, test_*.h) do not. Exceptions are in
+scripts/unused_allowed.txt, with the reason; a line there that is not needed any more is a finding, too. Exit codes: 0 clean, 1 findings.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 SUFFIXES = (".h", ".cuh", ".cc", ".cu")
 HEADER_SUFFIXES = (".h", ".cuh")
 TEST_FILE = re.compile(r"^test_|_test\.cc$|_test_data\.h$|_test_main\.cc$")
-# Called by name that no text shows: by the C++ library, or by the language.
+# Used without their names in the text: called by the C++ library, or by the language.
 BY_THE_LANGUAGE = {"is_transparent", "iterator_category", "difference_type", "const_iterator", "value_type", "__launch_bounds__"}
 
 NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.S)
@@ -26,7 +26,7 @@ TYPE = re.compile(r"^\s*(?:template\s*<[^;{]*>\s*)?(?:struct|class|union|enum(?:
 ALIAS = re.compile(r"^\s*using\s+(\w+)\s*=")
 CONSTANT = re.compile(r"^\s*(?:inline\s+|static\s+|extern\s+)*(?:constexpr|const)\s+[\w:<>,\s*]*?\b(k[A-Z]\w*)\b")
 MACRO = re.compile(r"^\s*#\s*define\s+(\w+)")
-# What a declaration has in front of its name: a type, and nothing that an expression begins with.
+# The text before a declaration's name: a type, and nothing that an expression begins with.
 FUNCTION = re.compile(r"^(\s*)(?:[\w:~]+(?:<[^;()]*>)?[\s*&]+)+?(?:[\w<>]+::)*(\w+)\s*\(")
 OWN_MEMBERS = re.compile(r"^\s*(?:explicit\s+|constexpr\s+|virtual\s+)*~?([A-Z]\w*[a-z]\w*)\((?:const\s+\1&|\1&&)?|^\s*([A-Z]\w*)& operator=\((?:const\s+)?\2|\b([A-Z]\w*)::~?\3\(")
 NOT_A_TYPE = re.compile(r"^\s*(?:return|throw|else|case|new|delete|using|namespace|typedef|goto|co_\w+|if|for|while|switch|do)\b")
@@ -39,7 +39,7 @@ def strip(text):
 
 
 def declared_on(line, in_header):
-    """What a line declares or defines: [(kind, name)]."""
+    """The names that a line declares or defines: [(kind, name)]."""
     found = []
     for kind, pattern in (("type", TYPE), ("type", ALIAS), ("constant", CONSTANT), ("macro", MACRO)):
         match = pattern.match(line)
@@ -47,14 +47,14 @@ def declared_on(line, in_header):
             return [(kind, match.group(1))]
     match = FUNCTION.match(line)
     if match and not NOT_A_TYPE.match(line) and "=" not in line[: match.end()]:
-        # In sources only what begins at the margin is no statement.
+        # In sources only lines without indentation are declarations.
         if in_header or not match.group(1):
             found.append(("function", match.group(2)))
     return found
 
 
 def names_on(line):
-    """What a line names; what a class says of itself (constructors, destructor, assignment) is no use of it."""
+    """The names on a line. A class's own constructors, destructor and assignment are no use of it."""
     line = OWN_MEMBERS.sub("", line)
     return re.findall(r"[A-Za-z_]\w*", line)
 

@@ -24,7 +24,7 @@ def word(text):
     return re.compile(rf"(?<![A-Za-z])(?:{text})(?![A-Za-z])", re.IGNORECASE)
 
 
-# Names that went: they count wherever they stand, also in code.
+# Banned names: they count wherever they stand, also in code.
 NAMES = {
     "turns": (re.compile(r"(?i)kv_?turn|(?<![a-z])turning|_turning|turn_?sizes"), "swapped layers, LayerSwapper"),
     "residency": (re.compile(r"\bk(Here|Away|Coming)\b"), "resident, swapped out, loading"),
@@ -47,7 +47,7 @@ NAMES = {
     "distrust": (re.compile(r"(?i)distrust"), "invalidate"),
 }
 
-# Words of prose, which code may have in another sense.
+# Banned words of prose, which code may use in another sense.
 PROSE = {
     "take turns": (re.compile(r"(?i)\b(layers?|KV)\b[^.,;:|]*\b(takes?|taking|took) turns\b|\btakes? turns on the GPU\b"), "swapped layers"),
     "give way": (word("give way|gives way|gave way|giving way|given way"), "is preempted"),
@@ -71,7 +71,7 @@ COMMENT = re.compile(r"//.*")
 
 
 def listed(root, *patterns):
-    """The files of the repository; of a folder that is none, all."""
+    """The files that git does not ignore; in a folder that is no repository, all of them."""
     found = subprocess.run(["git", "-C", root, "ls-files", "-co", "--exclude-standard", *patterns],
                            capture_output=True, text=True, check=False)  # fmt: skip
     if found.returncode != 0:

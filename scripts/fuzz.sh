@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds a fuzzer and runs it from its seeds: what it finds, and what it has learned, stays in build/fuzz.
+# Builds a fuzzer and runs it from its seeds: its findings and its corpus stay in build/fuzz.
 set -euo pipefail
 
 usage() {

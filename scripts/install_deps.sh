@@ -75,7 +75,7 @@ echo "missing packages: ${missing[*]}"
 as_root=()
 if ((EUID != 0)); then
   as_root=(sudo)
-  # Without a terminal nobody can type a password: only a sudo that does not ask will do.
+  # Without a terminal no password can be typed, so only a sudo that needs none can be used.
   if [[ ! -t 0 ]]; then as_root=(sudo -n); fi
   if ! command -v sudo >/dev/null || ! "${as_root[@]}" true 2>/dev/null; then
     echo "install_deps: not root, and sudo does not work here. Ask someone who is root to run:" >&2
@@ -86,12 +86,12 @@ fi
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# Its output also goes to $log.
+# Runs apt-get; its output also goes to $log.
 apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get \
     -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 -q "$@" </dev/null 2>&1 | tee "$log"
 }
-# Whether the last apt failed for something that another attempt may not meet again.
+# Returns whether the last apt failed for a reason that another attempt may not meet.
 network_failed() {
   grep -qiE 'failed to fetch|unable to fetch|could not (resolve|connect)|temporary failure|timed out|connection (failed|refused|reset)|hash sum mismatch|network is unreachable|^ *50[0-9] +[A-Z]' "$log"
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints how many compiler processes this machine can take: one a core, and 1.5 GB of available memory for each.
+# Prints how many compiler processes this machine can take: one per core, but no more than one per 1.5 GB of available memory.
 set -euo pipefail
 
 cores=$(nproc)

@@ -44,7 +44,7 @@ fi
 
 step "build"
 jobs=$(scripts/jobs.sh)
-# For the GPUs that a driver shows; without one the CUDA kernels would be minutes of building for nothing.
+# CUDA kernels are built for the GPUs that a driver shows; without one they would take minutes for nothing.
 gpus=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | sort -u | sed 's/^90$/90a/; s/$/-real/' |
   paste -sd ';' -) || gpus=''
 if [[ $gpus =~ ^[0-9] ]]; then

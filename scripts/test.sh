@@ -45,7 +45,7 @@ while (($#)); do
   shift
 done
 
-# What reads files, requests and templates of strangers: always under ASan and UBSan.
+# Tests of code that reads untrusted files, requests and templates: always under ASan and UBSan.
 stranger_targets=(text_test hostile_test fuzz_test http_test)
 
 # Tests that read thousands of damaged files: every run has them under ASan, so the release tests leave them out.
@@ -80,7 +80,7 @@ test_release() { # [CTEST OPTION...]
   summary+=("release=$results/release.xml")
 }
 
-# The program and its tests; benchmarks only where tests run them (the part `sources` builds them all).
+# Builds the program and its tests; benchmarks only if tests run them (the part `sources` builds them all).
 build_release() { stage "build release" build release tested || { summary+=(--failed "build release"); return 1; }; }
 
 run_default() {
@@ -92,7 +92,7 @@ run_default() {
   sanitized asan debug "-$asan_long" "${stranger_targets[@]}"
 }
 
-# One part, as long as it did not pass with these very sources. Its results stay for the summary.
+# Runs one part unless it has passed with these very sources. Its results are stored for the summary.
 run_part_once() { # NAME
   local name=$1 mark=build/test-results/passed-$1 tree before=${#summary[@]} failed=0 line
   tree=$(git rev-parse HEAD 2>/dev/null; git status --porcelain 2>/dev/null; git diff HEAD 2>/dev/null | sha256sum)

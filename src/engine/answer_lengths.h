@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long an engine's answers will be: asked before a request waits, told when its answer ended.
+// Predicts how long an engine's answers will be, and learns from those that ended.
 #pragma once
 
 #include <atomic>
@@ -13,28 +13,30 @@
 
 namespace spillway {
 
-// Keeps a predictor and learns from what ends, on a thread of its own. Thread-safe.
+// Keeps a predictor, which is asked before a request waits and trained on a thread of its own with
+// the answers that end. Thread-safe.
 class AnswerLengths {
  public:
-  // What it learns is kept in `file` now and then and at the end, beside the model's name; where
-  // that fails there is a warning with the path, once. An empty path: nowhere.
+  // The predictor is saved in `file` now and then and at the end, together with the model's name;
+  // if that fails, one warning names the path. An empty path: it is not saved.
   AnswerLengths(std::unique_ptr<OnlinePredictor> predictor, const std::filesystem::path& file,
                 const std::string& model);
 
-  // The request knows its answer's length from now on, as far as anybody does; its text goes.
-  // Where nothing is drawn, nothing is said. Takes what a prediction takes: not for the engine's
-  // thread.
+  // Sets `request.foreseen` to the predicted length of its answer, as far as that can be known, and
+  // clears `request.asked`. Predicts nothing for a request that generates nothing. Takes as long as
+  // a prediction takes, so it is not for the engine's thread.
   void foresee(GenerationRequest& request) const;
 
-  // Tokens that answers to such a text have on average, of at most so many.
+  // Returns the tokens that answers to such a text have on average, at most `most_tokens`.
   int64_t mean_tokens(const std::string& text, int64_t most_tokens) const;
 
-  // The answer to such a request ended with so many tokens. One that was cut off at its limit would
-  // have been longer: it teaches unless even longer ones are predicted. Never waits for training.
+  // Learns that the answer to this request ended after `tokens` tokens. An answer that was cut off
+  // at its limit would have been longer: it is learned from unless an even longer one was
+  // predicted. Never waits for training.
   void ended(GenerationRequest& request, int64_t tokens, FinishReason reason);
 
   LengthCounts counts() const;
-  // Of the host's memory, what predicting takes beside a few MB: that of an encoder.
+  // Returns the bytes of host memory that the predictor's encoder takes. All else takes a few MB.
   uint64_t network_bytes() const { return trainer_.network_bytes(); }
 
  private:

@@ -151,7 +151,8 @@ TEST_F(AnswerLengthsTest, TheChoiceIsANameOrAFile) {
   EXPECT_NE(warning.find("bad.predictor"), warning.npos) << warning;
 }
 
-// Its buckets end where contexts did: longer answers could never be foreseen.
+// The kept predictor's buckets end at the shorter context, so it could never predict longer
+// answers.
 TEST_F(AnswerLengthsTest, WhatWasKeptWithShorterContextsIsBegunAnew) {
   const std::string before = std::getenv("XDG_CACHE_HOME") ? std::getenv("XDG_CACHE_HOME") : "";
   setenv("XDG_CACHE_HOME", folder_.path().c_str(), 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where Spillway keeps what can be made again: models it fetched, what it measured.
+// Finds the folder in which Spillway keeps what can be made again: fetched models and measurements.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,7 @@
 
 namespace spillway {
 
-// $XDG_CACHE_HOME/spillway, or ~/.cache/spillway; nullopt where neither variable is set.
+// Returns $XDG_CACHE_HOME/spillway, or ~/.cache/spillway; nullopt if neither variable is set.
 [[nodiscard]] std::optional<std::filesystem::path> try_cache_folder();
 
 }  // namespace spillway

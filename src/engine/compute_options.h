@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run computes with, as the options say it: the types of weights and KV, sparse attention,
-// how prompts are cut.
+// Options of what a run computes with: the types of weights and KV, sparse attention, and the
+// chunks of prompts.
 #pragma once
 
 #include <optional>
@@ -17,11 +17,12 @@ struct ComputeOptions {
   float attention_topk = 0;  // 0 = dense
   int chunk = 0;             // 0 = what suits the device
 
-  // What a plan's file says, where no option does.
+  // Takes over what a plan's file says for those fields that no option sets.
   void take_from(const Plan& plan);
-  // Nothing: the model's default. Throws kInvalidArgument for what is no type, or for two of them.
+  // Returns nothing for the model's default. Throws kInvalidArgument for what is no type, or for
+  // two of them.
   std::optional<KvType> try_kv_type() const;
-  // 0 = dense. Throws kInvalidArgument for what is no share.
+  // Returns the share of the context, 0 = dense. Throws kInvalidArgument for what is no share.
   float checked_topk() const;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes devices: the engine knows none of them by name, so the program hands this in.
+// Makes devices: the engine knows none of them by name, so the program passes a factory in.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace spillway {
 
-// A device as people ask for it.
+// A device as a user requests it.
 struct DeviceChoice {
   std::string name = "auto";    // cpu, cuda, cuda:N; auto: the first GPU, or the CPU without one
   std::string threads = "0";    // of the CPU: a number, 0 for all, or a list of processors (0-7,16)
@@ -21,11 +21,12 @@ struct DeviceChoice {
 class DeviceFactory {
  public:
   virtual ~DeviceFactory() = default;
-  // Where `threads` is a list, the calling thread is restricted to these processors, too. Throws
-  // kInvalidArgument for what does not exist here or makes no sense, kDevice for what cannot be
-  // used.
+  // Makes a device. If `threads` is a list, the calling thread is restricted to these processors,
+  // too. Throws kInvalidArgument for what does not exist here or makes no sense, kDevice for what
+  // cannot be used.
   virtual std::unique_ptr<Device> make(const DeviceChoice& choice) const = 0;
-  // The accelerators that there are, those first that auto means. Makes none of them.
+  // Returns the accelerators of this machine without making any. The one that `auto` means comes
+  // first.
   virtual std::vector<DeviceInfo> gpus() const = 0;
 };
 

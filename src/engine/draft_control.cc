@@ -6,11 +6,11 @@
 namespace spillway {
 namespace {
 
-// Tokens a second with drafts by those without, below which drafts are left out: neither prices nor
-// the acceptance are known any better.
+// Drafts are left out unless they raise the tokens per second by this factor: neither the prices
+// nor the acceptance rate are known any better.
 constexpr double kLeastGain = 1.05;
-constexpr double kMemory = 0.9;      // the weight of a step by that of the next one
-constexpr double kOptimistic = 0.8;  // an acceptance that a text which repeats itself may have
+constexpr double kMemory = 0.9;      // weight of a step relative to the next one
+constexpr double kOptimistic = 0.8;  // acceptance rate that a text which repeats itself may have
 
 }  // namespace
 
@@ -33,7 +33,8 @@ int DraftControl::best_number(const DraftCosts& costs, int sequences, int found,
                               double acceptance) {
   double best_gain = kLeastGain;
   int best = 0;
-  double tokens = 1, reached = 1;  // expected of the step; how likely the k-th draft is right
+  double tokens = 1,
+         reached = 1;  // expected tokens of the step; probability that the first k drafts are right
   for (int k = 1; k <= found; ++k) {
     reached *= acceptance;
     tokens += reached;
@@ -60,7 +61,7 @@ int DraftControl::choose(const DraftCosts& costs, int sequences, int found) {
 
 void DraftControl::note(int proposed, int accepted) {
   if (proposed == 0) return;
-  // Behind the first wrong one nothing is known.
+  // Drafts after the first wrong one were not compared.
   const int compared = std::min(accepted + 1, proposed);
   compared_ = kMemory * compared_ + compared;
   right_ = kMemory * right_ + accepted;

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many drafts are worth their computation.
+// Decides how many drafts are worth their computation.
 #pragma once
 
 #include "engine/draft_options.h"
 
 namespace spillway {
 
-// One per sequence; not thread-safe. Knows how many of its drafts were accepted of late, and
-// chooses the number for which the most tokens a second are expected. Where none pays, one draft is
-// tried again after pauses that grow to kLongestPause steps.
+// One per sequence; not thread-safe. Knows how many of its drafts were accepted lately, and chooses
+// the number with the most expected tokens per second. If no number pays, one draft is tried again
+// after pauses that grow to kLongestPause steps.
 class DraftControl {
  public:
   static constexpr int kShortestPause = 4, kLongestPause = 64;
 
-  // Of the `found` drafts that there are, so many are proposed in the next step, of which
-  // `sequences` sequences are part.
+  // Returns how many of the `found` drafts to propose in the next step, which computes `sequences`
+  // sequences.
   int choose(const DraftCosts& costs, int sequences, int found);
-  // A step had so many drafts, and the first so many of them were right.
+  // Notes that a step had `proposed` drafts of which the first `accepted` were right.
   void note(int proposed, int accepted);
 
  private:
-  // 0: none pays.
+  // Returns the number of drafts that pays most, or 0 if none pays.
   static int best_number(const DraftCosts& costs, int sequences, int found, double acceptance);
 
   // How many drafts were compared with the sampled token, and how many of them were that token. The

@@ -9,7 +9,8 @@
 namespace spillway {
 namespace {
 
-// Weights that stream: the first tokens cost next to nothing. Weights that are there: each costs.
+// With streamed weights the first additional tokens cost next to nothing; with resident weights
+// each token costs as much as the first.
 const DraftCosts kStreaming({{1, 1.0}, {16, 1.05}, {64, 1.5}});
 const DraftCosts kComputing({{1, 1.0}, {64, 64.0}});
 
@@ -19,7 +20,7 @@ struct Course {
   double rate() const { return tokens / seconds; }
 };
 
-// Steps of one sequence whose drafts are right with a given probability.
+// Runs steps of one sequence whose drafts are right with probability `acceptance`.
 Course run(const DraftCosts& costs, double acceptance, int steps) {
   std::mt19937 random(3);
   std::uniform_real_distribution<double> uniform;
@@ -49,7 +50,7 @@ TEST(DraftControlTest, StopsWhereDraftsAreNeverRight) {
     EXPECT_GT(run(kStreaming, 0, steps).rate(), 0.97) << steps;
     EXPECT_GT(run(DraftCosts({{1, 1.0}, {9, 1.3}}), 0, steps).rate(), 0.97) << steps;
   }
-  // It goes on trying, ever more seldom.
+  // The control goes on trying, ever more seldom.
   EXPECT_GT(run(kStreaming, 0, 1000).proposed, run(kStreaming, 0, 500).proposed);
 }
 

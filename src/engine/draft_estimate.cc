@@ -10,8 +10,8 @@
 
 namespace spillway {
 
-// Sequences are taken to be half as long as they may be: with drafts or without, a step reads the
-// KV of so many tokens.
+// Each sequence is assumed to have half of the planned tokens: with drafts or without, a step reads
+// the KV of that many.
 DraftCosts estimate_draft_costs(const Session& session, const DraftOptions& drafts, int sequences) {
   if (!drafts.is_on()) return {};
   const Hardware& hardware = session.hardware();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cost model says of steps with drafts.
+// Estimates the times of steps with drafts by the cost model.
 #pragma once
 
 #include "engine/draft_options.h"
@@ -7,8 +7,8 @@
 
 namespace spillway {
 
-// What `drafts` cost an engine in which at most so many sequences generate together. Nothing where
-// they are not looked up.
+// Returns what `drafts` cost an engine in which up to `sequences` sequences generate together;
+// DraftCosts() if drafts are off.
 DraftCosts estimate_draft_costs(const Session& session, const DraftOptions& drafts, int sequences);
 
 }  // namespace spillway

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tokens are proposed before they are computed, and what checking them costs.
+// Options for draft tokens, which are proposed before they are computed, and the cost of checking
+// them.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +11,20 @@
 
 namespace spillway {
 
-// Drafts of a sequence in one step.
+// The most drafts of a sequence in one step.
 inline constexpr int kMostDrafts = 8;
 static_assert(kMostDrafts <= kMostCutBack);
 
 enum class DraftKind : uint8_t {
   kOff,
-  kLookup,  // what followed the last tokens where they stood before (engine/lookup_drafts.h)
-  kDrawn,   // any tokens, accepted by chance: for benchmarks of models with random weights
+  kLookup,  // what followed an earlier occurrence of the last tokens (engine/lookup_drafts.h)
+  kDrawn,   // arbitrary tokens, accepted at random: for benchmarks of models with random weights
 };
 
 struct DraftOptions {
   DraftKind kind = DraftKind::kOff;
-  // With kDrawn: how likely a draft is accepted if those before it are, and how many are proposed
-  // in each step, 1 to kMostDrafts.
+  // With kDrawn: the probability that a draft is accepted if those before it are, and how many are
+  // proposed in each step, 1 to kMostDrafts.
   double acceptance = 0;
   int tokens = 4;
 
@@ -33,15 +34,16 @@ struct DraftOptions {
   }
 };
 
-// How much longer a step takes with more tokens.
+// Estimates how much longer a step takes with more tokens.
 class DraftCosts {
  public:
-  // A step with more tokens costs nothing more.
+  // Makes costs by which additional tokens are free.
   DraftCosts() = default;
-  // Tokens of a step, ascending from 1, and its seconds.
+  // `steps`: pairs of the tokens of a step, ascending from 1, and its seconds.
   explicit DraftCosts(std::vector<std::pair<int, double>> steps) : steps_(std::move(steps)) {}
 
-  // A step with `tokens` tokens of each of `sequences`, by one with a token of each.
+  // Returns the time of a step with `tokens` tokens of each of `sequences` sequences, divided by
+  // the time of one with a single token of each.
   double ratio(int sequences, int tokens) const;
 
  private:

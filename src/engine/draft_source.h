@@ -14,11 +14,11 @@ class DraftSource {
  public:
   virtual ~DraftSource() = default;
 
-  // Up to `most` tokens that may follow. `tokens`: the prompt and the answer so far, which begin
-  // with those of the call before.
+  // Returns up to `most` tokens that may follow. `tokens` is the prompt and the answer so far; it
+  // begins with the tokens of the previous call.
   virtual std::vector<TokenId> propose(std::span<const TokenId> tokens, int most) = 0;
 
-  // Whether a draft is right where `drawn` is the token that is drawn there.
+  // Returns whether a draft is right if `drawn` is the token that was sampled in its place.
   virtual bool accepts(TokenId draft, TokenId drawn) { return draft == drawn; }
 };
 

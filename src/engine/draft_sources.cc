@@ -9,8 +9,9 @@
 namespace spillway {
 namespace {
 
-// The cost of drafts with a given share of right ones, which a model with random weights never has:
-// the last token over and over, accepted by chance. What is emitted are the tokens that are drawn.
+// Shows the cost of drafts at a given acceptance rate, which a model with random weights never
+// reaches: proposes the last token over and over and accepts it at random. The emitted tokens are
+// those that were sampled.
 class DrawnDrafts final : public DraftSource {
  public:
   DrawnDrafts(const DraftOptions& options, uint64_t seed) : options_(options), seed_(seed) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sources of drafts that there are.
+// Makes draft sources.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace spillway {
 
-// Null where none are asked for. `seed`: of what is left to chance.
+// Returns null if the options ask for no drafts. `seed` is that of drafts which are accepted at
+// random.
 std::unique_ptr<DraftSource> make_draft_source(const DraftOptions& options, uint64_t seed);
 
 }  // namespace spillway

@@ -123,7 +123,7 @@ void Engine::submit(RequestId id, GenerationRequest request) {
   try {
     scheduler_.add(sequence);
   } catch (...) {
-    requests_.erase(added);  // out of memory, most likely: it never was
+    requests_.erase(added);  // most likely out of memory: the request was never submitted
     throw;
   }
 }
@@ -132,7 +132,7 @@ void Engine::foresee(GenerationRequest& request) const {
   if (lengths_ != nullptr) {
     lengths_->foresee(request);
   } else {
-    request.asked.clear();  // nobody needs it
+    request.asked.clear();  // only a prediction needs the text
   }
 }
 
@@ -226,7 +226,7 @@ std::optional<GenerationRequest> Engine::try_withdraw(RequestId id) {
 }
 
 bool Engine::step(const Sink& sink) {
-  // The books first: they are right whatever a sink does.
+  // All state is updated first, so that it is right whatever a sink does.
   std::vector<GenerationEvent> events;
   const auto tell = [&] {
     for (const GenerationEvent& event : events) sink(event);
@@ -256,7 +256,7 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   stats_.outgrown_preemptions = scheduler_.outgrown_preemptions();
   for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, events);
   if (plan.chunks.empty()) {
-    // Every request that waits does so for the disk.
+    // Every waiting request waits for the disk.
     prefixes_.wait_for_disk(plan, kLongestWait);
     return;
   }
@@ -278,7 +278,7 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
 
 std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPlan& plan) {
   std::vector<StepSequence> sequences;
-  std::vector<std::vector<TokenId>> with_drafts;  // of those that have some
+  std::vector<std::vector<TokenId>> with_drafts;  // tokens of the sequences that have drafts
   bool has_prompts = false;
   int64_t prompt_tokens = 0;
   for (const ScheduledChunk& chunk : plan.chunks) {
@@ -313,7 +313,7 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
     prefixes_.step_done();
     for (const ScheduledChunk& chunk : plan.chunks) {
       stats_.reused_tokens += chunk.reused;
-      // What one that was preempted finds again is its own.
+      // A preempted request finds its own KV again, so only its first beginning counts.
       Request& request = *requests_.at(chunk.id);
       if (request.reused) continue;
       request.reused = chunk.reused;
@@ -328,10 +328,10 @@ std::optional<std::vector<Engine::DrawnToken>> Engine::try_compute(const StepPla
     stats_.sequence_steps += scheduler_.running();
     return drawn;
   } catch (const Error& error) {
-    // What was to be computed was not, and who knows of what was before.
+    // The step's KV was not computed, and earlier KV may be wrong, too.
     lose_all();
-    // KV or activations that came back from the disk other than they went there: nothing wrong was
-    // computed with them and kept, and all of it can be computed again.
+    // KV or activations read back from the disk differ from what was written. Nothing computed with
+    // them was kept, and all of it can be computed again.
     if (error.code() != ErrorCode::kCorrupt || ++lost_ > kMostLost) throw;
     log_warning("{}; the sequences are computed again", error.what());
     return std::nullopt;
@@ -384,7 +384,7 @@ GenerationEvent Engine::accept_token(DrawnToken& drawn) {
   const bool end = std::ranges::find(request.end_ids, token) != request.end_ids.end();
   if (request.detokenizer && !end) {
     const std::string text = request.detokenizer->push(token);
-    // Stop texts are looked for behind the tokens that there must be.
+    // Stop strings are looked for only after the first min_tokens tokens.
     event.text = request.generated() > request.params.min_tokens ? request.stops.push(text) : text;
   }
   if (end || request.stops.stopped()) {
@@ -408,7 +408,7 @@ void Engine::finish(Request& request, FinishReason reason, GenerationEvent& even
   event.draft_rejected = request.drafts.proposed - request.drafts.accepted;
   const RequestId id = request.id;
   prefixes_.release(request);
-  // The last token was never computed.
+  // The KV of the last token was never computed.
   if (event.token && reason != FinishReason::kError)
     prefixes_.keep_last(request, request.next_position() - 1);
   if (lengths_ != nullptr) lengths_->ended(request.params, request.generated(), reason);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine's loop for a program that waits for its own requests: commands, and jobs.
+// Runs an engine loop for a program that waits for its own requests: commands, and jobs.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ class EngineClient {
 
   int outstanding() const { return loop_.outstanding(); }
   int64_t max_sequence_tokens() const { return loop_.max_sequence_tokens(); }
-  // As of the events that were taken last.
+  // Returns the statistics as of the last take().
   const EngineStats& stats() const { return stats_; }
 
  private:

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Part of the engine: draws tokens from rows of logits, and with them says which drafts were right.
+// Part of Engine: samples tokens from rows of logits, and finds which drafts were right.
 //
 // A draft is a single token, not a distribution, so the rejection rule of speculative sampling
-// (Leviathan et al. 2023, section 2.3) comes to this: draw the token at its place as if there were
-// no drafts, by the request's own sampler and that position's own random number. Where it is the
-// draft, the row behind it is right, too; where it is another, it is the answer's next token, and
-// is distributed as what is left of the probabilities without the draft. So an answer has the
-// tokens that it has without drafts, as far as the logits have the same bits.
+// (Leviathan et al. 2023, section 2.3) comes to this: sample the token in its place as if there
+// were no drafts, with the request's own sampler and that position's own random number. If it
+// equals the draft, the next row is right, too; if not, it is the answer's next token, and is
+// distributed as what is left of the probabilities without the draft. So an answer has the same
+// tokens as without drafts, as long as the logits have the same bits.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -43,7 +43,7 @@ int32_t Engine::logit_rows(const Request& request, const ScheduledChunk& chunk) 
 
 std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits, const StepPlan& plan) {
   std::vector<DrawnToken> drawn;
-  std::vector<RowsToDraw> drawing;  // requests whose rows end at `row`, one behind the other
+  std::vector<RowsToDraw> drawing;  // requests whose consecutive rows end at `row`
   int64_t row = 0;
   const auto draw_these = [&] {
     if (drawing.empty()) return;
@@ -72,7 +72,7 @@ std::vector<Engine::DrawnToken> Engine::draw(const Activations& logits, const St
     }
     row += rows;
     if (draws) drawing.push_back({&request, chunk.drafted, drawn.size()});
-    // A prompt that is computed again may have no token and no new log-probabilities.
+    // A chunk that is computed again may have no token and no new log-probabilities.
     const bool tells = chunk.last || !next.prompt_logprobs.empty();
     if (tells) drawn.push_back(std::move(next));
     if (draws && scored) draw_these();
@@ -97,7 +97,7 @@ std::optional<std::vector<Logprobs>> Engine::try_score_prompt(const Request& req
   std::vector<Logprobs> found;
   for (int64_t i = 0; i < logits.rows; ++i) {
     const int64_t position = chunk.start + i + 1;  // of the token that the row predicts
-    // A sequence that was preempted computes rows again that events have reported.
+    // A preempted sequence computes rows again whose log-probabilities were reported.
     if (position >= prompt || position < request.scored) continue;
     const Activations row = logits.row_range(i, 1);
     if (!copy.empty())
@@ -135,7 +135,7 @@ void Engine::propose_drafts(std::span<const RequestId> drawn) {
 
 void Engine::sample_on_device(const Activations& logits, std::span<const RowsToDraw> requests,
                               std::vector<DrawnToken>& drawn) {
-  std::vector<Sampler> forks;  // of rows behind drafts, each as if those before it were right
+  std::vector<Sampler> forks;  // for rows after drafts, each as if the drafts before it were right
   size_t drafted = 0;
   for (const RowsToDraw& of : requests) drafted += static_cast<size_t>(of.drafted);
   forks.reserve(drafted);

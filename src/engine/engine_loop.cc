@@ -67,10 +67,10 @@ std::optional<RequestId> EngineLoop::try_submit(GenerationRequest request) {
 }
 
 void EngineLoop::foresee(std::vector<GenerationRequest>& requests) const {
-  std::string asked;  // by the one before; a prediction takes it away
+  std::string asked;  // of the request before; foresee() clears it
   for (size_t i = 0; i < requests.size(); ++i) {
     GenerationRequest& request = requests[i];
-    // Choices of one question are asked for together.
+    // Requests for several choices of one answer come together and get one prediction.
     const GenerationRequest* const before = i > 0 ? &requests[i - 1] : nullptr;
     const bool is_same = before != nullptr && request.asked == asked &&
                          request.prompt == before->prompt &&
@@ -140,7 +140,7 @@ GenerationEvent cancelled(RequestId id, bool displaced) {
   return event;
 }
 
-// What `work` throws, as an Error; none where it does not.
+// Returns what `work` throws as an Error, or nothing if it does not throw.
 template <class Work>
 std::optional<Error> try_error(const Work& work) {
   try {
@@ -162,13 +162,13 @@ void EngineLoop::deliver(Mail& mail, std::vector<GenerationEvent>& events) {
     if (const auto error = try_error([&] { engine_.submit(of, std::move(asked)); }))
       events.push_back(failure(of, *error));
   }
-  // These may have come with the same mail.
+  // These may have come in the same mail as their requests.
   for (const RequestId id : mail.displaced) withdraw(id, events);
   for (const RequestId id : mail.cancelled) {
     engine_.cancel(id);
     if (!shares_) continue;
     const std::lock_guard lock(mutex_);
-    // It may have got a place since, and be on its way to the engine.
+    // The request may have got a place since then, and be on its way to the engine.
     const auto is_placed = [&](const auto& placed) { return placed.first == id; };
     if (outside_.erase(id) + std::erase_if(mail_.requests, is_placed) == 0) continue;
     shares_->end(id);
@@ -191,7 +191,7 @@ void EngineLoop::withdraw(RequestId id, std::vector<GenerationEvent>& events) {
 bool EngineLoop::step(std::vector<GenerationEvent>& events) {
   const auto collect = [&](const GenerationEvent& event) { events.push_back(event); };
   const auto error = try_error([&] { engine_.step(collect); });
-  // Who was being computed is told; whoever waits has another chance.
+  // Requests that had begun end with the error; waiting ones stay and may succeed.
   if (error) engine_.end_begun(*error, collect);
   return !error;
 }
@@ -227,12 +227,12 @@ void EngineLoop::tell(StepReport report) {
 
 void EngineLoop::run() {
   name_this_thread("engine");
-  // Where the device cannot be used from here, steps say so to those whom it concerns.
+  // If this thread cannot use the device, each step ends its requests with that error.
   const auto entering = try_error([&] { engine_.enter_thread(); });
   Mail mail;
   std::vector<GenerationEvent> events;
   constexpr double kTrafficSeconds = 1;
-  double traffic_s = 0;  // of steps since it was looked at
+  double traffic_s = 0;  // seconds of steps since the last look at the traffic
   while (true) {
     bool stops = false;
     {
@@ -264,7 +264,7 @@ void EngineLoop::run() {
         report.traffic = engine_.take_traffic();
         report.traffic->seconds = traffic_s;
       } catch (const std::exception&) {
-        // A device that failed says so in the next step, to those whom it concerns.
+        // A failed device makes the next step fail, which reports it to the requests concerned.
       }
       traffic_s = 0;
     }

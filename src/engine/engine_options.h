@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of an engine: the limits, policies and helpers that it runs with.
+// Options of an engine: its limits and policies, and the objects that it uses.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class AnswerLengths;
 
 struct EngineOptions {
   int max_step_tokens = 0;  // 0: as many as the decoder takes
-  // Tokens of prompts in a step in which other sequences generate; 0: no limit but
+  // The most prompt tokens in a step in which other sequences generate; 0: no limit but
   // max_step_tokens.
   int max_prompt_tokens = 0;
   AdmissionPolicy admission = {};
@@ -28,20 +28,20 @@ struct EngineOptions {
   int64_t max_sequence_tokens = 0;  // prompt and answer; 0: what the context and the cache allow
   // A prefix that several requests have in common is computed once, as long as its blocks stay.
   bool reuse_prefixes = false;
-  // The bits of KV depend on this besides the model's name and the type of KV
+  // All that the bits of KV depend on besides the model's name and the type of KV
   // (Session::kv_salt()).
   std::string kv_salt = {};
   // With reuse_prefixes: blocks that the pools evict are copied to these stores and loaded from
   // them again. Empty: evicted KV is computed again. The stores must outlive the engine.
   KvStores store = {};
-  // Tokens that are proposed before they are drawn, where a step with more tokens costs little
-  // more.
+  // Draft tokens, which are proposed if a step with more tokens costs little more.
   DraftOptions drafts = {};
   DraftCosts draft_costs = {};
   // The number of layers whose KV is swapped is adapted while serving, where the cache allows it;
   // otherwise it stays as it is.
   bool adapts_turns = false;
-  // Measures steps in seconds, where the device has a time of its own; null: the machine's clock.
+  // Returns the time in seconds by which steps are measured, for a device with a time of its own;
+  // null: the machine's clock.
   std::function<double()> clock = {};
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request while the engine has it: what was asked, what is known of the answer.
+// A request while the engine has it: its parameters and the answer so far.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 namespace spillway {
 
-// A request's tokens that are proposed before they are drawn.
+// The draft tokens of a request.
 struct RequestDrafts {
   std::unique_ptr<DraftSource> source;  // null: there are none
   DraftControl control = {};
@@ -31,7 +31,7 @@ struct RequestDrafts {
 };
 
 struct EngineRequest {
-  // `base_key`: where the chains of sequences begin that have nothing of their own in their keys.
+  // `base_key` begins the chains of block keys of requests without a cache salt.
   EngineRequest(RequestId request_id, GenerationRequest request, const BlockKey& base_key,
                 const Tokenizer* tokenizer, int64_t vocab_size)
       : id(request_id),
@@ -44,7 +44,7 @@ struct EngineRequest {
     if (tokenizer != nullptr) detokenizer.emplace(*tokenizer, DecodeOptions{.continues = true});
     end_ids = params.stop_ids;
     if (tokenizer != nullptr && !params.ignore_end) {
-      // A tokenizer may have more tokens than the model, which those can never be.
+      // A tokenizer may have more tokens than the model, which never generates those.
       for (const TokenId end : tokenizer->end_of_generation())
         if (end < vocab_size) end_ids.push_back(end);
     }
@@ -60,20 +60,22 @@ struct EngineRequest {
   Sampler sampler;
   StopMatcher stops;
   std::optional<IncrementalDetokenizer> detokenizer;
-  // Where the chain of its keys begins: all that its KV depends on besides its tokens.
+  // Begins the chain of its block keys: stands for all that its KV depends on besides its tokens.
   BlockKey first_key;
-  std::vector<BlockKey> keys = {};  // of its whole blocks in the first group, as far as needed yet
-  // By group, what it will begin with and was brought to host memory; and which of it from the
-  // disk.
+  std::vector<BlockKey> keys = {};  // of its full blocks in the first group, as far as needed yet
+  // By group, the blocks that it will begin with and that were fetched to host memory, where they
+  // are pinned; `from_disk` has those of them that came from the disk.
   PerGroup<std::vector<BlockKey>> pinned = {};
   bool has_fetched = false;
   std::unordered_set<BlockKey> from_disk = {};
-  std::optional<int64_t> reused = {};  // tokens of the prompt that it began with; none: not yet
-  int64_t kept =
-      0;  // tokens whose whole blocks have their keys: drafts have none until they are right
+  // Tokens of the prompt found in the cache when it began; not set before.
+  std::optional<int64_t> reused = {};
+  // Tokens whose full blocks have their keys; drafts have none until they are right.
+  int64_t kept = 0;
   RequestDrafts drafts = {};
-  int64_t scored =
-      1;  // tokens of the prompt whose log-probabilities were told; none follows the first
+  // Tokens of the prompt whose log-probabilities were reported. The first has none, as it follows
+  // nothing.
+  int64_t scored = 1;
 };
 
 }  // namespace spillway

@@ -10,7 +10,7 @@
 
 namespace spillway {
 
-// A request keeps its address until it ends.
+// Requests keep their addresses until they end.
 using EngineRequests = std::map<RequestId, std::unique_ptr<EngineRequest>>;
 
 }  // namespace spillway

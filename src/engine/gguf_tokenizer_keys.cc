@@ -58,9 +58,10 @@ NumberArray number_array(NumberType type, const std::vector<T>& values) {
   return {type, {raw.begin(), raw.end()}};
 }
 
-// GGUF's "llama" tokenizers merge whatever two neighbours make a token of the best score; a list of
-// merges names pairs. Both are the same where every pair that makes a token is in the list, and the
-// pairs of one token follow each other; the other tokens are doubtful.
+// Expresses a list of merges as scores. GGUF's "llama" tokenizers merge those two neighbours that
+// make the token with the best score; a list of merges names pairs. Both give the same tokens if
+// every pair that makes a token is in the list, and the pairs of one token follow each other.
+// Tokens for which that does not hold are doubtful.
 class MergesAsScores {
  public:
   explicit MergesAsScores(const Vocabulary& vocabulary) {
@@ -97,7 +98,7 @@ class MergesAsScores {
     return -static_cast<float>(found != ranks_.end() ? found->second : ranks_.size());
   }
 
-  // Whether doubtful tokens, alone and twice in a row, are split the same way.
+  // Returns whether doubtful tokens, alone and twice in a row, are split the same way by both.
   bool split_alike(Vocabulary vocabulary) const {
     if (doubtful_.empty()) return true;
     vocabulary.add_space_prefix = false;
@@ -117,7 +118,7 @@ class MergesAsScores {
   std::vector<std::string> doubtful_;
 };
 
-// Texts and types of all tokens, and of unused ones up to `rows`.
+// Adds the texts and types of all tokens, and of unused ones up to `rows`.
 void add_tokens(const Vocabulary& vocabulary, size_t rows, Metadata& keys) {
   StringArray texts;
   std::vector<int32_t> types;
@@ -169,7 +170,7 @@ void add_special_ids(const Vocabulary& vocabulary, Metadata& keys) {
   keys.add("tokenizer.ggml.add_space_prefix", vocabulary.add_space_prefix);
 }
 
-// Our flags where a reader would take the name of the split, or the model, to mean something else.
+// Adds our flags that differ from what a reader takes the pre-split's name, or the model, to mean.
 void add_flags(const Vocabulary& vocabulary, const Vocabulary& implied, Metadata& keys,
                std::vector<std::string>& notes) {
   for (const auto& [key, flag] : kFlags) {

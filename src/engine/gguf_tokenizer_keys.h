@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A vocabulary as keys of a GGUF file.
+// Writes a vocabulary as keys of a GGUF file.
 //
-// Where GGUF's own keys (tokenizer.ggml.*) do not say all that a Hugging Face tokenizer does, keys
-// of ours (spillway.tokenizer.*) do: read back, the vocabulary is the same. Other programs leave
-// them out, which is what the notes are about.
+// If GGUF's own keys (tokenizer.ggml.*) cannot say all that a Hugging Face tokenizer does, keys of
+// ours (spillway.tokenizer.*) do, so that the vocabulary that is read back is the same. Other
+// programs ignore those; the returned notes say what they then do differently.
 #pragma once
 
 #include <cstdint>

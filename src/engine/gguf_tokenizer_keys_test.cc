@@ -9,7 +9,7 @@
 namespace spillway {
 namespace {
 
-// Merges of a SentencePiece vocabulary, such that scores can stand for them.
+// Returns a SentencePiece vocabulary whose merges can be expressed as scores.
 Vocabulary sentence_piece() {
   Vocabulary v;
   v.model = TokenizerModel::kSentencePiece;
@@ -139,14 +139,14 @@ TEST(GgufTokenizerKeysTest, ScoresStandForMergesOnlyWhereTheyCan) {
   const auto scores = written.keys.get_float_array("tokenizer.ggml.scores");
   EXPECT_GT(scores[7], scores[9]);  // ab before bc
   EXPECT_GT(scores[9], scores[8]);  // bc before abc
-  // Not every pair is listed, or not in a row: no text shows it.
+  // Not every pair is listed, or the pairs of a token are not in a row, but no text shows it.
   Vocabulary lacks_a_pair = exact;
   lacks_a_pair.merges = {"a b", "b c", "ab c"};
   Vocabulary mixed_order = exact;
   mixed_order.merges = {"a b", "ab c", "b c", "a bc"};
   for (const Vocabulary& vocabulary : {lacks_a_pair, mixed_order})
     EXPECT_TRUE(there_and_back(vocabulary, std::ssize(vocabulary.tokens)).notes.empty());
-  // Scores make abc of a and bc, merges cannot.
+  // Scores merge a and bc to abc, which these merges cannot.
   Vocabulary differs = exact;
   differs.merges = {"b c", "ab c"};
   const auto notes = there_and_back(differs, std::ssize(differs.tokens)).notes;

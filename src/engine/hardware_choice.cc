@@ -25,7 +25,7 @@ std::optional<Hardware> try_measured_here(const DeviceInfo& host, const DeviceIn
     Hardware kept = read_hardware_file(*path);
     const bool same = kept.host.name == host.hardware &&
                       (gpu == nullptr || (kept.gpu && kept.gpu->name == gpu->hardware));
-    // Cuts of linear layers are those of all the threads that they were measured with.
+    // Splits of linear layers hold only for the number of threads that they were measured with.
     if (kept.host.threads != host.threads) kept.splits.clear();
     if (same && !kept.measured.empty()) return kept;
     log_info("{}: not of this machine", printable_path(*path));
@@ -55,8 +55,8 @@ std::optional<std::filesystem::path> try_default_hardware_path() {
 
 namespace {
 
-// Which GPU `device` means, or nullopt for the CPU. Throws kInvalidArgument for what is neither,
-// and for a GPU that is not among `gpus`.
+// Returns the index of the GPU that `device` means, or nullopt for the CPU. Throws kInvalidArgument
+// for what is neither, and for a GPU that is not among `gpus`.
 std::optional<size_t> try_gpu_of(const std::string& device, size_t gpus) {
   if (device == "cpu" || (device == "auto" && gpus == 0)) return std::nullopt;
   if (device == "auto") return 0;
@@ -106,7 +106,7 @@ ChosenHardware this_machine(const DeviceInfo& host, const DeviceInfo* gpu) {
     chosen.hardware = std::move(*kept);
   } else {
     chosen.hardware = nearest_hardware(gpu != nullptr ? gpu->hardware : "", gpu_bytes, host_bytes);
-    // Never the other way round: a file of one memory has no links.
+    // `unified` is never reset: the file of a machine with unified memory has no links.
     if (gpu != nullptr && gpu->unified_memory) chosen.hardware.unified = true;
     chosen.how = "not measured: the nearest that ships; `spillway profile` measures";
   }

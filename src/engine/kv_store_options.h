@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where KV goes on living beyond the pools, as the options say it.
+// Options of the KV stores, which keep KV that the pools evict.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,17 @@ namespace spillway {
 
 struct KvStoreOptions {
   std::string dir;        // "" = not on disk
-  std::string dir_size;   // "" = some, of what is free there or taken by its own blocks
-  std::string host_size;  // "" = some, where the device has memory of its own
+  std::string dir_size;   // "" = chosen by what is free there or taken by its own blocks
+  std::string host_size;  // "" = chosen, if the device has memory of its own
 
-  // The default of --kv-dir-size where so many bytes are free beside those that the folder's own
+  // Returns the default of --kv-dir-size for these free bytes beside those that the folder's own
   // blocks take. A restart finds the same sum, and so the same size.
   static uint64_t usual_dir_bytes(uint64_t free, uint64_t taken);
-  // Most bytes in `dir`. Throws kInvalidArgument for what is not a size.
+  // Returns the most bytes in `dir`. Throws kInvalidArgument for what is not a size.
   uint64_t dir_bytes() const;
-  // Most bytes of host memory, of which so many are free, behind a pool of so many: unless they are
-  // given, enough to have copies of all that is in the pool and of what was there before.
+  // Returns the most bytes of host memory for a store, given the free bytes and those of the
+  // device's pool. Unless the option says it, that is enough for copies of all that is in the pool
+  // and of what was there before.
   uint64_t host_bytes(uint64_t free, uint64_t pool) const;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passages whose last word is to be guessed, as in LAMBADA (FlexGen, table 5).
+// Splits passages whose last word a model is to predict, as in LAMBADA (FlexGen, table 5).
 #pragma once
 
 #include <string_view>
@@ -14,10 +14,10 @@ struct Passage {
   std::vector<TokenId> last_word;  // with the space before it, wherever the tokenizer puts that
 };
 
-// The tokens of `text` up to its last space, and those of what follows. They are the tokens of the
-// whole text, cut where those of the text without its last word end or begin to differ: a tokenizer
-// that joins the word with what stands before it has it guessed together with that. Throws
-// kInvalidArgument where there is no last word behind a space.
+// Splits the tokens of `text` before its last word. The tokens of the whole text are split where
+// they begin to differ from those of the text up to its last space, or where these end: if a
+// tokenizer joins the word with text before it, the model has to predict both. Throws
+// kInvalidArgument if there is no last word after a space.
 Passage split_last_word(const Tokenizer& tokenizer, std::string_view text);
 
 }  // namespace spillway

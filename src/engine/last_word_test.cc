@@ -39,8 +39,8 @@ TEST(LastWordTest, BosComesFirstAndEosNeverCounts) {
   EXPECT_EQ(passage.last_word, (std::vector<TokenId>{' ', 'c'}));
 }
 
-// Together the two parts are the tokens of the whole text, also where the word's tokens reach into
-// what stands before it.
+// Together the two parts are the tokens of the whole text, even if the word's first token has some
+// of the text before the word.
 TEST(LastWordTest, PartsAreTheTokensOfTheWholeText) {
   Vocabulary vocabulary = piece_vocabulary({"b▁", "b▁c", "▁", "a", "b", "c"});
   vocabulary.add_space_prefix = false;

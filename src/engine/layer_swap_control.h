@@ -19,7 +19,7 @@
 
 namespace spillway {
 
-// Since the engine was made.
+// Counts since the engine was made.
 struct SwapCounts {
   uint64_t bytes = 0;  // copied in both directions
   int64_t ahead = 0;   // loads of a layer that were issued before the step that needed them
@@ -40,19 +40,19 @@ class LayerSwapControl {
                    PrefixReuse& prefixes, const EngineRequests& requests, const StepClock& clock,
                    const EngineOptions& options, std::function<void()> lose_all);
 
-  // After a step of so many seconds that generated so many tokens: changes the number of swapped
-  // layers if the measurements say so. Throws what change() throws.
+  // Call after a step that took `seconds` and generated `tokens` tokens: changes the number of
+  // swapped layers if the measurements say so. Throws what change() throws.
   void step_done(const StepPlan& plan, double seconds, int64_t tokens);
   // Swaps this many layers from now on, as far as the cache allows. Sequences whose blocks no
   // longer fit are preempted. Throws kDevice if copies fail: then all sequences are.
   void change(int layers);
 
-  // What the decoder did since the last call. Nothing else in the engine asks the decoder for its
-  // stats, which counts() includes.
+  // Returns what the decoder did since the last call. Nothing else in the engine asks the decoder
+  // for its stats, which counts() includes.
   DecoderStats take_decoder_stats();
   const SwapCounts& counts() const { return counts_; }
-  // Blocks of KV at the peak of running sequences and of those that could run beside them, by their
-  // predicted lengths.
+  // Returns the KV blocks at the peak of running sequences and of those that could run beside them,
+  // by their predicted lengths.
   int64_t predicted_blocks() const;
 
  private:
@@ -63,10 +63,11 @@ class LayerSwapControl {
   // Shrinks the device's pool to `blocks`: sequences are preempted until the others fit, and their
   // blocks move to where the pool still is. Returns the copies that this takes.
   std::vector<KvCache::BlockCopy> shrink_pool(int32_t blocks);
-  // How many blocks the device would need for one more sequence beside those that it has, if some
-  // sequences have their KV in other memory. 0: there are none, or it can never have so many.
+  // Returns how many blocks the device would need for one more sequence beside those that it has,
+  // if some sequences have their KV in other memory. 0: there are none, or it can never have so
+  // many.
   int32_t blocks_for_another() const;
-  // Whether KV blocks on the device are short, or will be by predicted lengths.
+  // Returns whether KV blocks on the device are short, or will be by predicted lengths.
   bool has_memory_pressure(const StepPlan& plan, int32_t enough_blocks) const;
 
   Decoder& decoder_;

@@ -39,8 +39,8 @@ std::unique_ptr<OnlinePredictor> read_or_fresh(const fs::path& file, int64_t mos
   return std::make_unique<NgramPredictor>(LengthBuckets::of_unknown(most_tokens));
 }
 
-// Of what was kept while contexts were shorter no answer can be predicted that is longer than
-// these.
+// A predictor that was kept while contexts were shorter cannot predict answers longer than those,
+// and is not used.
 std::optional<StoredPredictor> try_read_kept(const fs::path& file, int64_t most_tokens) {
   auto stored = try_read(file);
   if (!stored) return std::nullopt;
@@ -51,7 +51,7 @@ std::optional<StoredPredictor> try_read_kept(const fs::path& file, int64_t most_
   return std::nullopt;
 }
 
-// Of a model by name and digest: people have several of one name.
+// Returns the file for a model's predictor, by name and digest: people have several of one name.
 // Empty where there is no cache folder. `encoder`: its digest, if there is one.
 fs::path kept_file(const std::string& model, const std::string& encoder = "") {
   const std::optional<fs::path> cache = try_cache_folder();
@@ -64,7 +64,7 @@ fs::path kept_file(const std::string& model, const std::string& encoder = "") {
   return *cache / "lengths" / (name + "-" + digits + ".predictor");
 }
 
-// What was learned while serving comes before what was trained.
+// Prefers what was learned while serving to what was trained.
 std::unique_ptr<OnlinePredictor> with_encoder(const fs::path& folder, const fs::path& kept,
                                               std::shared_ptr<const PromptEncoder> encoder,
                                               int64_t most_tokens) {

@@ -17,9 +17,9 @@
 namespace spillway {
 namespace {
 
-// Embeddings are often made a little longer than the vocabulary, for matrices of a round size. More
-// than that is said: the tokenizer may be another model's. Not an error, as what it has may be
-// right.
+// Embeddings often have a few more rows than the vocabulary, for matrices of a round size. If they
+// have more than that, there is a warning: the tokenizer may be another model's. It is no error, as
+// the tokens that it has may be right.
 void warn_about_missing_tokens(const std::string& name, int64_t tokens, int64_t rows) {
   const int64_t missing = rows - tokens;
   const bool padded = rows % 32 == 0 && missing <= rows / 32;
@@ -30,7 +30,7 @@ void warn_about_missing_tokens(const std::string& name, int64_t tokens, int64_t 
       name, tokens, rows);
 }
 
-// A model without a usable vocabulary still computes: ids in, ids out.
+// Loads the tokenizer if it is usable; without one a model still computes: ids in, ids out.
 void load_tokenizer(const ModelFiles& files, LoadedModel& loaded) {
   try {
     Tokenizer tokenizer(vocabulary_from_files(files));
@@ -47,7 +47,7 @@ void load_tokenizer(const ModelFiles& files, LoadedModel& loaded) {
   }
 }
 
-// What loading is to make of the weights.
+// Changes the types of the weights in `model` to those that they will have in memory.
 void prepare_weights(const Device& device, Model& model, const WeightLoadOptions& options) {
   if (!device.host_visible()) widen_vectors(model);
   if (!options.compress) return;

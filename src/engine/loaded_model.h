@@ -26,7 +26,7 @@ struct LoadedModel {
   Model model;
   std::optional<Tokenizer> tokenizer;
   std::string no_tokenizer_reason;  // why, when there is none: ids in and ids out still work
-  SuggestedSampling sampling;       // by its makers, where they say something
+  SuggestedSampling sampling;       // as its makers suggest in the files, if they do
   std::vector<std::filesystem::path> paths;  // of the model's files; none for dummy weights
   ModelWeights weights;
 
@@ -34,20 +34,20 @@ struct LoadedModel {
   const Tokenizer& require_tokenizer(std::string_view advice = "") const;
 };
 
-// In two steps, since in between is decided where the weights go: everything but the weights, in
-// the types they will have in memory; then the weights. `reference` is a path (GGUF file, Hugging
-// Face folder) or dummy:NAME. The device must outlive the result. Throws what reading, describing
-// and loading throw.
+// Loading has two steps, since in between it is decided where the weights go: this one describes
+// everything but the weights, in the types they will have in memory; load_weights_of() loads the
+// weights. `reference` is a path (GGUF file, Hugging Face folder) or dummy:NAME. The device must
+// outlive the result. Throws what reading, describing and loading throw.
 std::unique_ptr<LoadedModel> describe_for_loading(const Device& device,
                                                   const std::string& reference,
                                                   const WeightLoadOptions& options);
 void load_weights_of(LoadedModel& loaded, Device& device, const WeightLoadOptions& options,
                      const WeightPlacement& placement, KeptWeights kept = {});
 
-// The name behind "dummy:", or nullopt for a path.
+// Returns the name after "dummy:", or nullopt for a path.
 [[nodiscard]] std::optional<std::string> try_dummy_name(const std::string& reference);
 
-// F32 for models stored in F32 (they are small, and exactness is why they are), else F16.
+// Returns F32 for models stored in F32, which are small and stored so for exactness, else F16.
 KvType default_kv_type(const Model& model);
 
 }  // namespace spillway

@@ -13,7 +13,7 @@ uint64_t pair_before(std::span<const TokenId> tokens, size_t position) {
 
 }  // namespace
 
-// Pairs that something follows: the newest one is what is looked for.
+// Indexes the pairs that a token follows; the newest pair is the one to look for.
 void LookupDrafts::read(std::span<const TokenId> tokens) {
   for (size_t at = earlier_.size(); at < tokens.size(); ++at) {
     int32_t& latest = latest_[pair_before(tokens, at)];
@@ -41,7 +41,7 @@ std::vector<TokenId> LookupDrafts::propose(std::span<const TokenId> tokens, int 
     }
     place = static_cast<size_t>(earlier_[place]);
   }
-  // Where the text ends, it is taken to go on repeating itself.
+  // Beyond the end of the text, the drafts repeat themselves.
   std::vector<TokenId> drafts;
   for (size_t at = best; drafts.size() < static_cast<size_t>(most); ++at)
     drafts.push_back(at < end ? tokens[at] : drafts[at - end]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts from the text itself: what followed the last tokens where they stood before (prompt
+// Drafts from the text itself: what followed an earlier occurrence of the last tokens (prompt
 // look-up decoding).
 #pragma once
 
@@ -12,22 +12,24 @@
 
 namespace spillway {
 
-// Finds the last two tokens earlier in prompt and answer, and of these places the one with the most
-// equal tokens before it, among equal ones the latest. Takes the same time for each token, however
-// long the text is.
+// Finds earlier occurrences of the last two tokens in prompt and answer, and takes the one with the
+// most equal tokens before it, the latest among equal ones. Takes the same time for each token,
+// however long the text is.
 class LookupDrafts final : public DraftSource {
  public:
   std::vector<TokenId> propose(std::span<const TokenId> tokens, int most) override;
 
  private:
-  // Places of a pair that are looked at, the latest ones, and tokens before it that are compared.
+  // The most occurrences of a pair that are looked at, the latest ones, and the most tokens that
+  // are compared there.
   static constexpr int kMostPlaces = 32;
   static constexpr int kMostCompared = 16;
 
   void read(std::span<const TokenId> tokens);
 
-  // Of each pair of tokens, the position behind it where it stood last; and of each position, where
-  // the pair before it stood before that. 0: nowhere.
+  // `latest_`: the position after the latest occurrence of each pair of tokens. `earlier_`: for
+  // each position, the position after the previous occurrence of the pair that ends before it. 0:
+  // none.
   std::unordered_map<uint64_t, int32_t> latest_;
   std::vector<int32_t> earlier_ = {0, 0};
 };

@@ -36,7 +36,7 @@ TEST(LookupDraftsTest, GoesOnRepeatingWhatRepeatsItself) {
   EXPECT_EQ(propose({1, 2, 3, 1, 2, 3, 1, 2}, 5), (Tokens{3, 1, 2, 3, 1}));
 }
 
-// The index grows with the text: what it finds does not depend on when it was asked before.
+// The index grows with the text, and what it finds must not depend on earlier calls.
 TEST(LookupDraftsTest, FindsTheSameTokenByTokenAndAtOnce) {
   std::mt19937 random(1);
   Tokens tokens;

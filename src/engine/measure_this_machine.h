@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine does, measured now.
+// Measures how fast this machine is.
 #pragma once
 
 #include <filesystem>
@@ -12,8 +12,8 @@ namespace spillway {
 
 inline constexpr double kProfileSeconds = 45;
 
-// Within about so many seconds; tells how far it is. `device`: null where the host computes. Throws
-// kCancelled.
+// Measures for about `seconds` seconds and reports its progress. `device` is null if the host
+// computes. Throws kCancelled.
 Hardware measure_this_machine(Device& host, Device* device, const std::filesystem::path& disk_dir,
                               double seconds, const SessionServices& services);
 

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxNeighbours = 10'000;  // files that are looked at for a misspelled name
 
-// The rest of a split model, which its first file stands for.
+// Returns whether the file is a part of a split model after the first, which stands for all.
 bool is_later_part(const std::string& name) {
   constexpr std::string_view kShape = "-00000-of-00000.gguf";  // where a 0 stands for any digit
   if (name.size() < kShape.size()) return false;
@@ -38,7 +38,7 @@ bool is_later_part(const std::string& name) {
   return is_part && end.substr(1, 5) != "00001";
 }
 
-// scripts/fetch_model.sh leaves a line beside each model.
+// Returns the line that scripts/fetch_model.sh writes beside each model.
 std::string origin_of(const fs::path& path) {
   std::ifstream file(path.string() + ".origin");
   std::string line;
@@ -57,7 +57,7 @@ uint64_t folder_bytes(const fs::path& folder) {
   return bytes;
 }
 
-// All parts of a split model.
+// Returns the bytes of a file, or of all parts of a split model.
 uint64_t file_bytes(const fs::path& path) {
   const std::string name = path.filename().string();
   const size_t part = name.find("-00001-of-");
@@ -76,7 +76,8 @@ uint64_t file_bytes(const fs::path& path) {
   return bytes;
 }
 
-// Names near a reference that names nothing: of the catalog, the cache, and models beside the path.
+// Returns the names that a wrong reference may have meant: those of the catalog, of the cache, and
+// of models beside the path.
 std::vector<std::string> possible_models(const std::string& reference) {
   std::vector<std::string> names;
   for (const CatalogEntry& entry : kCatalog) names.emplace_back(entry.name);

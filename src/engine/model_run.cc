@@ -34,7 +34,8 @@ EngineOptions options_of(const RunOrder& order, const Plan& plan, int64_t tokens
           .drafts = order.drafts};
 }
 
-// Sequences that the runner has room for: by the plan's schedule, a block may be fewer.
+// Returns the number of sequences that the runner has room for; a batch block of the plan's
+// schedule may have fewer than `sequences`.
 int64_t planned_sequences(const RunOrder& order, const AdmissionPolicy& admission,
                           int64_t sequences) {
   const bool in_blocks = order.admission == RunOrder::Admission::kByPlan ||
@@ -71,7 +72,7 @@ ModelRun::ModelRun(Session& session, const RunOrder& order, int64_t tokens, int6
 void ModelRun::share_memory(const RunOrder& order, int64_t planned) {
   const ResultSettings& settings = session_.settings;
   const bool may_lose_blocks = may_preempt(settings.attention_topk, settings.deterministic);
-  // A block of requests begins together, and none of them may wait for the others.
+  // The requests of a batch block begin together, and none of them may wait for the others.
   const bool is_continuous = order.admission == RunOrder::Admission::kContinuous ||
                              session_.plan().schedule == ScheduleKind::kContinuous;
   const bool waits = order.may_wait && is_continuous && may_lose_blocks;

@@ -18,18 +18,20 @@
 
 namespace spillway {
 
-// What a command asks of a run.
+// The requirements of a command on a run.
 struct RunOrder {
   // How many requests run concurrently, and when they are admitted.
   enum class Admission : uint8_t {
     kAny,          // the scheduler's usual limit
     kByPlan,       // by the plan's schedule
-    kContinuous,   // the same, but never in blocks: clients of a server do not come in blocks
-    kWholeBlocks,  // in blocks of the zig-zag or row schedule, which keep prefill and decode apart
+    kContinuous,   // as kByPlan, but never in batch blocks, in which the clients of a server do not
+                   // come
+    kWholeBlocks,  // in batch blocks of the zig-zag or row schedule, which keep prefill and decode
+                   // apart
   };
   // When requests reuse KV that others have computed, which KV stores make room for.
   enum class Reuse : uint8_t {
-    kNever,      // and no store is made
+    kNever,      // nor is a store made
     kWithStore,  // if the options ask for a store
     kAlways,
   };
@@ -43,8 +45,8 @@ struct RunOrder {
   bool may_wait = false;
   // If KV memory is over-committed, a store keeps the KV of preempted sequences.
   bool keeps_preempted = false;
-  // Requests that are usual, if steps are to take only so many tokens of prompts that other
-  // requests hardly notice them.
+  // The usual request. If it is given, a step takes only as many prompt tokens as other requests
+  // hardly notice.
   struct UsualRequest {
     int64_t prompt = 0, generated = 0;  // tokens
   };
@@ -56,22 +58,22 @@ struct RunOrder {
   bool with_text = true;  // else the engine has no tokenizer
 };
 
-// Makes the runner, stores and options in the order in which they need each other. The session must
+// Makes the runner, stores and options of a run, each after those that it needs. The session must
 // have loaded its model and outlive the run. Not thread-safe.
 class ModelRun {
  public:
-  // For sequences of at most `tokens` tokens, `sequences` of which have room at full length. Throws
-  // what Session::make_runner() and make_kv_stores() throw.
+  // Makes a run for sequences of at most `tokens` tokens, `sequences` of which have room at full
+  // length. Throws what Session::make_runner() and make_kv_stores() throw.
   ModelRun(Session& session, const RunOrder& order, int64_t tokens, int64_t sequences = 1);
   ModelRun(const ModelRun&) = delete;
   ModelRun& operator=(const ModelRun&) = delete;
 
-  // Made by the first call.
+  // Returns the engine, which the first call makes.
   Engine& engine();
-  // For engines with other options than this one's, one at a time.
+  // With these two a caller can make engines with other options than engine(), one at a time.
   EngineOptions options;
   Runner runner;
-  // With RunOrder::usual.
+  // Set with RunOrder::usual.
   std::optional<ServingEstimate> estimate = {};
 
  private:

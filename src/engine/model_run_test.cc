@@ -17,7 +17,7 @@ namespace {
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// The orders of the commands, on an accelerator beside the host.
+// Runs the RunOrders of the commands on an emulated accelerator beside the host.
 class ModelRunTest : public testing::Test {
  protected:
   ModelRunTest() {
@@ -185,7 +185,7 @@ TEST_F(SharedRunTest, AJobKeepsThePreemptedWhereItMay) {
   EXPECT_EQ(job.options.kv_salt, "");
 }
 
-// Recomputed after preemption, sparse attention gives other results.
+// With sparse attention, recomputing a sequence after a preemption gives other results.
 TEST_F(SharedRunTest, SequencesThatMustNotBePreemptedHaveRoomAtFullLength) {
   options_.compute.attention_topk = 0.5;
   options_.deterministic = true;

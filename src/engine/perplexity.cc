@@ -15,14 +15,15 @@ namespace {
 
 using LogitSink = std::function<void(int64_t first, const Activations& logits)>;
 
-// forward_all() with logits where the device has them.
+// Does what forward_all() does, but leaves the logits in the device's memory.
 void forward_on_device(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
                        int64_t first_wanted, const LogitSink& sink) {
   const auto total = static_cast<int64_t>(tokens.size());
   LoneSequence sequence(kv, decoder, total);
   for (int64_t start = 0, count = 0; start < total; start += count) {
     count = std::min<int64_t>(decoder.max_tokens(), total - start);
-    // Sparse attention is for tokens that are generated, one at a time: so are those scored.
+    // Sparse attention is only for generated tokens, one at a time, so scored tokens are computed
+    // like these.
     if (decoder.attention_topk() > 0)
       count = start < first_wanted ? std::min(count, first_wanted - start) : 1;
     const int64_t wanted = std::clamp<int64_t>(start + count - first_wanted, 0, count);
@@ -34,13 +35,13 @@ void forward_on_device(Decoder& decoder, KvCache& kv, std::span<const TokenId> t
   }
 }
 
-// What the model says of tokens[first_wanted + 1] and those behind, each from all before it:
+// Scores tokens[first_wanted + 1] and those after it, each given all tokens before it:
 // sink(position of the token, its score).
 void score_tokens(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
                   int64_t first_wanted,
                   const std::function<void(int64_t position, const TokenScore& score)>& sink) {
   std::vector<TokenScore> scores;
-  // The last token's own logits are of no use: there is none behind it.
+  // The last token's own logits are of no use: no token follows it.
   forward_on_device(decoder, kv, tokens.first(tokens.size() - 1), first_wanted,
                     [&](int64_t first, const Activations& logits) {
                       scores.resize(static_cast<size_t>(logits.rows));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How well a model predicts a text: perplexity over windows, and the last word of passages.
+// Measures how well a model predicts a text: perplexity over windows, and the last word of
+// passages.
 #pragma once
 
 #include <atomic>
@@ -31,15 +32,15 @@ struct PerplexityOptions {
       nullptr;  // set to true: throws kCancelled after the window at hand
 };
 
-// Non-overlapping windows of `context` tokens; in each the second half is scored, so every scored
-// token has at least half a window before it. This is what llama.cpp's perplexity tool does, so
-// figures compare. A rest shorter than a window is left out. Throws kInvalidArgument for a text
-// shorter than one window.
+// Scores non-overlapping windows of `context` tokens; in each the second half is scored, so every
+// scored token has at least half a window before it. This is what llama.cpp's perplexity tool does,
+// so figures compare. What is left after the last whole window is left out. Throws kInvalidArgument
+// for a text shorter than one window.
 PerplexityResult perplexity(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
                             const PerplexityOptions& options);
 
-// Whether the model's greedy choice for each of `target` is right, given `context` before it; and
-// the logarithm of its probability.
+// Says whether the model's greedy choice for each token of `target` is right, given `context`
+// before it, and the logarithm of the probability of `target`.
 struct TargetScore {
   bool greedy_matches = false;
   double logprob = 0;
@@ -47,9 +48,9 @@ struct TargetScore {
 TargetScore score_target(Decoder& decoder, KvCache& kv, std::span<const TokenId> context,
                          std::span<const TokenId> target);
 
-// Logits of every position of `tokens` from `first_wanted` on, in pieces that fit a step:
-// sink(first position, logits [rows, vocab]). With sparse attention these positions are computed
-// one at a time, as in generation, so that it shows.
+// Computes the logits of every position of `tokens` from `first_wanted` on, in chunks that fit a
+// step, and passes them on: sink(first position, logits [rows, vocab]). With sparse attention these
+// positions are computed one at a time, as in generation, so that its effect shows.
 void forward_all(Decoder& decoder, KvCache& kv, std::span<const TokenId> tokens,
                  int64_t first_wanted,
                  const std::function<void(int64_t first, const Activations& logits)>& sink);

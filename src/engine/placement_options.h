@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where things go and how they run: as the options of whoever runs a model say it.
+// Options that decide where weights, KV and activations go and how steps run.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct PlacementOptions {
   std::string disk_memory = "0";
   std::string disk_dir;  // "" = the folder for temporary files
   std::vector<std::string> plans;
-  std::optional<Plan> kept;  // of a job that goes on: counts where nothing else is said
+  std::optional<Plan> kept;  // the plan of a resumed job: used if no option gives another
   std::string weights, embeddings, kv, activations;  // "" = as the plan says
   std::string schedule, attention;
   int micro_batch = 0;
@@ -32,15 +32,17 @@ struct PlacementOptions {
   // or, where it says nothing, `usual_kv_expansion`.
   std::string kv_expansion, usual_kv_expansion = "off";
 
-  // The plan that a file or --weights, --kv and the like give, or nullopt: the planner decides.
+  // Returns the plan that file number `which` or --weights, --kv and the like give, or nullopt: the
+  // planner decides.
   std::optional<Plan> try_explicit_plan(size_t which = 0) const;
-  // What applies to every plan: shares, the schedule, overlap, micro-batches.
+  // Returns what applies to every plan: shares, the schedule, overlap, micro-batches.
   GivenFields given() const;
-  // Sets what these options decide of a request for a plan; `which` of the plan files counts.
+  // Sets what these options decide of a request for a plan; `which` of the plan files is used.
   void constrain(PlanRequest& request, size_t which = 0) const;
-  // "--weights and --kv": the options that give a plan; empty: none does.
+  // Returns the options that give a plan, as "--weights and --kv"; empty: none does.
   std::string plan_options() const;
-  // Where there is no GPU: a line for each of these options, and --gpu-memory, that asks for one.
+  // For a machine without a GPU: returns a line for each of these options, and --gpu-memory, that
+  // needs one.
   std::vector<std::string> without_gpu(const std::string& gpu_memory) const;
   // Throws kInvalidArgument for what is not a size.
   uint64_t disk_bytes() const;
@@ -54,7 +56,7 @@ struct PlacementOptions {
   KvExpansion expansion() const;
 };
 
-// "16GiB" as bytes. `option` is named in errors.
+// Parses a size such as "16GiB" into bytes. `option` is named in errors.
 uint64_t parse_memory(const std::string& text, const char* option);
 
 }  // namespace spillway

@@ -26,7 +26,7 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// As describe_for_loading() has it for a device that is here.
+// Describes the model as describe_for_loading() does for a device of this kind.
 Model model_of(const PlanQuestion& question, bool has_device) {
   const std::string path = resolve_model(question.model);
   const auto dummy = try_dummy_name(path);
@@ -163,7 +163,7 @@ PlanRequest Planner::placement() const {
   if (question.max_ttft > 0) asked.max_first_token_s = question.max_ttft;
   asked.on_progress = question.on_progress;
   question.placement.constrain(asked);
-  // A plan by hand that does not fit has a price all the same.
+  // A given plan that does not fit is estimated all the same.
   if (!given) asked.limits = [this] { return fit_limits(); };
   return asked;
 }
@@ -218,7 +218,7 @@ std::optional<FoundPlan> Planner::try_placed(PlanRequest asked) const {
 FoundPlan Planner::answer(std::vector<std::string>& warnings) const {
   const auto given = question.placement.try_explicit_plan();
   if (!given) return found(choose_plan(placement()));
-  // Shares on a disk that there is none of are refused by a run; here they have their price.
+  // A run refuses shares on disk without a disk budget; here they are estimated.
   const bool no_disk =
       budgets.disk == 0 && resolve_within(*given, placement_size(), budgets).needs.disk.total() > 0;
   std::optional<FoundPlan> fitting;
@@ -278,8 +278,8 @@ FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) con
   const MemoryNeeds most = most_needed(resolved.needs, apart, budgets.host_is_limited);
   grow(&Budgets::disk, most.disk, "disk");
   if (apart) grow(&Budgets::host, most.host, "host memory");
-  // KV that comes to the memory that computes takes what is left there: only trying says how much
-  // is needed.
+  // Staged KV takes what is left of the memory of the device that computes, so only trying shows
+  // how much is needed.
   const auto first = apart ? &Budgets::device : &Budgets::host;
   if (!fits_in(enough)) {
     const uint64_t had = budgets.*first;
@@ -332,7 +332,7 @@ std::vector<Suggestion> Planner::suggestions(const FoundPlan& found) const {
   std::vector<Suggestion> all;
   const auto try_out = [&](const std::string& what, const PlanQuestion& others) {
     const Planner other(others, machine, shared);
-    // Nothing of this is for fewer sequences.
+    // No suggestion may be for fewer sequences.
     const auto better = other.try_with_at_least(found.size.sequences);
     if (!better) return;
     const double gain =

@@ -25,7 +25,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Empty where there is none.
+// Returns the message of the error that `fn` throws, or nothing.
 template <class Fn>
 std::string refusal_of(Fn&& fn) {
   try {
@@ -36,7 +36,7 @@ std::string refusal_of(Fn&& fn) {
   }
 }
 
-// What `spillway plan` says of a machine, and what a session does on it.
+// Compares what `spillway plan` says of a machine with what a session does on it.
 class PlannerTest : public testing::Test {
  protected:
   PlannerTest() {
@@ -61,7 +61,7 @@ class PlannerTest : public testing::Test {
     });
     return answer;
   }
-  // Of a session's own machine.
+  // Returns the machine of a session.
   static ChosenHardware machine_of(const Session& session) {
     return {.hardware = session.hardware(),
             .how = "",
@@ -87,7 +87,8 @@ class PlannerTest : public testing::Test {
     });
     return answer;
   }
-  // Whether both run, with the same plan and estimate; false: both refuse.
+  // Expects that both find a plan, the same one with the same estimate, or both refuse; returns
+  // whether they found one.
   bool agree() {
     Session session(options_, {.devices = devices_});
     const ChosenHardware machine = machine_of(session);
@@ -183,7 +184,7 @@ TEST_F(PlannerTest, APlanPassedBackGivesTheSameRun) {
   }
 }
 
-// Of 30 layers.
+// 12 of the model's 30 layers are swapped.
 TEST_F(PlannerTest, AndSessionsPriceSwappedLayersAlike) {
   options_.device = "emulated";
   options_.gpu_memory = "600MiB";
@@ -224,7 +225,8 @@ TEST_F(PlannerTest, AndSessionsPriceSharesByHandAlike) {
   EXPECT_TRUE(agree());
 }
 
-// KV alone is given, and the GPU has no room for all weights beside it: they are found a place.
+// Only the placement of KV is given, and the GPU has no room for all weights beside it: the planner
+// finds a placement for them.
 TEST_F(PlannerTest, FindsTheRestAroundSharesThatAreGiven) {
   options_.model = "dummy:opt-1.3b";
   options_.device = "emulated";
@@ -320,7 +322,7 @@ TEST_F(NamedMachineTest, CanBePlannedWithoutItsGpu) {
   EXPECT_TRUE(machine("t4", "cuda").hardware.gpu);
 }
 
-// Shares of the report and of the warning are of the same bytes.
+// The report and the warning must state shares of the same bytes.
 TEST_F(NamedMachineTest, SaysOneShareOfWhatIsOnDisk) {
   PlanQuestion asked;
   asked.model = "dummy:smollm2-135m";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finding and keeping prefixes; prefix_reuse_stores.cc moves blocks between pools and stores.
+// Finds and keeps prefixes; prefix_reuse_stores.cc moves blocks between pools and stores.
 #include "engine/prefix_reuse.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 namespace spillway {
 namespace {
 
-// A request waits for a prefix that another one computes if it has at least so many blocks.
+// A request waits for a prefix that another one computes if it has at least this many blocks.
 constexpr size_t kWorthWaiting = 4;
 
 }  // namespace
@@ -58,7 +58,7 @@ BlockContents PrefixReuse::contents_of(const EngineRequest& request, size_t bloc
 
 FoundPrefix PrefixReuse::find(RequestId id, std::span<const RequestId> beginning) const {
   EngineRequest& request = *requests_.at(id);
-  const size_t most = request.tokens.size() - 1;  // logits come of at least one computed token
+  const size_t most = request.tokens.size() - 1;  // one token must be computed for its logits
   const std::span<const BlockKey> keys = keys_of(request, most / kKvBlockTokens);
   const PrefixSearch search(allocator_, {.tokens = request.tokens,
                                          .most = most,
@@ -207,7 +207,8 @@ void PrefixReuse::keep_tail(EngineRequest& request, int64_t computed) {
 void PrefixReuse::keep_last(EngineRequest& request, int64_t computed) {
   keep_tail(request, computed);
   if (!reuses_ || computed == 0 || decoder_.attention_topk() > 0) return;
-  // A state that has drafts in it, which ended with the request, is not that of its tokens.
+  // If the request ended within accepted drafts, the state includes tokens that are not the
+  // request's.
   if (scheduler_->computed_of(request.id) != computed) return;
   std::vector<KvStore::Copy> copies;
   const auto whole = static_cast<size_t>(computed / kKvBlockTokens);

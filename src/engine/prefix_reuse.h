@@ -36,15 +36,15 @@ struct StoreTraffic {
 
 // Owns nothing of the pools: it gives contents to the allocator's blocks and asks it for them. All
 // methods but store_stats() are called from the engine's thread. Without
-// EngineOptions::reuse_prefixes it finds and keeps nothing, and its methods return at once. A step
-// calls keep_preempted(), note_admitted(), fill_blocks(), keep_full_blocks() and step_done(), in
-// this order.
+// EngineOptions::reuse_prefixes it finds and keeps nothing, and its methods return immediately. A
+// step calls keep_preempted(), note_admitted(), fill_blocks(), keep_full_blocks() and step_done(),
+// in this order.
 class PrefixReuse final : public PrefixSource {
  public:
   // All references must outlive it. Takes the allocator's notices of evictions if there are stores.
   PrefixReuse(Decoder& decoder, KvCache& kv, BlockAllocator& allocator,
               const EngineRequests& requests, const EngineOptions& options);
-  // The scheduler is made with its prefix source, and so comes later: before the first request.
+  // Sets the scheduler, which is made after its prefix source. Call it before the first request.
   void attach(Scheduler& scheduler) { scheduler_ = &scheduler; }
 
   // Finds the longest beginning of a request in the pools and the stores.
@@ -65,28 +65,29 @@ class PrefixReuse final : public PrefixSource {
   // While the device computes the step: gives the blocks that it fills their keys, and copies some
   // of them to the stores.
   void keep_full_blocks(const StepPlan& plan);
-  // The step has not failed: what it filled is right.
+  // Call after a step that did not fail: what it filled is right.
   void step_done() { stored_by_step_.clear(); }
-  // Of a plan without chunks: begins to fetch blocks from disk and waits for one of them, at most
-  // so long.
+  // For a plan without chunks: begins to fetch blocks from disk and waits for one of them, at most
+  // as long as `most`.
   void wait_for_disk(const StepPlan& plan, std::chrono::milliseconds most);
 
-  // The request leaves the engine: other requests no longer wait for its prefix, and blocks that
-  // it had fetched may be evicted from host memory.
+  // Call when the request leaves the engine: other requests no longer wait for its prefix, and
+  // blocks that it had fetched may be evicted from host memory.
   void release(EngineRequest& request);
   // Keeps everything that the request has computed, to the last token.
   void keep_last(EngineRequest& request, int64_t computed);
-  // What the request has computed may be wrong: nothing of it is found again.
+  // Makes sure that nothing the request has computed is found again, as it may be wrong.
   void invalidate(EngineRequest& request);
   // Copies all blocks that were evicted and not copied yet, and waits for all copies: after that,
   // blocks of the pool may be moved.
   void store_all_evicted();
-  // After a step that failed: forgets in-flight prefixes, evictions and copies that may be wrong.
+  // Call after a step that failed: forgets in-flight prefixes, evictions and copies that may be
+  // wrong.
   void lose_all();
 
-  // From any thread; none without stores.
+  // Returns the statistics of the stores, or nothing without stores. Any thread may call it.
   std::optional<KvStoreStats> store_stats() const;
-  // Since the last call.
+  // Returns the traffic since the last call.
   StoreTraffic take_store_traffic();
   const StoredReuse& stored_reuse() const { return stored_reuse_; }
 
@@ -135,7 +136,7 @@ class PrefixReuse final : public PrefixSource {
   std::vector<KvStore::Copy> evicted_;  // since the last copies to the stores
   // Copies of blocks that the current step fills, which may still fail.
   std::vector<BlockKey> stored_by_step_;
-  KvStoreStats counted_;  // at the last take_store_traffic()
+  KvStoreStats counted_;  // as of the last take_store_traffic()
   StoredReuse stored_reuse_;
 };
 

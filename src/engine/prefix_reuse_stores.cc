@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moving blocks between the pools and the KV stores.
+// Moves blocks between the pools and the KV stores.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -10,10 +10,10 @@
 namespace spillway {
 namespace {
 
-// At least so many blocks that the pool gives out next are copied before it does, and as many more
-// as a step may fill.
+// Blocks that the pool gives out next are copied before it does: at least this many, and as many
+// more as a step may fill.
 constexpr int64_t kLeastAhead = 16;
-// A store has room for copies of blocks that are still in the pool if it has so many times the
+// A store has room for copies of blocks that are still in the pool if it has this many times the
 // pool's blocks.
 constexpr int64_t kPoolsWorth = 2;
 

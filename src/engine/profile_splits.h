@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How CPU and GPU share the linear layers of a model on this machine: measured, and kept in the
-// machine's file.
+// Measures how CPU and GPU share the linear layers of a model on this machine, and keeps that in
+// the machine's file.
 #pragma once
 
 #include <filesystem>
@@ -14,9 +14,8 @@
 
 namespace spillway {
 
-// Measures the ops of `model` that `hardware` does not know yet (all of them where `again`), and
-// tells how far it is, and writes what it knows then to `file`. Returns the curves of this model's
-// ops.
+// Measures the ops of `model` that `hardware` does not know yet (all of them if `again`), reports
+// its progress, and writes what is then known to `file`. Returns the curves of this model's ops.
 std::vector<SplitCurve> profile_splits(Device& host, Device& device, const Model& model,
                                        const std::string& name, bool again, Hardware& hardware,
                                        const std::filesystem::path& file,

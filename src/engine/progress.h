@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long work tells how far it has come, to whoever wants to know.
+// Reports the progress of long work to whatever shows it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace spillway {
 
-// Of one piece of work, from its making to its end. Called by the thread that works.
+// The progress of one piece of work, which ends with this object. Called by the thread that works.
 class Progress {
  public:
   virtual ~Progress() = default;
@@ -17,10 +17,10 @@ class Progress {
   virtual void update(uint64_t done, uint64_t total, std::string_view detail) = 0;
 };
 
-// Work of this title begins. Empty: nobody wants to know.
+// Called as work with this title begins. Empty: progress is not shown.
 using StartProgress = std::function<std::unique_ptr<Progress>(std::string_view title)>;
 
-// Never null.
+// Returns `start(title)`, or a Progress that does nothing if `start` is empty; never null.
 std::unique_ptr<Progress> start_progress(const StartProgress& start, std::string_view title);
 
 }  // namespace spillway

@@ -46,7 +46,7 @@ std::string describe_tuning(const TuningTable* table, bool deterministic, const 
                             const std::string& model) {
   TuningTable read;
   if (table != nullptr) {
-    // Deterministic kernels are chosen by none of its points, and only GPUs know of scores.
+    // Deterministic kernels use none of its points, and only GPUs use scores.
     if (!deterministic) {
       for (const auto& [shape, points] : table->measured()) read.set(shape, points);
     }
@@ -73,8 +73,9 @@ std::string describe_host_linear(const Plan& plan, const Device& device, const D
 }
 
 std::string describe_host_attention(const Plan& plan, const Device& device, const Device& host) {
-  // A new member: does a result depend on it? Types and top-k are settings of their own;
-  // cpu_linear is looked at by describe_host_linear(), and residence is overrides by now.
+  // A new member of Plan does not compile here until it is added: does a result depend on it? Types
+  // and top-k are settings of their own; describe_host_linear() covers cpu_linear, and residence is
+  // overrides by now.
   const auto& [weights, overrides, residence, embeddings, kv, activations, micro_batch,
                micro_batches, schedule, attention, cpu_attention, overlap, compress_weights,
                kv_type, attention_topk, context, chunk, sequences, at_once, cpu_linear,

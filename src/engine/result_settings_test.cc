@@ -34,7 +34,7 @@ TEST_F(HostAttentionTest, IsNoneWhereverKvLiesThatTheDeviceAttendsTo) {
   EXPECT_EQ(of({1, 0, 0}, AttentionPlace::kCpu), "none");
   EXPECT_EQ(of({0, 1, 0}, AttentionPlace::kGpu), "none");
   EXPECT_EQ(of({0, 0, 1}, AttentionPlace::kCpu), "none");
-  // Without a GPU there is nobody else.
+  // Without a GPU the CPU is the device itself.
   Plan plan;
   plan.kv = {0, 1, 0};
   EXPECT_EQ(describe_host_attention(plan, host_, host_), "none");

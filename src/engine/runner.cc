@@ -64,7 +64,7 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
           "what is left on {} is too small for KV to come there: the CPU attends to prompts too",
           device.info().name);
     }
-    // Where nobody says, they are attended to where they lie.
+    // By default attention over KV in host memory runs on the CPU.
     options.host_share = plan.attention == AttentionPlace::kGpu   ? 0
                          : plan.attention == AttentionPlace::kCpu ? 1
                                                                   : plan.cpu_attention.value_or(1);

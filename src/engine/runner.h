@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run of a loaded model needs besides it, by plan: KV cache, streams, decoder.
+// Makes what a run of a loaded model needs besides it by its plan: KV cache, weight stream,
+// decoder.
 #pragma once
 
 #include <cstdint>
@@ -21,21 +22,22 @@ struct Runner {
   Decoder decoder;
 };
 
-// For KV and activations on disk.
+// The folder and the bytes for KV and activations on disk.
 struct RunDisk {
   std::filesystem::path dir = {};
   uint64_t bytes = ~uint64_t{0};
 };
 
-// `host` is the CPU; the device itself where that is the CPU. Weights, KV and activations on disk
+// `host` is the CPU, or the device itself if that is the CPU. Weights, KV and activations on disk
 // share `queue`. The model's weights were placed by the same plan. All must outlive the runner.
-// Takes what the plan needs. Throws kOutOfMemory before any work. `most_device_bytes`: the device's
-// budget.
+// Takes the memory that the plan needs, or throws kOutOfMemory before any work.
+// `most_device_bytes`: the device's budget.
 Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedModel& loaded,
                    const ResolvedPlan& resolved, const RunDisk& disk = {},
                    uint64_t most_device_bytes = ~uint64_t{0});
 
-// Sequences at once, `wanted` if there is memory for their rows of logits, else the `planned`.
+// Returns the number of sequences that may run concurrently: `wanted` if there is memory for their
+// rows of logits, else `planned`.
 int with_rows(Decoder& decoder, int64_t planned, int64_t wanted);
 
 }  // namespace spillway

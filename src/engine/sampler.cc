@@ -52,7 +52,8 @@ double counter_uniform(uint64_t seed, uint64_t counter) {
 }
 
 bool are_usable(std::span<const float> logits) {
-  // Without a branch, and in 32 bits as the values: compilers turn it into vectors.
+  // The loop has no branch, and its flags have 32 bits like the values, so that compilers vectorize
+  // it.
   int32_t wrong = 0, some = 0;
   for (const float value : logits) {
     wrong |= value < std::numeric_limits<float>::infinity() ? 0 : 1;  // also NaN
@@ -78,7 +79,7 @@ void Sampler::see(TokenId id) {
 }
 
 void Sampler::collect_adjustments() {
-  // Tokens are few, so a map of them is; each is adjusted once.
+  // Few tokens are adjusted, so a map of them is small; each is adjusted once.
   std::unordered_map<TokenId, LogitAdjustment> by_id;
   const auto at = [&](TokenId id) -> LogitAdjustment& {
     LogitAdjustment& adjustment = by_id[id];
@@ -113,7 +114,7 @@ void Sampler::adjust(std::span<const float> logits) {
   }
 }
 
-// Most likely first; equal ones by id, so that the order never depends on the sort.
+// Orders the most likely first, equal ones by id, so that the order never depends on the sort.
 bool Sampler::more_likely(const Candidate& a, const Candidate& b) {
   return a.scaled != b.scaled ? a.scaled > b.scaled : a.id < b.id;
 }
@@ -157,7 +158,7 @@ TokenId Sampler::draw(int64_t position) {
     std::erase_if(candidates_, [&](const Candidate& c) { return c.scaled < least; });
   }
 
-  // In the order of ids, as devices draw that do not sort.
+  // The draw goes through the ids in ascending order, as on devices that do not sort.
   if (sorted) {
     std::sort(candidates_.begin(), candidates_.end(),
               [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
@@ -194,7 +195,7 @@ SampleRow Sampler::sample_row(int64_t position) {
           .adjustments = adjustments_};
 }
 
-// All but what draws leave behind, which is as large as the vocabulary.
+// Copies all but the scratch memory of draws, which is as large as the vocabulary.
 Sampler Sampler::fork() const {
   Sampler other;
   other.params_ = params_;

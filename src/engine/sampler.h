@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From logits to the next token.
+// Samples the next token from logits.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,16 @@ class Sampler {
 
   // Chooses the token at `position` from its logits [vocab].
   SampledToken sample(std::span<const float> logits, int64_t position);
-  // The same for logits in a device's memory: what Ops::sample() is to do, valid until the next
-  // call.
+  // Returns what Ops::sample() needs to do the same for logits in a device's memory; valid until
+  // the next call.
   SampleRow sample_row(int64_t position);
-  // The chosen token is part of the answer: it counts for the penalties.
+  // Takes the chosen token as part of the answer: it counts for the penalties.
   void accept(TokenId id);
-  // None of these tokens is drawn before so many others were accepted.
+  // Forbids these tokens until `accepted` tokens have been accepted.
   void forbid_until(int64_t accepted, std::vector<TokenId> ids);
   bool wants_logprobs() const { return params_.logprobs >= 0; }
-  // For tokens that may come next: it draws as this one would, and leaves this one as it is.
+  // Returns a sampler for tokens that may come next: it draws as this one would, and leaves this
+  // one as it is.
   Sampler fork() const;
 
  private:
@@ -44,24 +45,25 @@ class Sampler {
   int64_t accepted_ = 0;
   int64_t forbidden_until_ = 0;
   std::vector<TokenId> forbidden_;
-  std::unordered_map<TokenId, int> seen_;      // in the window's part of prompt and answer
-  std::deque<TokenId> window_;                 // these in order, where a window is asked for
-  std::unordered_map<TokenId, int> answered_;  // in the answer
+  std::unordered_map<TokenId, int>
+      seen_;  // how often a token occurs in the window's part of prompt and answer
+  std::deque<TokenId> window_;                 // these tokens in order, if there is a window
+  std::unordered_map<TokenId, int> answered_;  // how often a token occurs in the answer
   std::vector<LogitAdjustment> adjustments_;
   std::vector<float> logits_;
   struct Candidate {
     TokenId id;
-    float scaled;  // its adjusted logit below the largest one, by temperature
+    float scaled;  // (its adjusted logit - the largest one) / temperature
   };
   static bool more_likely(const Candidate& a, const Candidate& b);
   std::vector<Candidate> candidates_;
 };
 
-// Uniform in [0, 1), a pure function of its arguments.
+// Returns a number that is uniform in [0, 1), a pure function of the arguments.
 double counter_uniform(uint64_t seed, uint64_t counter);
 
-// Whether a token can be drawn: none is NaN or infinity, and not all are minus infinity, which is
-// "never" for the tokens that have it. A model has computed something wrong otherwise.
+// Returns whether a token can be sampled: no logit is NaN or plus infinity, and not all are minus
+// infinity, which means "never" for its token. Otherwise the model has computed something wrong.
 bool are_usable(std::span<const float> logits);
 
 }  // namespace spillway

@@ -126,9 +126,9 @@ std::vector<float> draw_logits(std::mt19937& random, size_t count) {
   return logits;
 }
 
-// A greedy choice with the penalty as references define it: transformers'
+// Returns the greedy choice with the penalty as references define it: transformers'
 // RepetitionPenaltyLogitsProcessor (scores below 0 times the penalty, others divided by it, of all
-// tokens that came before), and llama.cpp's, which looks at the last so many of them.
+// tokens that came before), and llama.cpp's, which looks at the last `window` of them.
 TokenId choose_by_reference(std::vector<float> logits, const std::vector<TokenId>& tokens,
                             size_t window, float penalty) {
   const size_t first = window == 0 || tokens.size() < window ? 0 : tokens.size() - window;
@@ -169,7 +169,7 @@ TEST(SamplerTest, ForbidsTokensUntilSoManyWereAccepted) {
   for (const float temperature : {0.0F, 1.0F}) {
     SamplingParams params;
     params.temperature = temperature;
-    params.logit_bias = {{1, 100.0F}, {3, 50.0F}};  // against them
+    params.logit_bias = {{1, 100.0F}, {3, 50.0F}};  // the bias works for the forbidden tokens
     params.repetition_penalty = 1.5F;
     Sampler sampler(params, std::vector<TokenId>{1, 2});
     sampler.forbid_until(2, {1, 3});
@@ -241,7 +241,7 @@ TEST(SamplerTest, DrawsNothingFromARowThatIsNotAllNumbers) {
       }
     }
     EXPECT_EQ(sample_once(params, {-infinity, -infinity}), -1);
-    // A token that is never to be drawn is minus infinity.
+    // Minus infinity marks a token that is never to be sampled.
     EXPECT_EQ(sample_once(params, {-infinity, 1, -infinity}), 1);
   }
 }

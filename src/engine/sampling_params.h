@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the next token is drawn, as a request says it.
+// A request's parameters for sampling the next token.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who begins when, and how much KV memory must be there for it.
+// Options that decide when requests are admitted, and how much KV memory must be free for it.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace spillway {
 
-// In which order requests begin.
+// The order in which requests are admitted.
 enum class OrderKind : uint8_t {
   kFirstCome,
   kFair,      // clients that want more than there is get the same share of it
@@ -18,18 +18,19 @@ enum class OrderKind : uint8_t {
 
 struct SchedulingOptions {
   OrderKind order = OrderKind::kFirstCome;
-  // A request begins where there will be room for what is predicted of it and the others, and who
-  // went beyond what was predicted gives way first. Else where there is room for what is known.
+  // true: a request is admitted if there will be room for its predicted length and the others', and
+  // a sequence that exceeded its prediction is preempted first. false: it is admitted if there is
+  // room for the lengths that are known.
   bool packs_predicted = false;
-  // See PredictedAdmissionOptions; none: as it suits what giving way costs.
+  // See PredictedAdmissionOptions; not set: chosen by what preemptions cost.
   std::optional<double> spare = {};
 };
 
-// Where who gives way is computed again. More of it costs more room than it saves work; where KV is
-// kept, any does (docs/scheduling.md).
+// The spare room if preempted sequences are computed again: more of it costs more room than it
+// saves work. If their KV is kept, any spare room costs more (docs/scheduling.md).
 inline constexpr double kSpareWhereLost = 0.5;
 
-// These policies. `keeps`: KV of preempted sequences.
+// Makes these policies. `keeps`: whether the KV of preempted sequences is kept.
 SchedulingPolicies make_policies(const SchedulingOptions& options, const AdmissionPolicy& admission,
                                  bool keeps);
 

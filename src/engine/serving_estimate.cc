@@ -9,7 +9,7 @@ namespace spillway {
 namespace {
 
 constexpr int kSmallestBudget = 64;
-// How much longer than without prompts a step may take, and what nobody minds anyway.
+// How many times as long as without prompts a step may take, and how long it may take in any case.
 constexpr double kMostSlower = 1.25, kUnnoticed_s = 0.1;
 
 double prompt_pass_s(const Session& session, int tokens) {
@@ -27,8 +27,8 @@ ServingEstimate estimate_serving(const Session& session, int64_t sequences, int6
           .step_s;
   const double most_s = std::max(kMostSlower * estimate.step_s, kUnnoticed_s);
   int& tokens = estimate.prompt_tokens = std::min(kSmallestBudget, max_step_tokens);
-  // Weights are read, or come over a link, for both at once: what prompts add is what their pass
-  // takes beyond that.
+  // Weights are read, or copied over a link, once for prompts and decoding: prompts add what their
+  // pass takes beyond that.
   const double shared_s = prompt_pass_s(session, 1);
   while (tokens < max_step_tokens) {
     const int more = std::min(2 * tokens, max_step_tokens);

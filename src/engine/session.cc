@@ -20,9 +20,9 @@ bool has_any_context(const std::string& model, const ModelSpec& spec) {
 
 namespace {
 
-// What the options say of results; device, model and plan say the rest. Every option is here: one
-// that changes a bit of some result becomes part of ResultSettings, which the session reads it
-// from. A new one stops this from compiling until that has been decided.
+// Returns the settings that the options decide; device, model and plan decide the rest. Every
+// option is listed here: one that changes a bit of some result becomes part of ResultSettings,
+// which the session reads it from. A new one does not compile until that has been decided.
 ResultSettings asked_settings(const SessionOptions& options) {
   const auto& [model, device, gpu_memory, threads, deterministic, no_mmap, compute, tuning,
                placement, kv_store, drafts] = options;
@@ -32,14 +32,14 @@ ResultSettings asked_settings(const SessionOptions& options) {
   settings.program = program_version();
   settings.deterministic = deterministic;
   settings.attention_topk = compute.checked_topk();
-  // Known later: the device; the types of weights (compress_weights) and KV; the tuning; and, from
-  // the plan, who attends. Without effect: where things lie, threads, chunks. KV that is kept
-  // (kv_store) is used by who has the same settings. Drafts are further rows of a step, on which no
-  // bit depends where none depends on the other sequences of a step.
+  // Set later: the device; the types of weights (compress_weights) and KV; the tuning; and, from
+  // the plan, the CPU's share of the work. Without effect: placement, threads, chunks. Stored KV
+  // (kv_store) is used only under the same settings. Drafts are further rows of a step, on which no
+  // bit depends if none depends on the other sequences of a step.
   return settings;
 }
 
-// The first plan that was given; the others may only place things otherwise.
+// Returns the first plan that was given; the others may differ from it only in their placement.
 Plan read_asked_plan(const SessionOptions& options) {
   const std::vector<std::string>& files = options.placement.plans;
   if (files.empty()) return {};

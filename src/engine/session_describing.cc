@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of a session: what its plan is, for people and for whoever compares results.
+// Part of Session: describes its plan, for people and for the comparison of results.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ void Session::describe_run() {
   if (layout.host_blocks > 0 && !comes_whole && !comes_in_parts)
     settings.host_attention += fmt::format(", and to more than {} tokens by the CPU alone",
                                            layout.staging_blocks * kKvBlockTokens);
-  // Where a sequence is cut is part of the numbers.
+  // Results depend on where a sequence's KV is cut into partitions.
   if (layout.parts && comes_in_parts) {
     settings.host_attention +=
         layout.fixed_blocks > 0
@@ -101,7 +101,8 @@ std::string Session::describe_plan() const {
                                    plan.cpu_linear.front().share * 100));
   const Workload workload = expected_workload();
   const int64_t prompt = workload.prompt_tokens() / std::max<int64_t>(1, workload.requests());
-  // Said with the prompts: of many that come together the last has its first token late.
+  // The text names the prompts because, of many that come together, the last gets its first token
+  // late.
   const std::string prompts =
       sequences == 1 ? fmt::format("a prompt of {} tokens", prompt)
                      : fmt::format("{} prompts of {} tokens at once", sequences, prompt);
@@ -114,7 +115,7 @@ std::string Session::describe_plan() const {
 }
 
 void Session::say_plan() const {
-  // Where everything fits there is nothing to say, but to who asks.
+  // If everything is on the device, only the log has the plan.
   if (services_.notice && !plan().all_on_device()) {
     services_.notice(describe_plan());
   } else if (log_level() <= LogLevel::kInfo) {

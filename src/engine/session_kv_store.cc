@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of a session: the KV store behind a runner's pools, and what it is worth by the cost model.
+// Part of Session: makes the KV stores behind a runner's pools, and estimates by the cost model
+// what loading from them saves.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -21,15 +22,16 @@ namespace spillway {
 namespace {
 
 constexpr int32_t kFewestSlots = 16;
-// Of prompts of these lengths the cost model is asked: what a token more takes, and one further on.
+// The cost model estimates prompts of once, twice and four times this many tokens, to find the time
+// of a token and how it grows with the position.
 constexpr int64_t kShort = 256;
 
-// A group of layers, and its part of what all groups take together.
+// A group of layers, and its share of what all groups take together.
 struct GroupOfStores {
   StateRule rule = {};
-  int64_t blocks = 0;       // of it, that a sequence has
-  uint64_t slot_bytes = 0;  // of each
-  double share = 1;         // of the bytes
+  int64_t blocks = 0;       // blocks of this group that a sequence has
+  uint64_t slot_bytes = 0;  // bytes of a slot, which holds one block
+  double share = 1;         // share of the bytes of all groups
   std::string salt = {};
 };
 
@@ -41,7 +43,8 @@ std::vector<GroupOfStores> groups_of(const KvCache& kv, int64_t context, const s
     group.rule = kv.shape(i).rule;
     group.blocks = group.rule.most_blocks(context, 0);
     group.slot_bytes = KvStore::slot_bytes(kv, i);
-    // Folders of models with one group are found by this.
+    // The salt of the first group has no suffix, so that folders of models with one group are
+    // found.
     group.salt = i == 0 ? salt : fmt::format("{} group {}", salt, i);
     group.share = static_cast<double>(group.blocks) * static_cast<double>(group.slot_bytes);
     all += group.share;
@@ -50,7 +53,7 @@ std::vector<GroupOfStores> groups_of(const KvCache& kv, int64_t context, const s
   return groups;
 }
 
-// Of bytes that all groups have together, those of one.
+// Returns this group's part of the bytes that all groups have together.
 uint64_t part_of(const GroupOfStores& group, uint64_t bytes) {
   if (group.share == 1) return bytes;
   return static_cast<uint64_t>(group.share * static_cast<double>(bytes));
@@ -62,7 +65,7 @@ KvCosts Session::kv_costs() const {
   const auto seconds = [&](int64_t prompt) {
     return predict_run({{{.count = 1, .prompt = prompt, .generate = 1}}}, 1).prefill_s;
   };
-  // Weights that stream through for a step are paid for whatever is loaded.
+  // Only differences between prompts count: weights are streamed for a step whatever KV is loaded.
   const double one = seconds(kShort), two = seconds(2 * kShort), four = seconds(4 * kShort);
   const auto tokens = static_cast<double>(kShort);
   const double slope = (two - one) / tokens, later_slope = (four - two) / (2 * tokens);
@@ -80,7 +83,7 @@ KvCosts Session::kv_costs() const {
 std::vector<std::unique_ptr<KvStore>> Session::make_kv_stores(const KvCache& kv, int64_t context,
                                                               KvStoreHost wanted) {
   const KvStoreOptions& options = options_.kv_store;
-  // What is no size is an error wherever the device's memory is.
+  // An invalid size is an error even if the device has no memory of its own.
   if (!options.host_size.empty()) parse_memory(options.host_size, "--kv-host-size");
   const bool is_apart = !device->host_visible();
   const bool in_host =
@@ -118,8 +121,8 @@ std::vector<std::unique_ptr<KvStore>> Session::make_kv_stores(const KvCache& kv,
   }
   const auto free = static_cast<uint64_t>(host_memory().available_bytes);
   const uint64_t host_bytes = in_host ? options.host_bytes(free, pool_bytes) : 0;
-  // The device refuses what is beyond --host-memory, but knows nothing of what others have of it,
-  // or will take in their first step.
+  // The device refuses allocations beyond --host-memory, but knows nothing of what other parts of
+  // the program have of it, or will take in their first step.
   std::optional<uint64_t> most_bytes;
   if (budgets_.host_taken > 0 || (is_apart && budgets_.host_is_limited)) {
     uint64_t used = host().usage().total();
@@ -139,7 +142,8 @@ std::vector<std::unique_ptr<KvStore>> Session::make_kv_stores(const KvCache& kv,
   for (size_t i = 0; i < groups.size(); ++i) {
     const GroupOfStores& group = groups[i];
     if (i == 0 && folders[i]) found = folders[i]->blocks().size();
-    // On its way from and to the disk: what a sequence may have, and some of what others write.
+    // Slots for blocks on their way from and to the disk: those of one sequence, and some for
+    // blocks that other sequences write.
     uint64_t slots = folders[i] ? static_cast<uint64_t>(group.blocks) * 4 / 3 + kFewestSlots : 0;
     if (in_host) slots = std::max(slots, part_of(group, host_bytes) / group.slot_bytes);
     if (most_bytes) slots = std::min(slots, part_of(group, *most_bytes) / group.slot_bytes);
@@ -164,7 +168,7 @@ std::vector<std::unique_ptr<KvStore>> Session::make_kv_stores(const KvCache& kv,
   return stores;
 }
 
-// With fewer slots where there is no memory for as many.
+// Tries with fewer slots if there is no memory for as many.
 std::unique_ptr<KvStore> Session::try_make_store(const KvCache& kv, KvStore::Options options,
                                                  uint64_t slots,
                                                  std::unique_ptr<BlockFolder>& folder) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session says of KV that others may use, and where it puts it.
+// Tests which sessions may use each other's KV, and where the stores keep it.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -52,7 +52,7 @@ TEST_F(SessionKvStoreTest, TheSaltChangesWithAllThatChangesBits) {
   add([](SessionOptions& of) { of.compute.attention_topk = 0.5; });
   add([](SessionOptions& of) { of.model = "dummy:smollm2-135m:q8_0"; });
   EXPECT_EQ(salts.size(), 5U);
-  // Where things lie, and how many work at once, changes none.
+  // The chunk size and the place of the store change no bits.
   add([](SessionOptions& of) { of.compute.chunk = 64; });
   add([&](SessionOptions& of) { of.kv_store.dir = folder_.path(); });
   EXPECT_EQ(salts.size(), 5U);
@@ -88,7 +88,8 @@ TEST_F(SessionKvStoreTest, AnAcceleratorHasOneInHostMemory) {
   EXPECT_FALSE(stores[0]->lasts());
 }
 
-// R7: every allocation that it needs is refused in turn.
+// Running out of memory is an answer, not an end: the stores' allocations are refused, first one,
+// then all.
 TEST_F(SessionKvStoreTest, GoesWithoutMemoryThatIsRefused) {
   options_.kv_store.dir = folder_.path();
   const auto session = plan(options_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of a session: loading by its plan, and what a run takes besides.
+// Part of Session: loads the weights by its plan, and makes runners.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -33,7 +33,8 @@ void Session::load_as_planned() {
   const ModelSpec& spec = loaded->model.spec;
   const Plan& plan = resolved_.plan;
   const uint64_t weights_on_disk = resolved_.least_needs.disk.of(MemoryTag::kWeights);
-  // Of a plan after another, peaks are those of its run: between the two there is more.
+  // For a plan that follows another, peaks are those of its run: the change itself takes more
+  // memory.
   const auto forget_peaks = [&] {
     device->reset_peaks();
     host().reset_peaks();
@@ -115,7 +116,7 @@ Runner Session::make_runner_that_fits(int64_t wanted, int64_t sequences) {
       tight = true;
     }
   }
-  // It fitted, but steps with many sequences take more memory later.
+  // The KV cache fitted, but steps with many sequences take more memory later.
   return make_runner(one, std::max<int64_t>(1, tokens / one * 7 / 8));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of a session: the machine it runs on, as planning sees it. What it has of each memory, how fast
-// it is, what has been measured of it.
+// Part of Session: describes the machine for planning: its memories, its speed, and what has been
+// measured of it.
 #include <algorithm>
 #include <string>
 
@@ -17,11 +17,11 @@
 namespace spillway {
 namespace {
 
-// Of free memory, what a plan may take where nobody said how much.
+// Tenths of the free bytes of unified memory that plans may take.
 constexpr uint64_t kFreeTenths = 9;
 
-// What there is of each memory. Of the host's, where nobody said how much to use, what is free;
-// else what others of this program have is taken off.
+// Returns the budget of each memory. For host memory it is the free bytes, or, if an option limits
+// it, the limit less the bytes `taken` by other parts of this program.
 Budgets budgets_of(const SessionOptions& options, const Device& device, const Device& host,
                    uint64_t taken) {
   const DeviceInfo& gpu = device.info();
@@ -48,8 +48,8 @@ Budgets budgets_of(const SessionOptions& options, const Device& device, const De
   return budgets;
 }
 
-// A machine as a session uses it: without a GPU that does not compute, and one that does with
-// memory of its own, if only by a budget.
+// Describes the machine as a session uses it: without a GPU that does not compute; and one that
+// does has memory of its own, if only by a budget.
 ChosenHardware machine_of_session(const Device& device, const Device& host) {
   const bool apart = !device.host_visible();
   ChosenHardware machine = this_machine(host.info(), apart ? &device.info() : nullptr);
@@ -70,7 +70,7 @@ const ChosenHardware& Session::machine() const {
 
 Budgets Session::budgets_now() const {
   Budgets budgets = budgets_of(options_, *device, host(), run_.host_bytes_taken);
-  // What the plan before holds is this one's, too.
+  // Memory that was allocated for the previous plan is available to this one, too.
   if (!budgets.host_is_limited && !device->info().unified_memory)
     budgets.host += host().usage().total();
   return budgets;
@@ -80,7 +80,8 @@ DeviceTraits Session::traits_within(const Budgets& budgets) const {
   return with_budgets(traits_of(*device, host()), budgets);
 }
 
-// Results may change with it, so it is only done where somebody asks for it.
+// Measures this machine, and how CPU and GPU share the model's linear layers, unless it is known.
+// Results may change with it, so it is only done with --tune.
 void Session::measure_what_is_missing() {
   if (device->host_visible() || device->info().unified_memory) return;
   const auto path = try_default_hardware_path();

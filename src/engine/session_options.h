@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session is asked for: the model, where it computes, by what types, where things go.
+// Options of a session: the model, the device, the types, the placement.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@
 
 namespace spillway {
 
-// Plain values; where they come from (a command line, a file) is the program's business. Errors
-// name them as the command line does: --gpu-memory.
+// Plain values, which the program takes from a command line or a file. Errors name them as the
+// command line does: --gpu-memory.
 struct SessionOptions {
   std::string model;            // as resolve_model() takes it
   std::string device = "auto";  // this, memory and threads: as in DeviceChoice

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a session decides what goes where: it asks plan/choose_plan.h.
+// Part of Session: plans the placement, by plan/choose_plan.h.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -51,7 +51,7 @@ FitLimits Session::what_may_change(const ExpectedRun& run) const {
   limits.plan_option = options.plan_options();
   limits.compressible = !load_.compress;
   limits.has_device = !device->host_visible();
-  // What nobody limited cannot be raised.
+  // Advice cannot raise a budget that no option limits.
   if (!options.host_memory.empty())
     limits.host_bytes = static_cast<uint64_t>(host_memory().total_bytes);
   if (limits.has_device && !options_.gpu_memory.empty()) {
@@ -68,7 +68,7 @@ FitLimits Session::what_may_change(const ExpectedRun& run) const {
 
 void Session::place(const ExpectedRun& run, size_t which) {
   const int usual = usual_chunk(!device->host_visible(), run.tokens);
-  std::unique_ptr<Progress> progress;  // where there is anything to search
+  std::unique_ptr<Progress> progress;  // made once a search reports its progress
   const auto on_progress = [&](double share) {
     SPW_CHECK(services_.cancel == nullptr || !services_.cancel->load(), kCancelled,
               "interrupted while planning");
@@ -98,7 +98,7 @@ void Session::place(const ExpectedRun& run, size_t which) {
   if (request.expansion.adapts() && device->info().unified_memory) request.expansion = {};
   ResolvedPlan chosen = spillway::choose_plan(request);
   progress.reset();
-  context_.reset();  // thousands of trials are in its caches
+  context_.reset();  // its caches hold thousands of trials
   resolved_ = std::move(chosen);
   const RunSize& size = resolved_.size;
   const int chunk = options_.compute.chunk > 0 ? options_.compute.chunk : usual;
@@ -121,8 +121,8 @@ void Session::choose_plan(const ExpectedRun& asked, size_t which) {
   try {
     place(run_, which);
   } catch (const Error& error) {
-    // A job that goes on may have less memory than it had. Where its results would be others by
-    // another plan, its journal will say so.
+    // A resumed job may have less memory than before. If another plan changes its results, the
+    // check of its journal says so.
     if (error.code() != ErrorCode::kOutOfMemory || !options_.placement.kept) throw;
     options_.placement.kept.reset();
     place(run_, which);
@@ -154,9 +154,9 @@ bool Session::try_place_again(const Error& refused) {
     placed = true;
     same_results = settings == std::get<ResultSettings>(before);
   } catch (const Error&) {
-    // There is none: what was refused first is the better message.
+    // There is no other plan, and the first error is the better message.
   }
-  // A job's identity is known by now.
+  // A job's identity includes these settings, and may be fixed by now.
   if (!placed || (!same_results && run_.results_are_fixed)) {
     std::tie(resolved_, budgets_, settings) = before;
     return false;

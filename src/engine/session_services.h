@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a session needs of the program around it.
+// The services that a session needs from the program around it.
 #pragma once
 
 #include <atomic>
@@ -15,10 +15,10 @@ namespace spillway {
 struct SessionServices {
   const DeviceFactory& devices;
   StartProgress progress = {};  // of loading, measuring and planning
-  // One line for a person who watches; empty: nobody does, and the log has it where it is verbose.
+  // Shows one line to the user; empty: there is no user, and the line goes to the log.
   std::function<void(std::string_view)> notice = {};
-  // Loading, measuring and planning look at it, and throw kCancelled once it is true; null: they
-  // run through.
+  // Loading, measuring and planning read it, and throw kCancelled once it is true; null: they run
+  // through.
   const std::atomic<bool>* cancel = nullptr;
 };
 

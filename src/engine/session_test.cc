@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-// What a program shows of a session.
+// Records what a program shows of a session.
 class SessionTest : public testing::Test {
  protected:
   class Recorded final : public Progress {
@@ -89,7 +89,7 @@ TEST_F(SessionTest, NeedsNobodyWhoWatches) {
   EXPECT_GT(session.load_seconds, 0);
 }
 
-// A predictor's encoder, say: what it has counts within --host-memory.
+// Host memory taken by others, such as a predictor's encoder, counts within --host-memory.
 TEST_F(SessionTest, WhatOthersHaveOfHostMemoryIsNotPlannedWith) {
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   options_.device = "cpu";
@@ -180,8 +180,8 @@ TEST_F(SharedKvTest, OtherwiseThereIsRoomForAllOfEach) {
   EXPECT_FALSE(is_shared()) << "somebody said where it goes";
 }
 
-// Nobody knows how long answers are before the first: what is planned has room for whole contexts,
-// in host memory, and all who stay short are at work.
+// Before the first answer no lengths are known: the plan has room for full contexts, partly in host
+// memory, and sequences that stay short all run concurrently.
 TEST_F(SharedKvTest, WhatAPlanHasElsewhereIsSharedAsWell) {
   options_.gpu_memory = "400MiB";
   options_.placement.host_memory = "400MiB";
@@ -200,7 +200,7 @@ TEST_F(SharedKvTest, WhatAPlanHasElsewhereIsSharedAsWell) {
     EXPECT_GE(runner.decoder.max_tokens(), 32);
     EXPECT_LE(session.host().usage().total(), uint64_t{400} << 20);
   }
-  // A job that goes on has what it began with, whatever it is asked for now.
+  // A resumed job runs as many requests concurrently as it began with, even if more are requested.
   {
     Session begun(options_, services_);
     begun.choose_plan(run_);
@@ -232,8 +232,8 @@ TEST_F(SharedKvTest, WhatAPlanHasElsewhereIsSharedAsWell) {
   EXPECT_EQ(whole.resolved().max_concurrent.over_commit, planned_of(whole));
 }
 
-// By itself, where some KV is in host memory by plan: the GPU's part grows, and the CPU attends to
-// the rest.
+// With --kv-expansion auto, layers are also swapped if some KV is in host memory by plan: the GPU's
+// part grows, and the CPU computes attention over the rest.
 TEST_F(SharedKvTest, LayersTakeTurnsBesideKvInHostMemory) {
   options_.placement.kv_expansion = "auto";
   options_.placement.kv = "60,40,0";
@@ -246,7 +246,7 @@ TEST_F(SharedKvTest, LayersTakeTurnsBesideKvInHostMemory) {
   EXPECT_GT(runner.kv.layers().sizes().most_blocks(), runner.kv.device_blocks());
 }
 
-// Answers of 28 tokens where 2 were predicted.
+// Runs requests whose answers have 28 tokens although 2 were predicted.
 class OutgrownTest : public SharedKvTest {
  protected:
   static constexpr int kRequests = 6;
@@ -267,7 +267,7 @@ class OutgrownTest : public SharedKvTest {
     Answers answers = Answers(kRequests);
     int64_t preemptions = 0;
   };
-  // All at once, in KV memory for so many whole contexts.
+  // Runs all requests concurrently, in KV memory for `whole` full contexts.
   static Result run_all(Session& session, int64_t whole) {
     Runner runner = session.make_runner(32, whole);
     const auto at_once =
@@ -300,7 +300,7 @@ class OutgrownTest : public SharedKvTest {
   }
 };
 
-// All need three times the room that there is.
+// All six together need three times the room that there is.
 TEST_F(OutgrownTest, LongerAnswersThanPredictedEndAsTheyWould) {
   uint64_t least = 0;  // bytes, of two whole contexts
   Answers alone;
@@ -325,7 +325,8 @@ TEST_F(OutgrownTest, LongerAnswersThanPredictedEndAsTheyWould) {
   EXPECT_EQ(result.answers, alone);
 }
 
-// The same where the CPU attends, or the GPU through staging.
+// The same holds for KV in host memory, whether the CPU computes attention or the GPU does with
+// staging.
 TEST_F(OutgrownTest, SoDoThoseInHostMemory) {
   options_.gpu_memory = "1GiB";
   options_.placement.kv = "0,100,0";
@@ -340,7 +341,7 @@ TEST_F(OutgrownTest, SoDoThoseInHostMemory) {
     EXPECT_GT(shared.preemptions, 0);
     EXPECT_EQ(shared.answers, whole.answers);
   }
-  // Also of a job that goes on with the same options.
+  // A resumed job with the same options plans the same.
   Session begun(options_, services_);
   begun.choose_plan(run_);
   ASSERT_EQ(begun.plan().at_once, kRequests);
@@ -350,7 +351,8 @@ TEST_F(OutgrownTest, SoDoThoseInHostMemory) {
   EXPECT_EQ(again.plan().at_once, kRequests);
 }
 
-// Where some have KV here and some there: who outgrows one memory begins again in the other.
+// Some sequences have KV on the device, others in host memory: one that outgrows one memory is
+// computed again in the other.
 TEST_F(OutgrownTest, SoDoThoseInBothMemories) {
   options_.gpu_memory = "1GiB";
   options_.placement.kv = "50,50,0";

@@ -32,7 +32,7 @@ StopMatcher::Match StopMatcher::match(std::string_view text) const {
 std::string StopMatcher::push(std::string_view text) {
   if (stopped_) return {};
   held_ += text;
-  // Held back from where the text to its end may become a stop string.
+  // Text is held back from the first place at which the rest may become a stop string.
   size_t begun = held_.size();
   for (size_t at = 0; at < held_.size(); ++at) {
     const Match found = match(std::string_view(held_).substr(at));

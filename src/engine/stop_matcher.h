@@ -15,16 +15,17 @@ class StopMatcher {
   explicit StopMatcher(std::vector<std::string> stops);
 
   // Adds text and returns what is safe to show: no end of it can still become a stop string. After
-  // a match (stopped()) it is the text before the stop string that begins first, and nothing more
-  // ever comes.
+  // a match (stopped()) it is the text before the stop string that begins first of those that are
+  // complete by then, and nothing more ever comes.
   std::string push(std::string_view text);
-  // The stream has ended: what was held back.
+  // Call at the end of the stream: returns what was held back.
   std::string flush();
   bool stopped() const { return stopped_; }
 
  private:
   enum class Match : uint8_t { kNone, kBegun, kWhole };
-  // Whether the text begins with a stop string, or, to its end, with the beginning of one.
+  // Returns kWhole if the text begins with a stop string, kBegun if the whole text is the beginning
+  // of one.
   Match match(std::string_view text) const;
 
   std::vector<std::string> stops_;  // sorted

@@ -39,8 +39,8 @@ TEST(StopMatcherTest, TakesTheStopThatBeginsFirst) {
   EXPECT_EQ(stream(overlapping, "abcde", 1), "a");  // "bcd" is complete first
 }
 
-// Against the plain definition: the text ends before the stop string that is complete first, and
-// of several that are complete at once before the one that begins first.
+// Compares with the plain definition: the text ends before the stop string that is complete first,
+// and of several that are complete at the same character before the one that begins first.
 TEST(StopMatcherTest, AgreesWithPlainSearchForManyStops) {
   std::mt19937 random(7);
   const auto draw_text = [&](size_t least, size_t most) {

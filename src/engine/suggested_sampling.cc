@@ -10,7 +10,7 @@
 namespace spillway {
 namespace {
 
-// Reads one field at a time; what it cannot use goes to the list of what is ignored.
+// Reads one field at a time, and adds those that it cannot use to `ignored`.
 class Fields {
  public:
   Fields(const Metadata& metadata, std::vector<std::string>& ignored)
@@ -24,7 +24,7 @@ class Fields {
   }
   std::optional<int> count(const char* key) {
     return guarded([&]() -> std::optional<int> {
-      // -1 is how some say "all".
+      // Some files say "all" with -1.
       const auto value = metadata_.try_int(key, -1, std::numeric_limits<int>::max());
       return value ? std::optional(static_cast<int>(std::max<int64_t>(*value, 0))) : std::nullopt;
     });
@@ -67,7 +67,7 @@ SuggestedSampling suggested_sampling(const Metadata& metadata) {
   out.top_p = fields.number("generation_config.top_p", 0, 1);
   out.min_p = fields.number("generation_config.min_p", 0, 1);
   out.repetition_penalty = fields.number("generation_config.repetition_penalty", 0.01, 100);
-  // transformers looks at the whole text.
+  // transformers applies the penalty to the whole text.
   if (out.repetition_penalty) out.repetition_window = 0;
   if (fields.flag("generation_config.do_sample") == false) out.temperature = 0.0F;
 
@@ -78,7 +78,7 @@ SuggestedSampling suggested_sampling(const Metadata& metadata) {
   if (const auto value = fields.number("general.sampling.penalty_repeat", 0.01, 100))
     out.repetition_penalty = value;
   if (const auto value = fields.count("general.sampling.penalty_last_n")) {
-    // There 0 turns the penalty off, and -1 means the whole context.
+    // In this key 0 turns the penalty off, and -1 means the whole context.
     if (metadata.try_int("general.sampling.penalty_last_n") == 0) {
       out.repetition_penalty = 1.0F;
     } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a model's makers want it sampled, where its files say so.
+// The sampling parameters that a model's makers suggest in its files.
 #pragma once
 
 #include <optional>
@@ -18,14 +18,14 @@ struct SuggestedSampling {
   std::optional<float> min_p;
   std::optional<float> repetition_penalty;
   std::optional<int> repetition_window;
-  // What the files say that makes no sense: a line each, for a warning.
+  // One line, for a warning, for each suggestion that makes no sense.
   std::vector<std::string> ignored;
 
   void apply_to(SamplingParams& params) const;
 };
 
-// generation_config.json of a Hugging Face folder, or general.sampling.* of a GGUF file. Never
-// throws for what is in the files: an odd suggestion is no reason not to run a model.
+// Reads generation_config.json of a Hugging Face folder, or general.sampling.* of a GGUF file.
+// Never throws for what is in the files: an odd suggestion is no reason not to run a model.
 SuggestedSampling suggested_sampling(const Metadata& metadata);
 
 }  // namespace spillway

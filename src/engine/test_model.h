@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole model on one device, for tests.
+// Loads a whole model on one device, for tests.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ inline std::unique_ptr<LoadedModel> load_model(Device& device, const std::string
   return loaded;
 }
 
-// Room for `sequences` sequences of `tokens` tokens each.
+// Makes a KV cache with room for `sequences` sequences of `tokens` tokens each.
 inline KvCache make_kv_cache(Device& device, const ModelSpec& spec, KvType type, int64_t tokens,
                              int64_t sequences = 1) {
   return KvCache(device, kv_shapes(spec.states, type),

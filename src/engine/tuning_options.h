@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tuning file a session uses: this machine's own, another, or none.
+// Chooses the tuning file of a session: this machine's own, another, or none.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 namespace spillway {
 
-// $XDG_CACHE_HOME/spillway/tuning.json, or nullopt where there is no cache.
+// Returns $XDG_CACHE_HOME/spillway/tuning.json, or nullopt if there is no cache.
 [[nodiscard]] std::optional<std::filesystem::path> try_default_tuning_path();
 
 struct LoadedTuning {
@@ -22,10 +22,10 @@ struct LoadedTuning {
 struct TuningOptions {
   std::string file;  // empty: the default one, where it exists
   bool off = false;
-  bool measure = false;  // what is not known yet, first
+  bool measure = false;  // measures first what is not known yet
 
-  // What was measured on `device`; nullopt where there is nothing, or (with a warning) nothing that
-  // can be used. Throws kInvalidArgument for a file that was asked for and does not exist.
+  // Returns what was measured on `device`; nullopt if there is nothing, or (with a warning) nothing
+  // that can be used. Throws kInvalidArgument if a file was given that does not exist.
   std::optional<LoadedTuning> try_load(const DeviceInfo& device) const;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a model's logits are not numbers.
+// Explains why a model's logits are not numbers.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace spillway {
 
-// One line for the user: a number that did not fit into the KV cache, where there was one, and what
-// to do about it. Waits for the device.
+// Returns one line for the user: the value that did not fit into the KV cache, if there was one,
+// and what to do about it. Waits for the device.
 std::string explain_unusable_logits(Decoder& decoder, KvType type);
 
 }  // namespace spillway

@@ -27,12 +27,12 @@ std::optional<TokenId> try_token_id(const Metadata& m, const char* key, size_t t
   return static_cast<TokenId>(*id);
 }
 
-// Not an error: everything else of the model can be used, and such files are about.
+// Warns only, since everything else of the model can be used, and such files are common.
 void warn_about_stray_id(const Metadata& m, const char* key, int64_t id, size_t tokens) {
   log_warning("{}: {} is {}, but there are {} tokens; it is left out", m.source(), key, id, tokens);
 }
 
-// As try_token_id(), and says so where the id is of no token.
+// Does what try_token_id() does, and warns if the id is not that of a token.
 std::optional<TokenId> try_sound_token_id(const Metadata& m, const char* key, size_t tokens) {
   const auto id = m.try_int(key);
   if (id && !means_none(*id) && !is_token(*id, tokens)) warn_about_stray_id(m, key, *id, tokens);
@@ -126,7 +126,8 @@ Vocabulary from_gguf(const Metadata& m) {
   return vocabulary;
 }
 
-// The ids under a key that has one or several of them; those that are no tokens are said.
+// Returns the ids under a key that has one or several of them, and warns about those that are no
+// tokens.
 std::vector<TokenId> token_ids_of(const Metadata& m, const char* key, size_t tokens) {
   const Value* value = m.find(key);
   if (value == nullptr) return {};
@@ -141,14 +142,14 @@ std::vector<TokenId> token_ids_of(const Metadata& m, const char* key, size_t tok
   return ids;
 }
 
-// What ends an answer besides the tokenizer's EOS. generation_config.json is what the reference
-// goes by; config.json is what it was made from, and all there is in many folders.
+// Adds the tokens that end an answer besides the tokenizer's EOS. The reference implementation uses
+// generation_config.json; config.json is what it was made from, and all there is in many folders.
 void add_end_tokens(const Metadata& m, Vocabulary& vocabulary) {
   for (const char* key : {"eos_token_id", "generation_config.eos_token_id"}) {
     for (const TokenId id : token_ids_of(m, key, vocabulary.tokens.size()))
       vocabulary.end_of_generation.push_back(id);
   }
-  // The tokenizer says what a text begins with; here an id can only be wrong.
+  // The tokenizer decides what a text begins with; this only warns about a wrong id.
   token_ids_of(m, "bos_token_id", vocabulary.tokens.size());
 }
 

@@ -7,9 +7,9 @@
 
 namespace spillway {
 
-// From GGUF metadata, tokenizer.json, or vocab.json with merges.txt. Throws kInvalidArgument naming
-// file and field where there is none or it is not sound, kUnsupported for a kind of tokenizer that
-// is not known.
+// Reads GGUF metadata, tokenizer.json, or vocab.json with merges.txt. Throws kInvalidArgument
+// naming file and field if there is no vocabulary or it is not sound, kUnsupported for an unknown
+// kind of tokenizer.
 Vocabulary vocabulary_from_files(const ModelFiles& files);
 
 }  // namespace spillway

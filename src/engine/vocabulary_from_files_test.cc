@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Five tokens, of which tokenizer_config.json calls "d" the end.
+// A folder with five tokens, of which tokenizer_config.json names "d" as the end.
 class FolderTest : public ::testing::Test {
  protected:
   std::vector<TokenId> ends(std::string_view config, std::string_view generation = "{}",
@@ -82,7 +82,7 @@ TEST(GgufVocabularyTest, SaysWhichIdsAreOfNoToken) {
     EXPECT_THAT(said_of_gguf(key, 3),
                 HasSubstr(std::string(key) + " is 3, but there are 3 tokens"));
     EXPECT_EQ(said_of_gguf(key, 2), "");
-    EXPECT_EQ(said_of_gguf(key, 0xFFFFFFFF), "");  // how converters say that there is none
+    EXPECT_EQ(said_of_gguf(key, 0xFFFFFFFF), "");  // some converters write it for "none"
   }
 }
 

@@ -176,7 +176,7 @@ TEST_P(KvStoreEngineTest, WhatIsReadForSomeLeavesWhatOthersBeginWith) {
   }
 }
 
-// R9: no damaged KV is used; it is computed again.
+// Stored blocks are verified: damaged KV is never used, but computed again.
 TEST_P(KvStoreEngineTest, ADamagedBlockIsComputedAgain) {
   const std::vector<GenerationRequest> requests = different_requests(4, 100, 8);
   {
@@ -234,7 +234,8 @@ TEST_P(KvStoreEngineTest, NothingIsLoadedThatIsComputedFaster) {
   EXPECT_EQ(found.stats.reused_host_tokens, 0);
 }
 
-// R7, R10: a step that fails ends no request, and the store's contents are right afterwards.
+// A step that fails for memory or the GPU ends no request: its sequences are computed again, and
+// the store's contents are right afterwards.
 TEST_P(KvStoreEngineTest, WhatTheStoreHasIsRightAfterAStepThatFailed) {
   if (!GetParam().has_accelerator) GTEST_SKIP() << "the CPU's steps do not fail";
   const std::vector<GenerationRequest> requests = different_requests(5, 60, 40);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Allocations are refused, disks fail and files are damaged, while layers are swapped and blocks go
-// to a store in host memory and on disk. The result is an error that says so, or the same answers
-// (R7, R8, R9).
+// to a store in host memory and on disk. The result must be an error that says so, or the same
+// answers: never a crash, a leak or a wrong token.
 #include <gtest/gtest.h>
 
 #include <filesystem>

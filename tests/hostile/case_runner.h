@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a reader on a damaged input, then all code that uses what it read, and checks what
-// reliability.md's R1 demands of them.
+// Runs a reader on a damaged input, then all code that uses what it read, and checks that they end
+// in a result or an error of one line, within bounded time and memory.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests R1 for GGUF: any damage to a header ends in a model, or in an error of one line.
+// Tests that a bad GGUF file harms nobody: any damage to a header ends in a model, or in an error
+// of one line.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 

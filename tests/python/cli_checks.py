@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of several commands check with."""
+"""Checks that the tests of several commands share."""
 
 import array
 import math
@@ -13,7 +13,7 @@ UNKNOWN_FLAG = re.compile("not expected|following argument|unknown|unrecognized"
 
 
 def assert_bad_value(done):
-    """Wrong usage because of a value: a flag that does not exist would be wrong usage too."""
+    """Checks that a value is refused, and not the flag itself: an unknown flag would be wrong usage too."""
     done.assert_one_line_error(WRONG_USAGE)
     assert not UNKNOWN_FLAG.search(done.err), f"the flag itself is unknown: {done.err}"
 

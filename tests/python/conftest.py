@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python tests share: the program under test, a way to run it, and the public data beside the repository."""
+"""Fixtures that the Python tests share: the program under test, a way to run it, and the public data beside the repository."""
 
 import dataclasses
 import fnmatch
@@ -14,7 +14,7 @@ import openai_schema
 import pytest
 import tiny_llama
 
-# No test may reach for the network, and the reference needs no more threads than the program.
+# No test may use the network, and the reference needs no more threads than the program.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -61,7 +61,7 @@ def wait_for_handlers(process, timeout_s=10):
 
 
 def end_process(process):
-    """For `finally`: ends it whatever state it is in, and closes its pipes."""
+    """Ends the process whatever its state, and closes its pipes. For use in `finally`."""
     process.kill()
     process.communicate()
 
@@ -77,7 +77,7 @@ class Program:
         return [os.fsencode(str(self.path)), *self.options] + [a if isinstance(a, bytes) else os.fsencode(str(a)) for a in arguments]
 
     def run(self, *arguments, stdin=b"", timeout=120, env=None, cwd=None):
-        """Runs to the end. A hang or a death by signal fails the test that asked."""
+        """Runs the program to its end. A hang or a death by signal fails the calling test."""
         if isinstance(stdin, str):
             stdin = stdin.encode()
         done = subprocess.run(
@@ -116,7 +116,7 @@ class Program:
 def report(request):
     """report(text) shows a measured value at the end of the run, also when the test passes.
 
-    A property of the test: it comes along with the result, from whichever process ran it.
+    The text is stored as a property of the test, so it arrives with the result from whichever process ran it.
     """
     return lambda text: request.node.user_properties.append(("measured", text))
 
@@ -131,7 +131,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def pytest_configure(config):
-    # Also where pytest-xdist, which knows it, is not installed.
+    # Registers the marker even if pytest-xdist, which defines it, is not installed.
     config.addinivalue_line("markers", "xdist_group(name): tests that one process runs one after the other")
     config.addinivalue_line("markers", "long: listed in long_tests.txt; scripts/test.sh leaves them to --full")
 
@@ -152,7 +152,7 @@ def pytest_addoption(parser):
 
 @pytest.fixture(scope="session")
 def spillway(request):
-    """The program: $SPILLWAY_BIN, or build/release's."""
+    """The program under test: $SPILLWAY_BIN, or that of build/release."""
     named = os.environ.get("SPILLWAY_BIN")
     path = pathlib.Path(named) if named else ROOT / "build" / "release" / "bin" / "spillway"
     if not os.access(path, os.X_OK):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that answers as OpenAI's API does, with tokens that cost only time: what clients are tested against."""
+"""A server that answers like OpenAI's API, with tokens that cost only time, for tests of clients."""
 
 import asyncio
 import contextlib
@@ -8,14 +8,14 @@ import threading
 
 
 class FakeServer:
-    """Answers in a thread of its own, while the block lasts. Keeps the bodies that it was asked with in `asked`."""
+    """Answers in a thread of its own as long as the `with` block lasts. Stores the bodies of requests in `asked`."""
 
     def __init__(self, token_s=0.001, first_s=0.0, piece_bytes=0, keeps_open=False, refuse_after=None, cut_after=None, tokenizes=True):
         self.token_s, self.first_s = token_s, first_s
         self.piece_bytes = piece_bytes  # answers go out in pieces of this size; 0: event by event
-        self.keeps_open = keeps_open  # does not close where it was asked to
+        self.keeps_open = keeps_open  # keeps connections open that it was asked to close
         self.refuse_after = refuse_after  # requests beyond this many get 429
-        self.cut_after = cut_after  # streams end without an end after so many tokens
+        self.cut_after = cut_after  # streams break off without an end after this many tokens
         self.tokenizes = tokenizes
         self.asked = []
         self.port = 0

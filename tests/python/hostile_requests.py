@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that a server may refuse but not suffer from: the same ones in every run."""
+"""Hostile requests, which a server may refuse but must survive; they are the same ones in every run."""
 
 import json
 import random
@@ -83,7 +83,7 @@ def extremes():
 
 
 def structures():
-    """(path, body): depth, length and spelling."""
+    """(path, body): JSON of extreme depth, length and spelling."""
     deep = 100_000
     for path, body in PLAIN.items():
         for opened, closed in (("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")):
@@ -131,7 +131,7 @@ PUT_IN = b'" { } [ ] : , \\ \xff \0 1e999 \\ud800 null - 0'.split(b" ") + [b"\r\
 
 
 def damage(data, draw):
-    """A few bytes changed, cut, doubled or put in."""
+    """Returns the data with a few bytes changed, cut, doubled or inserted."""
     data = bytearray(data)
     for _ in range(draw.randint(1, 4)):
         at = draw.randrange(len(data) + 1)
@@ -177,7 +177,7 @@ def in_chunks(path, body, sizes):
 
 
 def wrong_http():
-    """Bytes that are no good HTTP: lengths that lie, requests smuggled in others, heads without end."""
+    """Invalid HTTP: wrong lengths, requests smuggled in others, endless headers."""
     body = json.dumps(PLAIN[COMPLETIONS]).encode()
 
     def post(*headers, content=body, first=f"POST {COMPLETIONS} HTTP/1.1"):

@@ -339,7 +339,7 @@ STATEMENTS = [
     "{{ (1 }}",
     "{{ 1) }}",
     "{{ [1) }}",
-    # What chat templates do.
+    # Constructs of chat templates.
     "{% for m in dd %}{{ '<|' ~ m['n'] ~ '|>' + (m.g.k if m.g else 'none') | trim }}\n{% endfor %}",
     "{{ dd[-1]['n'] }}{{ dd[::-1] | map(attribute='n') | join }}{{ dd[1:] | length }}{{ (dd | first).n }}",
     "{% set ns = namespace(found=false) %}{% for m in dd[::-1] %}{% if not ns.found and m.v == 3 %}{% set ns.found = true %}{{ loop.index0 }}{% endif %}{% endfor %}",

@@ -78,7 +78,7 @@ def renderer():
 
 
 def answers(cases, trusted=()):
-    """What Spillway makes of [(source, variables)]: a list of {text, segments} or {error}."""
+    """Spillway's results for [(source, variables)]: a list of {text, segments} or {error}."""
     lines = [
         json.dumps({"template": source, "variables": variables, "now": NOW, "trusted": list(trusted)})
         for source, variables in cases
@@ -91,7 +91,7 @@ def answers(cases, trusted=()):
 
 
 def differences(cases):
-    """Where the two disagree: not the same text, and not both an error."""
+    """The cases for which the two disagree: different texts, or an error of only one."""
     found = []
     for (source, variables), answer in zip(cases, answers(cases)):
         expected, actual = reference(source, variables), answer.get("text")

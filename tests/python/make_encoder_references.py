@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/python/references/encoders.json: what transformers makes of the texts of reference_encoders.py.
+"""Writes tests/python/references/encoders.json: transformers' embeddings of the texts of reference_encoders.py.
 
 usage: "$(scripts/test_venv.sh)/bin/python" tests/python/make_encoder_references.py
 
@@ -21,7 +21,7 @@ import transformers
 from reference_encoders import CASES, TEXTS, VOCABULARY
 from tokenizers.implementations import BertWordPieceTokenizer
 
-# What Spillway reads of a prompt at most (kMostEncoderTokens).
+# The most tokens of a prompt that Spillway reads (kMostEncoderTokens).
 MOST_TOKENS = 64
 
 

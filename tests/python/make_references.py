@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/python/references/: what transformers says about the models of reference_models.py.
+"""Writes tests/python/references/: transformers' logits and tokens for the models of reference_models.py.
 
 usage: "$(scripts/test_venv.sh)/bin/python" tests/python/make_references.py [--all]
 
@@ -43,7 +43,7 @@ def make_model(case):
 
 
 def save(case, model, folder):
-    """As transformers does; an old config.json is rewritten."""
+    """Saves the model as transformers does; for a case with `old_config`, config.json is rewritten."""
     model.save_pretrained(folder, max_shard_size=case.shard_size)
     if case.old_config:
         config = json.loads((folder / "config.json").read_text())
@@ -174,7 +174,7 @@ def first_with(stored, name, value, same):
 
 
 def kept_reference(name):
-    """What is stored, where the case is as it was; else None."""
+    """The stored reference if the case has not changed; else None."""
     cases = reference_models.stored()[0]["cases"]
     if "--all" in sys.argv or name not in cases or cases[name]["case_hash"] != CASES[name].hash():
         return None

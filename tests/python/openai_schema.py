@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The OpenAI API's own specification, as something that can be held against answers."""
+"""Makes JSON schemas of the OpenAI API's own specification, to check answers with."""
 
 import lzma
 

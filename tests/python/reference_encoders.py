@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small random encoders (BERT, DistilBERT), and what transformers makes of some texts with them, without torch.
+"""Small random encoders (BERT, DistilBERT), and their stored embeddings of some texts by transformers, without torch.
 
 The weights are made here from their names, as in reference_models.py. references/encoders.json has the rest: config.json, the
 names and shapes of the tensors as transformers saves them, and the embeddings (make_encoder_references.py wrote it all).
@@ -16,7 +16,7 @@ import numpy
 import reference_models
 
 STORED = reference_models.STORED / "encoders.json"
-TOLERANCE = 1e-5  # of numbers whose squares add up to 1
+TOLERANCE = 1e-5  # for embeddings of length 1
 
 WORDS = ["name", "write", "the", "river", "poem", "list", "##ing", "##ed", "##s", "un", "##able", "caf", "naive"]
 MARKS = list("!\"#$%&'()*+,-./:;<=>?@[]^_`{|}~") + ["\u201c", "\u201d", "\u2026"]
@@ -42,7 +42,7 @@ class Case:
     config: dict
 
     def hash(self):
-        """Of all that the reference depends on."""
+        """A hash of all that the reference depends on."""
         described = json.dumps([self.family, self.config, VOCABULARY, TEXTS], sort_keys=True)
         return hashlib.sha256(described.encode()).hexdigest()[:16]
 
@@ -70,7 +70,7 @@ CASES = {
 
 
 def weights(name, shape):
-    """As those of other models; norms are spelled in several ways here."""
+    """Makes weights like those of other models; norms have several spellings here."""
     values = reference_models.weights(name, shape)
     is_norm = "norm.weight" in name.lower() and not name.endswith("norm.weight")
     return values + numpy.float32(1) if is_norm else values
@@ -78,13 +78,13 @@ def weights(name, shape):
 
 @dataclasses.dataclass
 class Reference:
-    """A case's encoder, and what transformers says about the texts."""
+    """A case's encoder, and transformers' results for the texts."""
 
     case: Case
     case_hash: str
     config: dict
     tensors: dict  # name: shape
-    ids: list  # of each text
+    ids: list  # token ids of each text
     embeddings: list  # the mean over its tokens, of length 1
 
     def write(self, folder):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small random models of every kind, and what transformers says about them, without torch or transformers.
+"""Small random models of every kind, and transformers' stored results for them, without torch or transformers.
 
 The weights are made here, bit by bit the same on every machine. references/ has the rest: config.json and the names and
 shapes of the tensors as transformers saves them, and the logits it computes (make_references.py wrote it all).
@@ -43,12 +43,12 @@ class Case:
     old_config: bool = False
 
     def hash(self):
-        """Of all that the reference depends on."""
+        """A hash of all that the reference depends on."""
         described = json.dumps([self.family, self.config, self.dtype, self.shard_size, self.old_config], sort_keys=True)
         return hashlib.sha256(described.encode()).hexdigest()[:16]
 
     def decided(self, gaps):
-        """How many greedy tokens the tolerated error cannot turn, by the gaps between the best two logits at each."""
+        """How many greedy tokens cannot change within the tolerated error, by the gaps between the best two logits at each."""
         return next((i for i, gap in enumerate(gaps) if gap < 2 * self.tolerance), len(gaps))
 
 
@@ -165,7 +165,7 @@ CASES = {
 
 
 def noise(name, count):
-    """Bell-shaped numbers of variance 1, told by name and index alone.
+    """Bell-shaped numbers of variance 1 that depend on name and index alone.
 
     Sums of four uniform integers out of a hash (SplitMix64): a library's normal distribution may change with its version,
     and takes logarithms, which differ from machine to machine.
@@ -245,7 +245,7 @@ def write_safetensors(path, contents):
 
 @dataclasses.dataclass
 class Reference:
-    """A case's model, and what transformers says about it."""
+    """A case's model, and transformers' results for it."""
 
     case: Case
     case_hash: str
@@ -255,8 +255,8 @@ class Reference:
     shards: list  # the number of the file of each tensor, from 1
     weights_sha256: str
     prompt: list
-    tokens: list  # GREEDY_TOKENS after the prompt
-    gaps: list  # between the best two logits at each
+    tokens: list  # the GREEDY_TOKENS tokens after the prompt
+    gaps: list  # the gap between the best two logits at each token
     logits: numpy.ndarray  # [tokens of the prompt, vocabulary]
 
     def contents(self):
@@ -294,7 +294,7 @@ def weights_sha256(contents):
 
 
 # Stored logits: whole steps of 2^-16, an error of at most 7.6e-6. A number takes three bytes, and the bytes of all
-# numbers lie plane by plane: the highest have little to say, and are pressed by themselves.
+# numbers are stored plane by plane: the highest bytes vary little, and compress well by themselves.
 STEPS = 65536.0
 MIDDLE = 1 << 23
 
@@ -325,7 +325,7 @@ def reference(name):
     document, logits = stored()
     assert name in document["cases"], f"no reference for {name}: run make_references.py"
     values = document["cases"][name]
-    # What several cases share is stored under the first one's name.
+    # Arrays that several cases share are stored under the first one's name.
     shared = {"tensors": document["tensors"][values["tensors"]], "logits": logits[values["logits"]]}
     return Reference(CASES[name], **values | shared)
 

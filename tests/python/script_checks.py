@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of scripts/, tried on trees that tests make up."""
+"""Runs the checks of scripts/ on folders that tests make up."""
 
 import pathlib
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running `spillway serve`, and ways to talk to it: as a client does, and as no client should."""
+"""A running `spillway serve`, and functions to send it proper and improper requests."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 NAME = "tiny"
 AT_WORK, WAITING = "spillway_requests_running", "spillway_requests_waiting"
-GENEROUS_S = 60  # for anything that takes milliseconds on an idle machine
+GENEROUS_S = 60  # a time limit for anything that takes milliseconds on an idle machine
 READY = re.compile(r"serving (.*) at http://127\.0\.0\.1:(\d+)\n")
 METRIC = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? ([-+0-9.eE]+|NaN|[-+]Inf)(?: \d+)?')
 
@@ -43,7 +43,7 @@ class Answer:
         return self.json()
 
     def error(self, status, code=None, param=...):
-        """The error of a request that must fail like this."""
+        """Checks that the request failed in this way; returns the error."""
         assert self.status == status, f"{self.status}, expected {status}: {self.raw[:2000]!r}"
         assert self.headers["content-type"].startswith("application/json")
         error = self.json()["error"]
@@ -59,7 +59,7 @@ class Answer:
 class Server:
     """A server of the test's own, on a port that was free. Use as a block; leaving it kills what still runs.
 
-    All of KV is on unless told otherwise: what has no room is kept on disk, in a folder of its own, and so many begin as are predicted to have room."""
+    Unless a test says otherwise, evicted KV is kept on disk in a folder of its own, and requests are admitted by their predicted lengths."""
 
     def __init__(self, spillway, model, folder, *options, port=0, wait=True, env=None, verbose=False, keeps_kv=True):
         if keeps_kv and "--kv-dir" not in options:
@@ -72,7 +72,7 @@ class Server:
             self.process = spillway.start(*words, *options, stderr=log, env=env)
         self.port = port
         self.name = ""
-        self.headers = {}  # of all requests that name no others: a key
+        self.headers = {}  # sent with all requests that name no other headers, for example a key
         if wait:
             self.wait_until_ready()
 
@@ -106,13 +106,13 @@ class Server:
         self.process.send_signal(number)
         return self.process.wait(GENEROUS_S)
 
-    # As a client does.
+    # Proper requests.
 
     def connect(self, timeout=GENEROUS_S, source=None):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout, source_address=(source, 0) if source else None)
 
     def ask(self, method, path, body=None, headers=None, timeout=GENEROUS_S, source=None):
-        """`body`: bytes as they are, anything else as JSON. `source`: the address that it comes from, another client's."""
+        """Sends a request. `body`: bytes are sent unchanged, anything else as JSON. `source`: the address to send from, to be another client."""
         with contextlib.closing(self.connect(timeout, source)) as connection:
             return ask_on(connection, method, path, body, self.headers | (headers or {}))
 
@@ -156,7 +156,7 @@ class Server:
         """Returns when no KV block is in use."""
         wait_for(lambda: self.blocks_in_use() == 0, timeout_s)
 
-    # As no client should.
+    # Improper requests.
 
     def socket(self, timeout=GENEROUS_S, receive_buffer=0):
         connection = socket.socket()
@@ -167,7 +167,7 @@ class Server:
         return connection
 
     def raw(self, data, half_close=False, timeout=GENEROUS_S):
-        """(status or 0, all bytes) of what comes back until the server closes or has answered once."""
+        """(status or 0, all bytes) of the answer, up to the server's close or the end of one answer."""
         with self.socket(timeout) as connection:
             with contextlib.suppress(ConnectionError):
                 connection.sendall(data)
@@ -219,7 +219,7 @@ def stream_events(raw):
 
 
 def read_events(connection, count):
-    """Reads until so many events have come."""
+    """Reads until this many events have come."""
     data = b""
     while data.count(b"data: ") < count:
         piece = connection.recv(4096)
@@ -278,7 +278,7 @@ def ask_on(connection, method, path, body=None, headers=None):
 
 
 def events_of(raw):
-    """What a whole event stream says."""
+    """The events of a whole event stream."""
     blocks = raw.decode().split("\n\n")
     assert blocks.pop() == "", "the last event is not whole"
     data = [block.removeprefix("data: ") for block in blocks if not block.startswith(":")]
@@ -320,7 +320,7 @@ def read_raw_answer(connection):
 
 
 def kill(connection):
-    """Closes with a reset, as a process that dies with bytes unread."""
+    """Closes the connection with a reset, like a process that dies with bytes unread."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
@@ -340,12 +340,12 @@ def parse_metrics(text):
 
 
 def has_gpu():
-    """Whether tests may use one: they see none unless CUDA_VISIBLE_DEVICES names it."""
+    """Whether tests may use a GPU: they see none unless CUDA_VISIBLE_DEVICES names it."""
     return bool(os.environ.get("CUDA_VISIBLE_DEVICES")) and pathlib.Path("/proc/driver/nvidia/version").exists()
 
 
 def everything_of_kv():
-    """Options by which KV goes everywhere it can go, beside what servers keep: compressed, and where there is a GPU by layers that take turns there."""
+    """Options for every form of KV memory beside the servers' own store: compressed KV and, with a GPU, swapped layers."""
     return ["--kv-type", "int8", "--kv-admission", "predicted", "--kv-expansion", "auto"] + (["--device", "cuda"] if has_gpu() else [])
 
 
@@ -354,7 +354,7 @@ with_all_of_kv = pytest.mark.parametrize("serve", ["nothing kept", "all of KV"],
 
 
 def server_fixture(*options, model="tiny_model"):
-    """A fixture of a module's own: one server for all of its tests."""
+    """Makes a fixture for a module: one server for all of its tests."""
 
     @pytest.fixture(scope="module")
     def server(spillway, request, tmp_path_factory):

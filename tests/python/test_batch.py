@@ -29,7 +29,7 @@ def chat(custom_id, text, **fields):
 
 
 def write_lines(path, lines):
-    """Each line a request, or text as it is."""
+    """Writes a line for each request; text is written unchanged."""
     path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
     return path
 
@@ -39,7 +39,7 @@ def read_lines(path):
 
 
 def mixed_requests(count, seed=7):
-    """Chats and completions, short and long, greedy and drawn, with and without a seed; and a few that cannot be answered."""
+    """Chats and completions, short and long, greedy and sampled, with and without a seed; and a few that cannot be answered."""
     draw = random.Random(seed)
     lines = []
     for n in range(count):
@@ -75,11 +75,11 @@ class Job:
         return read_lines(self.output)
 
     def finished(self):
-        """How many results the journal has whole; the first line says what the job is."""
+        """The number of complete results in the journal, whose first line describes the job."""
         return max(0, self.journal.read_bytes().count(b"\n") - 1) if self.journal.exists() else 0
 
     def stop_after(self, results, number=signal.SIGKILL):
-        """Starts the job and sends it a signal once that many results are in the journal; the process's end."""
+        """Starts the job and sends it a signal once that many results are in the journal; returns how it ended."""
         process = self.spillway.start(*self.arguments)
         try:
             deadline = time.monotonic() + 60
@@ -168,7 +168,7 @@ def test_logprobs_come_where_they_are_asked_for(spillway, tiny_model, job):
     ).json()
     assert text["logprobs"]["token_logprobs"] == [entry["logprob"] for entry in run["logprobs"]]
     assert "".join(text["logprobs"]["tokens"]) == text["text"]
-    # What `run` says of them: ids with their text.
+    # The same requests by `run`: ids with their text.
     assert [entry["id"] for entry in run["logprobs"]] == run["ids"]
     assert [entry["token"] for entry in run["logprobs"]] == text["logprobs"]["tokens"]
     assert [[top["token"] for top in entry["top"]] for entry in run["logprobs"]] == [list(top) for top in text["logprobs"]["top_logprobs"]]
@@ -255,7 +255,7 @@ def test_every_bad_line_gets_an_error_of_its_own_and_harms_no_other(job):
             error = line["response"]["body"]["error"]
             assert (error["code"], error["param"], error["type"]) == (code, param[0], "invalid_request_error")
         else:
-            # Whoever joins by custom_id must not take it for the answer to another line.
+            # A reader who joins by custom_id must not take it for the answer to another line.
             assert line["custom_id"] is None and line["response"] is None
     assert "'good 0', which line 1 has already" in results[-1]["error"]["message"]
 
@@ -453,7 +453,7 @@ def test_answers_have_a_fingerprint_of_the_settings(job):
 
 
 def damaged(text, draw):
-    """Name and bytes: what can happen to a finished file."""
+    """(name, bytes) of the ways to damage a finished file."""
     lines = text.splitlines(keepends=True)
     yield "cut to half its lines", b"".join(lines[: len(lines) // 2])
     yield "cut to one line", lines[0]
@@ -554,10 +554,10 @@ def test_twenty_kills_at_random_moments_change_no_byte(spillway, tiny_model, job
             now = requests if made.output.exists() else made.finished()
             assert now >= finished, "finished results were lost"
             finished = now
-        if output:  # nothing, where the kill before came after the results were in place
+        if output:  # empty if the kill before came after the results were in place
             summary = json.loads(output)
             assert summary["requests"] == requests
-            # Only what was at work when the last kill came is computed again.
+            # Only requests that were running at the last kill are computed again.
             assert summary["finished_before"] in (finished, requests)
         jobs += 1
         assert made.output.read_bytes() == expected
@@ -618,7 +618,7 @@ def test_a_signal_stops_the_job_and_says_how_to_go_on(spillway, long_model, tmp_
     assert made.finished() == 5 and not made.output.exists()
 
 
-# What changes a bit of some result, as it is told; and what changes none, or says what is so anyway.
+# Options that change a bit of some result, with the message; and options that change none, or state the default.
 OTHER_SETTINGS = [
     ("--attention-topk", ["--attention-topk", "0.5"]),
     ("--kv-type", ["--kv-type", "f16"]),
@@ -723,7 +723,7 @@ def limit_file_size(limit):
 
 
 def test_a_full_disk_is_one_line_and_the_job_goes_on_later(spillway, job):
-    """A limit on the size of files stands for the disk."""
+    """A limit on the size of files stands for a full disk."""
     made = job(mixed_requests(20), "--max-sequences", "4")
     made.results()
     expected = made.output.read_bytes()
@@ -746,7 +746,7 @@ def test_a_disk_that_fails_is_one_line_and_the_job_goes_on_later(job, fault):
     made = job(mixed_requests(12), "--max-sequences", "4")
     made.results()
     expected = made.output.read_bytes()
-    made.output.write_bytes(b"")  # may be replaced, as an empty file is nobody's result
+    made.output.write_bytes(b"")  # may be replaced, since an empty file holds no results
     done = made.run("--restart", env=os.environ | {"SPILLWAY_FAULTS": fault})
     done.assert_one_line_error(FAILED)
     assert "out.jsonl" in done.err

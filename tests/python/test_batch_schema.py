@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What spillway batch answers, held against the OpenAI API's own specification."""
+"""Checks spillway batch's answers against the OpenAI API's own specification."""
 
 import json
 
@@ -51,7 +51,7 @@ def requests():
         prompt = {"messages": [{"role": "user", "content": "x"}]} if "chat" in url else {"prompt": "x"}
         for name, seed in (("above", 2**64), ("below", -(2**63) - 1), ("fraction", 1.5), ("text", "5")):
             yield request(f"seed {name} {url}", prompt | {"seed": seed}, url)
-    yield request("good 0", {"prompt": "x"})  # which a line of NO_REQUESTS has, too
+    yield request("good 0", {"prompt": "x"})  # a line of NO_REQUESTS has the same custom_id
     for name, (bad, *_) in ERRORS.items():
         yield bad | {"custom_id": f"error {name}"}
     for bad, _ in NO_REQUESTS.values():
@@ -59,7 +59,7 @@ def requests():
 
 
 def assert_results_valid(validator, lines, results):
-    """Each result against the schema of its request's url, an error's against ErrorResponse; how many there were of each kind."""
+    """Checks each result by the schema of its request's url, and errors by ErrorResponse; returns the number of each kind."""
     asked = {line["custom_id"]: line for line in lines if isinstance(line, dict) and isinstance(line.get("custom_id"), str)}
     seen = {}
     for result in results:

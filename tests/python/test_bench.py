@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What spillway bench counts: the steps and bytes of each phase, of one run, whatever came before it. Never how long it took."""
+"""Checks what spillway bench counts: the steps and bytes of each phase of one run, whatever ran before. No test checks times."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def bench(spillway, *options, **more):
 
 
 def moved(phase):
-    """Bytes by link, of those that were used."""
+    """Bytes by link, for the links that were used."""
     return {name: link["bytes"] for name, link in phase["links"].items() if link["bytes"] > 0}
 
 
@@ -96,14 +96,14 @@ def test_prompts_that_are_cut_and_no_decode_step(spillway):
 
 @pytest.mark.parametrize("chunk", ["2", "3", "16"])
 def test_all_decode_together_when_their_prompts_are_done(spillway, chunk):
-    """Also where a prompt takes longer than another's answer, or the last step of one has a single token."""
+    """Even if a prompt takes longer than another's answer, or the last step of one has a single token."""
     result = bench(spillway, "--prompt-len", "7", "--gen-len", "3", "--batch", "2", "--chunk", chunk, "--repeat", "1")
     assert result["prefill"]["steps"] == {"2": 7, "3": 5, "16": 1}[chunk]
     assert result["decode"]["steps"] == 2
 
 
 def test_blocks_come_one_after_the_other(spillway, disk):
-    """Row by row a block is a micro-batch, and each reads the weights for itself."""
+    """In the row-by-row schedule a batch block is a micro-batch, and each reads the weights for itself."""
     options = ["--weights", "0,0,100", *disk, "--prompt-len", "8", "--gen-len", "3", "--batch", "5", "--micro-batch", "2"]
     row = bench(spillway, *options, "--schedule", "row", "--repeat", "2")
     assert (row["prefill"]["steps"], row["decode"]["steps"]) == (3, 3 * 2)
@@ -139,8 +139,8 @@ def test_a_drawing_has_every_phase_and_perfetto_reads_it(spillway, disk, tmp_pat
     assert sorted(phases) == ["decode", "prefill"]
     for phase in phases.values():
         assert all(0 <= share <= 1 for share in phase["busy"].values())
-        assert phase["busy"]["gpu"] > 0  # what computes, be it a CPU
-        assert phase["busy"]["to_gpu"] > 0  # what comes from the disk
+        assert phase["busy"]["gpu"] > 0  # the device that computes, even if it is a CPU
+        assert phase["busy"]["to_gpu"] > 0  # weights that come from the disk
     events = json.loads(drawing.read_text())["traceEvents"]
     names = {event["name"] for event in events if event["ph"] == "X"}
     assert {"qkv", "attention", "mlp_up", "mlp_down", "head", "weights"} <= names

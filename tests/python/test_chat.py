@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""chat and run --chat without a terminal: templates, sampling, commands, what is written. test_terminal.py has terminals."""
+"""chat and run --chat without a terminal: templates, sampling, commands, saved files. test_terminal.py tests them on terminals."""
 
 import json
 import re
@@ -14,7 +14,7 @@ DEFAULTS = "--temp 0.8 --top-k 40 --top-p 0.95 --min-p 0.05 --repetition-penalty
 
 
 def chat_prompt(*turns):
-    """What the ChatML template makes of user, assistant, user ..."""
+    """The ChatML prompt of messages by user, assistant, user ..."""
     roles = ["user", "assistant"] * len(turns)
     text = "".join(f"<|im_start|>{role}\n{turn}<|im_end|>\n" for role, turn in zip(roles, turns))
     return text + "<|im_start|>assistant\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""chat --server: the talk is the same, whoever answers: our own server, or one that is wrong in every way."""
+"""chat --server gives the same conversation with our own server as with a local model, and survives servers that are wrong in every way."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-# As with a model that is loaded here.
+# The conversation is the same as with a local model.
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_an_interrupt_ends_the_answer_at_the_server_too(spillway, long_model, tm
         server.wait_until_idle()
 
 
-# What goes wrong.
+# Failures.
 
 
 def test_no_server_there(spillway):
@@ -197,7 +197,7 @@ def test_a_server_that_drains(spillway, long_model, tmp_path):
             process.stdin.write(b"Hello there\n")
             first = process.stdout.read(1)
             server.process.send_signal(signal.SIGTERM)
-            wait_for(lambda: refuses_newcomers(server))  # else it may answer the next question before it hears of its end
+            wait_for(lambda: refuses_newcomers(server))  # otherwise it may answer the next question before it has noticed the signal
             process.stdin.write(b"Hello there\n")
             out = first + process.stdout.read()
             error = process.stderr.read().decode()
@@ -205,7 +205,7 @@ def test_a_server_that_drains(spillway, long_model, tmp_path):
         finally:
             end_process(process)
         assert len(out) > 1000 and out.endswith(b"\n")
-        # It may still refuse, or be gone with the question unread, or not be there at all.
+        # The server may still refuse, or be gone with the question unread, or have ended before.
         assert len(error.splitlines()) == 1 and any(said in error for said in ("refuses", "without an answer", "no server"))
         assert server.process.wait(GENEROUS_S) == 0
 
@@ -252,12 +252,12 @@ def test_a_server_that_has_no_room(spillway):
         assert "too many (HTTP 429)" in done.err and len(done.err.splitlines()) == 1
 
 
-# A server that says whatever it likes.
+# A server that sends arbitrary bytes.
 
 
 @contextlib.contextmanager
 def saying(*answers):
-    """A server that gives these bytes to the first, second ... who connects, and the last to all others; yields its URL."""
+    """A server that sends the first of these byte strings on its first connection, the second on the next, and the last on all others; yields its URL."""
     listener = socket.create_server(("127.0.0.1", 0))
     stopping = threading.Event()
 

@@ -12,12 +12,12 @@ GREEDY = ["-n", "8", "--temp", "0", "--repetition-penalty", "1"]
 
 
 def answer_to(spillway, model, text):
-    """What the model says after this text, in which control tokens count."""
+    """The model's answer to this text, in which control tokens are parsed."""
     ids = spillway.run("tokenize", model, "-p", text, "--parse-special", "--no-special", "--json").json()["ids"]
     return spillway.run("run", model, "--ids", ",".join(map(str, ids)), *GREEDY, "--json").json()["text"]
 
 
-# What tokenizers of Mistral and Gemma come with, in short, and what becomes of "Hello there".
+# Shortened templates of Mistral's and Gemma's tokenizers, and the prompts that they make of "Hello there".
 TEMPLATES = {
     "mistral": (
         "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}{{ '[INST] ' + m['content'] + ' [/INST]' }}"

@@ -126,7 +126,7 @@ def template_text(name):
 
 
 def test_enough_of_them_are_there_as_their_models_have_them():
-    """What is rendered here is no handful, and nobody's rewrites are counted."""
+    """Enough templates are rendered here, and only unmodified ones count."""
     unmodified = [entry for entry in ENTRIES.values() if entry["unmodified"]]
     assert len(unmodified) >= LEAST_UNMODIFIED
     there = [entry for entry in unmodified if (fetch_chat_templates.CACHE / entry["name"]).exists()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/check_unused.py: what has a user passes, and each kind of name without one is found."""
+"""scripts/check_unused.py: names with a use pass, and each kind of name without one is found."""
 
 import pytest
 

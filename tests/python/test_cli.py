@@ -109,7 +109,7 @@ BAD_VALUES = {
         ["--logit-bias", "99999=1"],
         ["--logprobs", "x", "--json"],
         ["--logprobs", "-2", "--json"],
-        ["--logprobs", "3"],  # there is nothing to put them into
+        ["--logprobs", "3"],  # without --json there is no output for them
         ["--seed", "x"],
         ["--seed", "-1"],
         ["--seed", "1.5"],
@@ -133,7 +133,7 @@ BAD_VALUES = {
         ["--threads", "8000-8001"],  # no such processors
         ["--chunk", "0"],
         ["--device", "toaster"],
-        ["--gpu-memory", "ten"],  # on every machine
+        ["--gpu-memory", "ten"],  # a wrong value on every machine
         ["--host-memory", "ten"],
         ["--kv-type", "q1"],
     ],
@@ -468,12 +468,12 @@ def wait_until_full(pipe):
 
 @pytest.mark.parametrize("number", SIGNAL_CODES, ids=lambda number: number.name)
 def test_a_signal_ends_a_run_that_waits_for_its_reader(spillway, long_model, number):
-    # One thread: the signal comes to the one that writes.
+    # With one thread, the signal arrives at the one that writes.
     process = spillway.start("run", long_model, "-p", TEXT, *ENDLESS, "--threads", "1")
     try:
         wait_until_full(process.stdout)
         process.send_signal(number)
-        time.sleep(0.3)  # it comes while there is still no room
+        time.sleep(0.3)  # the signal arrives while there is still no room
         _, error = process.communicate(timeout=10)
     finally:
         end_process(process)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that could load and be wrong: each is refused by name, or said to be strange."""
+"""Models that could load but would be wrong: each is refused by name, or gets a warning."""
 
 import json
 import struct
@@ -98,7 +98,7 @@ def test_a_tied_model_needs_no_head(spillway, folder):
 @pytest.mark.parametrize("method", ["gptq", "awq", "fp8", "compressed-tensors", "bitsandbytes"])
 @pytest.mark.parametrize("command", ["run", "chat", "eval", "inspect"])
 def test_a_quantized_folder_is_refused_by_its_method(spillway, folder, tmp_path, method, command):
-    """Before any tensor: it has others than the network's."""
+    """It is refused before any tensor is read, since its tensors are not the network's."""
 
     def rename(header):
         for name in [name for name in header if "proj" in name]:
@@ -139,7 +139,7 @@ def test_an_end_outside_the_vocabulary_is_said(spillway, folder):
 
 @pytest.mark.parametrize("more", [0, 1, 20, 212])
 def test_an_embedding_without_tokens_is_said(spillway, folder, more):
-    """300 tokens; some rows more are usual where they make a round number, but not that many."""
+    """300 tokens; a few more rows are usual to reach a round number, but not this many."""
     named = tiny_llama.tensors(tiny_llama.Options())
     for name, rows in named:
         if name in ("model.embed_tokens.weight", "lm_head.weight"):

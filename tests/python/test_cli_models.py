@@ -34,7 +34,7 @@ def test_a_folder_and_a_gguf_file_of_one_model_give_the_same_tokens(spillway, ti
 
 
 def test_the_order_of_q_and_k_rows_matters(spillway, tiny_model, tmp_path):
-    """Guards the test above: a file with the folder's order gives other tokens."""
+    """Shows that the test above can fail: a file with the folder's order gives other tokens."""
     wrong = tiny_llama.write_gguf(tmp_path / "wrong.gguf", permute=False)
     ids = [spillway.run("run", model, "-p", PROMPT, "-n", "100", "--json").json()["ids"] for model in (tiny_model, wrong)]
     assert ids[0] != ids[1]
@@ -236,7 +236,7 @@ def test_truncated_safetensors_are_refused(spillway, folder):
         spillway.run("run", folder, "--ids", "1").assert_one_line_error(WRONG_USAGE)
 
 
-# Models that can be read, and are wrong.
+# Models that can be read but are wrong.
 
 
 @pytest.fixture(params=[math.nan, math.inf], ids=str)

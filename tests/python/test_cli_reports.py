@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands say of models and texts: inspect, tokenize, eval, bench, and --compress-weights."""
+"""Reports about models and texts: inspect, tokenize, eval, bench, and --compress-weights."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def test_inspect_tells_of_windows(spillway):
     assert "32 of 32 layers see a window of 4096 tokens" in spillway.run("inspect", "dummy:mistral-7b-v0.1").out
     model = spillway.run("inspect", "dummy:mistral-7b-v0.1", "--json").json()["model"]
     assert [(group["kind"], group["layers"], group["window"]) for group in model["state_groups"]] == [("window", 32, 4096)]
-    # The window, 16 tokens that may be cut off, a step of 512 tokens, and a block.
+    # The KV cache has the window, 16 tokens that may be cut off, a step of 512 tokens, and a block.
     assert model["kv_bytes_full_context"] == model["kv_bytes_per_token"] * (4096 + 16 + 512 + 16)
     assert "see a" not in spillway.run("inspect", "dummy:llama-2-7b").out
 
@@ -197,7 +197,7 @@ def test_eval_guesses_last_words(spillway, tiny_model, tmp_path):
 
 
 def test_eval_knows_the_last_words_of_its_own_text(spillway, stories, tmp_path):
-    """What a model has written greedily is what it guesses; the same words in another order are not."""
+    """A model predicts the last words of a text that it generated greedily, but not those of the same words in another order."""
     texts = [e["text"] for e in json.loads((stories / "reference_greedy.json").read_text())["stories260K"]]
     own, mixed = [], []
     for text in texts:
@@ -226,7 +226,7 @@ def test_eval_with_sparse_attention_reads_fewer_values(spillway, stories, tmp_pa
     dense = spillway.run(*arguments).json()
     everything = spillway.run(*arguments, "--attention-topk", "1").json()
     assert everything["perplexity"] == pytest.approx(dense["perplexity"], rel=1e-4)
-    # The query heads of a group choose for themselves: all of them read everything.
+    # The query heads of a group select positions independently, so with a top-k of 1 each of them reads all of V.
     group = everything["attention_v_bytes"] / everything["attention_v_bytes_dense"]
     assert group == int(group) and group >= 1
     sparse = spillway.run(*arguments, "--attention-topk", "0.25").json()
@@ -258,7 +258,7 @@ def test_bench_reports_what_sparse_attention_reads(spillway, tiny_model):
     assert dense["attention_topk"] == 0 and dense["attention_v_bytes"] == dense["attention_v_bytes_dense"] > 0
     sparse = spillway.run(*arguments, "--attention-topk", "0.1", "--repeat", "2").json()
     assert sparse["attention_v_bytes_dense"] == dense["attention_v_bytes_dense"]
-    # 33 to 39 positions in decode: 4 take part, of each query head.
+    # Decode has 33 to 39 positions, of which each query head attends to 4.
     group = spillway.run(*arguments, "--attention-topk", "1").json()["attention_v_bytes"] / dense["attention_v_bytes"]
     assert sparse["attention_v_bytes"] == pytest.approx(dense["attention_v_bytes"] * group * 7 * 4 / sum(range(33, 40)))
     people = spillway.run("bench", tiny_model, "--prompt-len", "32", "--gen-len", "8", "--attention-topk", "0.1")
@@ -293,18 +293,18 @@ def test_bench_takes_requests_of_mixed_lengths(spillway, tiny_model, tmp_path):
         assert result["generated_tokens_per_s"] * seconds == pytest.approx(34)
         assert result["total_tokens_per_s"] * seconds == pytest.approx(34 + 64)
         assert 0 < result["first_token_s"]["mean"] <= result["latency_s"]["mean"] < result["latency_s"]["max"] <= seconds
-        # Every sequence is at work in one step for each token of its answer.
+        # Every sequence runs in one step for each token of its answer.
         assert result["mean_sequences"] * result["steps"] == pytest.approx(34)
         assert result["occupancy"] == pytest.approx(result["mean_sequences"] / 3)
         assert result["run"]["seconds"] == seconds
     zigzag, diagonal, row = reports.values()
-    # Blocks last as long as their longest answer; row by row they are of two.
+    # Batch blocks last as long as their longest answer; in the row-by-row schedule they have two sequences.
     assert zigzag["steps"] == 9 + 14 and row["steps"] == 9 + 14 + 3
     assert (zigzag["padded_prompt_tokens"], zigzag["padded_generated_tokens"]) == (3 * 30 + 2 * 4, 3 * 9 + 2 * 14)
     assert (row["padded_prompt_tokens"], row["padded_generated_tokens"]) == (2 * 20 + 2 * 30 + 3, 2 * 9 + 2 * 14 + 3)
     assert zigzag["padded_total_tokens_per_s"] * zigzag["seconds"] == pytest.approx(98 + 55)
     assert zigzag["padding_efficiency"] == pytest.approx(98 / 153)
-    # One begins in each step: the fourth in the sixth, when the first has ended.
+    # One request is admitted in each step: the fourth in the sixth, when the first has ended.
     assert diagonal["max_admissions"] == 1 and diagonal["steps"] == 5 + 14
 
 

@@ -57,7 +57,7 @@ def test_text_and_chat_are_the_folders(spillway, tiny_folder, tmp_path):
 
 
 def test_the_file_is_well_formed(spillway, tiny_folder, tmp_path):
-    """Read without our own reader: every tensor is aligned, inside the file, and where the one before it ends."""
+    """Checked without our own reader: every tensor is aligned, inside the file, and begins where the one before it ends."""
     out = tmp_path / "out.gguf"
     convert(spillway, tiny_folder, out, "--type", "q4_0")
     data = out.read_bytes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--draft: answers are those without, byte for byte; where tokens cost what a step costs, nothing is proposed."""
+"""--draft: answers equal those without it, byte for byte; if each token costs as much as a step, no drafts are proposed."""
 
 import json
 import signal
@@ -13,7 +13,7 @@ from test_batch import Job, mixed_requests, request
 # Every layer comes from the disk, so that a step with more tokens takes no longer.
 STREAMED = ["--device", "cpu", "--weights", "0,0,100", "--disk-memory", "1GiB"]
 LOOKUP = ["--draft", "lookup"]
-# An answer that says the same over and over, as small models do.
+# An answer that repeats itself, as small models' do.
 REPEATED = "the river was wide and the river was wide and the river was wide and the"
 
 server = server_fixture("--ctx", "512", "--max-sequences", "2", "--deterministic", *STREAMED, *LOOKUP)
@@ -59,7 +59,7 @@ def test_kills_change_no_byte_of_a_batch(spillway, tiny_model, tmp_path):
     for finished in (3, 17, 31):
         code, _, error = made.stop_after(finished, signal.SIGKILL)
         assert code in (-signal.SIGKILL, 0), error
-    # What goes on without them is the same job.
+    # A job resumed without drafts is the same job.
     made.arguments = made.arguments[: -len(LOOKUP)]
     made.stop_after(40)
     made.arguments += LOOKUP

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/draw_figures.py: the pictures in docs/figures are what it draws, and its folders are those of src/."""
+"""scripts/draw_figures.py: the pictures in docs/figures are up to date, and their folders are those of src/."""
 
 import json
 import subprocess
@@ -33,7 +33,7 @@ def test_each_folder_is_above_those_that_it_includes():
             folder, _, includes = line.partition(":")
             table[folder] = includes.split()
     assert set(rows) == set(table)
-    # What stands beside each other in the picture: tensor/ includes base/, and predict/, measure/ and schedule/ nothing of each other.
+    # Folders beside each other in the picture: tensor/ includes base/, but predict/, measure/ and schedule/ do not include each other.
     beside = {("tensor", "base")}
     for folder, includes in table.items():
         for other in includes:

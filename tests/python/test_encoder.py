@@ -35,14 +35,14 @@ def test_agrees_with_transformers(spillway, report, tmp_path, name):
     difference = largest_difference(results, expected.embeddings)
     report(f"encoder {name}: max difference {difference:.2e} of embeddings of length 1")
     assert difference < TOLERANCE
-    # As it is used: matrices in 8 bits.
+    # The encoder as it is used, with matrices in 8 bits.
     fast = embed(spillway, folder, TEXTS, tmp_path)
     report(f"encoder {name}: {largest_difference(fast, expected.embeddings):.2e} with weights in 8 bits")
     assert largest_difference(fast, expected.embeddings) < 0.05
 
 
 def test_texts_are_told_apart():
-    """Guards the test above: what it compares differs by far more than its bound."""
+    """Shows that the test above can fail: embeddings of different texts differ by far more than its bound."""
     for name in CASES:
         first, *others = (numpy.array(embedding) for embedding in reference(name).embeddings)
         assert all(float(numpy.abs(first - other).max()) > 100 * TOLERANCE for other in others)

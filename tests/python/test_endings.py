@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How commands end when they are not let finish: signals, kills, files that may not grow, models cut while in use.
+"""How commands end when they are interrupted: signals, kills, files that may not grow, models truncated while in use.
 
-Always the same: the exit code that says why, at most one line on stderr, and no file that was not there before.
+The rule is always the same: an exit code that says why, at most one line on stderr, and no new files.
 """
 
 import json
@@ -24,7 +24,7 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 DEADLINE_S = 60
 TEXT = "The river was wide, and in the morning he said: there is a way. "
 MIB = 1 << 20
-LARGE_ALONE = pytest.mark.xdist_group("large")  # one after the other, test_tiers.py's too: they fill the disk
+LARGE_ALONE = pytest.mark.xdist_group("large")  # these tests run one after the other, also with test_tiers.py's, since they fill the disk
 
 
 def gguf_string(text):
@@ -37,7 +37,7 @@ def gguf_tensor(name, columns, rows, kind, offset):
 
 @pytest.fixture(scope="session")
 def large_gguf(models):
-    """One F16 matrix of 512 MiB, all zeros: the file takes next to no room, what is made of it takes its time."""
+    """A model with one F16 matrix of 512 MiB, all zeros: the file is sparse, but converting it takes time."""
     path = models / "large.gguf"
     with open(path, "wb") as file:
         key = gguf_string("general.architecture") + struct.pack("<I", 8) + gguf_string("llama")
@@ -70,7 +70,7 @@ def batch_lines(count, **body):
 
 
 def is_writing(process, folder, least):
-    """Whether the process has a file without a name in the folder, with so many bytes."""
+    """Whether the process has a file without a name in the folder, with at least this many bytes."""
     descriptors = pathlib.Path(f"/proc/{process.pid}/fd")
     try:
         for link in descriptors.iterdir():
@@ -100,8 +100,8 @@ class Place:
         }
 
 
-# What a command does that takes longer than any test waits: its arguments, files that it reads, what it is fed, and
-# files that may stay. LONG, TINY and so on stand for models; everything else is relative to its folder.
+# Commands that take longer than any test waits: their arguments, the files that they read, their input, and the
+# files that may stay. LONG, TINY and so on stand for models; everything else is relative to the command's folder.
 COMMANDS = {
     "run": (["run", "LONG", "-p", TEXT, "-n", "1000000", "--ignore-end"], {}, None, []),
     "run waits for a prompt": (["run", "LONG", "-f", "-"], {}, b"The riv", []),
@@ -137,7 +137,7 @@ COMMANDS = {
 }  # fmt: skip
 SECONDS = [0, 0.1, 0.7]  # after the program can be interrupted
 LAST_MOMENT_S = 0.1
-# Where a signal may come when the work is done, on a fast machine.
+# On a fast machine the signal may come when the work of these is done.
 HAS_AN_END = {"profile", "inspect", "convert", "convert over a file"}
 
 
@@ -167,7 +167,7 @@ def test_a_signal_ends_every_command_and_nothing_is_left(spillway, references, t
         over = process.poll() is not None
         process.send_signal(number)
         sent = time.monotonic()
-        # Only now, since some wait for their reader; and input that never ends is no reason to stay.
+        # Reading starts only now, since some commands wait for their reader; input that never ends must not keep them.
         output, error = read_to_the_end(process)
         # A command whose work is done when the signal comes ends as if there had been none.
         over = over or (name in HAS_AN_END and process.returncode == 0 and time.monotonic() - sent < LAST_MOMENT_S)
@@ -184,7 +184,7 @@ def test_a_signal_ends_every_command_and_nothing_is_left(spillway, references, t
 
 
 def read_to_the_end(process):
-    """What is left of both pipes, while standard input stays open."""
+    """Reads the rest of both pipes while standard input stays open."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         try:
@@ -248,7 +248,7 @@ def test_a_killed_convert_leaves_nothing_for_long(spillway, large_gguf, tiny_mod
 
 
 def faults_without_unnamed_files(spillway, model, folder):
-    """A file system without O_TMPFILE. Which open that concerns is found by trying: any other one cannot be refused."""
+    """Faults that simulate a file system without O_TMPFILE. The open() to refuse is found by trying, since refusing another one fails."""
     for nth in range(1, 20):
         faults = {"SPILLWAY_FAULTS": f"io.open:{nth}:eopnotsupp"}
         if spillway.run("convert", model, folder / "probe", env=os.environ | faults).code == 0:
@@ -301,7 +301,7 @@ def test_a_file_that_may_not_grow_is_an_ordinary_error(spillway, references, tmp
     assert left == set() and os.listdir(tmp_path / "disk") == []
 
 
-# A model that is cut.
+# A model that is truncated.
 
 
 def wait_until_mapped(process, path):
@@ -314,14 +314,14 @@ def wait_until_mapped(process, path):
 
 
 def test_a_model_that_lost_its_last_bytes_is_said_at_the_end(spillway, long_model, tmp_path):
-    """What a file loses of its last page reads as zeros."""
+    """The truncated part of a file's last page reads as zeros."""
     model = tmp_path / "model.gguf"
     shutil.copyfile(long_model, model)
     process = spillway.start("chat", model, stdin=subprocess.PIPE)
     try:
         wait_until_mapped(process, model)
         process.stdin.write(b"Hello\n")
-        process.stdout.read(1)  # it answers: what it checks when it loads is behind it
+        process.stdout.read(1)  # it answers, so the checks at loading are over
         os.truncate(model, model.stat().st_size - 1)
         output, error = process.communicate(b"Hello\n", timeout=DEADLINE_S)
     finally:

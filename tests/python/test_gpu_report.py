@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/gpu_report.py makes its table of what the benchmarks write. Programs that need a GPU are played by scripts."""
+"""bench/gpu_report.py makes its table of the benchmarks' output. Scripts stand in for programs that need a GPU."""
 
 import json
 import pathlib
@@ -58,7 +58,7 @@ def test_the_table_has_every_target(tmp_path):
     models.mkdir()
     (models / "tiny-Q8_0.gguf").write_text("x")
     (models / "text.txt").write_text("x")
-    # No site packages: PyTorch, where it is installed, must not be tried.
+    # No site packages, so that an installed PyTorch is not used.
     done = subprocess.run([sys.executable, "-S", ROOT / "bench" / "gpu_report.py", "--bin", fakes, "--out", tmp_path / "out", "--models",
                            models], capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "bench" / "gpu_tests.py"
 
-# What GoogleTest prints, for tests whose names say how they end.
+# A stand-in for GoogleTest, with tests whose names say how they end.
 FAKE = """#!{python}
 import os, sys, time
 tests = {tests!r}
@@ -104,7 +104,7 @@ def test_names_what_failed(tmp_path):
 def test_names_what_a_crash_leaves_out(tmp_path):
     done = run(tmp_path, ["A", "CrashesB", "C", "D", "E"])
     assert "NOT FINISHED: Suite.CrashesB (was running)" in done.stdout
-    assert "NOT FINISHED: Suite.E\n" in done.stdout  # the next of its shard
+    assert "NOT FINISHED: Suite.E\n" in done.stdout  # the test after it in its shard
     assert "shard 1 ended with code -6" in done.stdout
     assert done.returncode == 1
 
@@ -118,7 +118,7 @@ def test_names_what_the_time_cut_off(tmp_path):
 
 
 def test_what_is_cut_off_does_not_run_on(tmp_path):
-    """Also where a tool has started it in a session of its own."""
+    """Even if a tool has started it in a session of its own."""
     done = run(tmp_path, ["A", "HangsB", "C"], "--sanitizer-only", "--tools", "memcheck", "--timeout", "3")
     assert "NOT FINISHED: Suite.HangsB (was running)" in done.stdout
     left = []

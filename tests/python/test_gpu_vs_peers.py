@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/gpu_vs_peers.sh: its cells, turns, ratios and table. Programs that need a GPU or are others' are played by scripts."""
+"""bench/gpu_vs_peers.sh: its cells, turns, ratios and table. Scripts stand in for the peers and for programs that need a GPU."""
 
 import json
 import os
@@ -179,7 +179,7 @@ def test_programs_take_turns_and_a_ratio_is_of_one_round(peers):
     assert order == ["random_gguf", "spillway", *theirs, *theirs, "spillway", "spillway", *theirs]
     model = "models/llama-2-7b.q4_0.gguf"
     assert peers.calls[0] == f"random_gguf {model} --model llama-2-7b --type q4_0 --quiet"
-    # The same prompt, as many steps after it, the same threads.
+    # Both have the same prompt, number of steps and threads.
     assert f"bench {model} --device cuda --prompt-len 512 --gen-len 65 --batch 1 --repeat 3 --warm-up 1 --threads 3" in peers.calls[1]
     assert peers.calls[2] == f"llama-bench -m {model} -ngl 999 -t 3 -fa on -ub 2048 -p 512 -n 0 -d 0 -r 3 -o json"
     assert "-p 0 -n 64 -d 512" in peers.calls[3]
@@ -208,7 +208,7 @@ def test_a_target_that_is_missed_is_named(peers):
 
 def test_a_budget_gives_llama_cpp_the_layers_that_fit(peers):
     assert peers.measure("--cell", "13b-f16-8gib", "--cell", "13b-f16-16gib").returncode == 0
-    # A gibibyte is for its buffers, a layer takes two.
+    # A gibibyte is reserved for its buffers, and a layer takes two.
     assert {call.split("-ngl ")[1].split()[0] for call in peers.calls if "llama-bench" in call} == {"3", "7"}
     assert any("--gpu-memory 8GiB" in call for call in peers.calls)
     assert peers.kept("13b-f16-8gib")["rounds"][0]["theirs"]["layers_on_gpu"] == 3
@@ -226,7 +226,7 @@ def test_what_is_kept_is_not_measured_again_unless_asked(peers):
     assert peers.measure("--cell", "cpu-7b-q4_0").returncode == 0
     assert not (peers.bin.parent / "calls").exists()
     assert peers.measure("--cell", "cpu-7b-q4_0", "--again", "--delete").returncode == 0
-    assert peers.kept("cpu-7b-q4_0")["figures"]["decode"]["ours"] == 300  # of five rounds
+    assert peers.kept("cpu-7b-q4_0")["figures"]["decode"]["ours"] == 300  # the median of five rounds
     assert list((peers.bin.parent / "models").iterdir()) == []
 
 

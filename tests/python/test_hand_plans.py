@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/hand_plans.py: its verdict and its table, with a program that knows how fast each plan is."""
+"""bench/hand_plans.py: its verdict and its table, with a fake program in which each plan's speed is known."""
 
 import json
 import pathlib
@@ -26,7 +26,7 @@ print(json.dumps(dict(generated_tokens_per_s=speed, decode_tokens_per_s=1, prefi
 
 @pytest.fixture
 def compare(tmp_path):
-    """Gives (exit code, output, result) where the planner's plan has `speed` and one by hand 100."""
+    """Gives (exit code, output, result) if the planner's plan has `speed` and one by hand has 100."""
 
     def run(speed):
         program, hand, kept = tmp_path / "program", tmp_path / "hand", tmp_path / "kept.json"

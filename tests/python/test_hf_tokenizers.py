@@ -69,7 +69,7 @@ class Pair:
         pytest.fail(f"differs at token {at} near {near!r}: {expected[at:at + 5]} != {actual[at:at + 5]}")
 
 
-# Those of a tokenizer one after the other: reading it takes as long as some of the tests.
+# The tests of a tokenizer run one after the other, since reading it takes as long as some of them.
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in MODELS])
 def pair(request, program, tmp_path_factory):
     return Pair(request.param, tmp_path_factory.mktemp(request.param), program)
@@ -104,7 +104,7 @@ def test_pieces(pair, path):
     pieces = [piece for piece in pieces if piece]
     for piece in random.Random(1).sample(pieces, 5):
         pair.check(piece)
-    # All of them at once: what the JSON escaped, unescaped.
+    # All pieces joined; for JSON this is its text without escapes.
     pair.check("\n".join(pieces))
 
 
@@ -127,7 +127,7 @@ def character_pools():
 
 
 def random_text(rng, count):
-    """Unicode without rhyme or reason, rich in what tokenizers treat specially."""
+    """Random Unicode, rich in characters that tokenizers treat specially."""
     pools = character_pools()
     return "".join(rng.choice(rng.choices(pools, weights=[6, 6, 3, 2, 2, 2])[0]) for _ in range(count))
 

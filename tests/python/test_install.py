@@ -72,14 +72,14 @@ def test_the_commit_is_that_of_the_sources(tmp_path):
     assert info.out.stat().st_mtime_ns == written, "a file that stays the same must not be written: it would be compiled again"
     (info.source / "file").write_text("2")
     assert info.commit() == f"{head}+changes"
-    # Sources that were unpacked inside of another repository have no commit.
+    # Sources unpacked inside another repository have no commit.
     info.source = info.source / "unpacked"
     info.source.mkdir()
     assert info.commit() == "unknown"
 
 
 class Deps:
-    """scripts/install_deps.sh with a package manager that is made up: `apt` is a shell script."""
+    """Runs scripts/install_deps.sh with a fake package manager: `apt` is a shell script."""
 
     def __init__(self, root, installed, apt="exit 0", system="ID=debian\nVERSION_ID=12\n"):
         self.calls = root / "calls"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Templates in the small, against Python's jinja2: expressions, statements, and random combinations of them."""
+"""Small templates, compared with Python's jinja2: expressions, statements, and random combinations of them."""
 
 import random
 import re
@@ -25,7 +25,7 @@ def test_statements():
 
 
 def same_but_for_addresses(text):
-    """Python prints where in memory functions and generators are."""
+    """Whether the text shows functions, generators or other objects, which Python prints with their addresses."""
     return text is not None and re.search(r"object at 0x|<generator|<function|<reversed|<Macro", text)
 
 
@@ -38,7 +38,7 @@ def test_random_expressions(seed):
     found = []
     for (source, variables), answer in zip(cases, jinja_reference.answers(cases)):
         expected = jinja_reference.reference(source, variables)
-        # Python's integers do not end, and jinja2 lets constants be sliced that variables of the type could not be.
+        # Exceptions: Python's integers are unbounded, and jinja2 can slice constants of types whose variables it cannot.
         ours_alone = re.search("64 bits|cannot be sliced", answer.get("error", ""))
         if ours_alone or same_but_for_addresses(expected):
             continue

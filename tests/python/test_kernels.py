@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the compiler makes of kernels that share code with the host, where no GPU is needed to look at it."""
+"""Inspects the compiled code of kernels that share code with the host, which needs no GPU."""
 import os
 import pathlib
 import shutil
@@ -8,17 +8,17 @@ import subprocess
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ENVIRONMENT = dict(os.environ)  # with the caches of whoever runs this, which tests of the program are kept from
+ENVIRONMENT = dict(os.environ)  # with the user's compiler cache, which other tests must not use
 
 
 @pytest.mark.parametrize("kernels", ["kernel", "four", "eight", "k"])
 def test_no_path_of_the_persistent_step_is_a_trap(tmp_path, kernels):
-    """Where a kernel wants the address of a host's constant (std::min() of it is enough), nvcc warns of nothing and writes
-    a trap, which only a GPU would meet."""
+    """If a kernel takes the address of a host constant (std::min() of it is enough), nvcc emits a trap without a warning,
+    which only a run on a GPU would show."""
     nvcc = shutil.which("nvcc", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/cuda/bin"]))
     if nvcc is None:
         pytest.skip("no nvcc")
-    # As an object file, in which PTX is text too: those a compiler cache keeps.
+    # Compiles to an object file, in which PTX is text too, since compiler caches store object files.
     cache = [found] if (found := shutil.which("ccache")) else []
     built = tmp_path / "persistent.o"
     subprocess.run([*cache, nvcc, "-std=c++20", "-O3", "-I", ROOT / "src", "-DFMT_USE_CONSTEXPR=1", "--expt-relaxed-constexpr",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/length_shift.py: what it finds of the data, and what it says of a shift."""
+"""bench/length_shift.py: which data files it finds, and what it reports about a shift."""
 
 import json
 import lzma

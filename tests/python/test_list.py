@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`spillway list`: what the cache has, and that its names can be used."""
+"""`spillway list` shows what the cache has, and its names can be used."""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/long_request.py: its shares, with a program that knows how fast everything is."""
+"""bench/long_request.py: its shares, with a fake program whose speeds are known."""
 
 import json
 import pathlib
@@ -44,7 +44,7 @@ def run(tmp_path):
 
 def test_decode_is_held_against_both_memories(run):
     output, kept = run("--kv-budget", "10")
-    # 54 GB at the CPU's 100 GB/s, while the GPU reads 16 GB at its 1000.
+    # The CPU reads 54 GB at 100 GB/s, while the GPU reads 16 GB at 1000 GB/s.
     assert kept["decode"]["bound_tokens_per_s"] == pytest.approx(1 / 0.54)
     assert kept["decode"]["share"] == pytest.approx(1.5 * 0.54)
     assert kept["prompt"]["share"] == pytest.approx(0.6)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much memory a run is said to need: what it is going to run, not more; and a refusal names only what helps."""
+"""The memory that a run is estimated to need is that of its own work, not more; and a refusal names only options that help."""
 
 import re
 
@@ -31,7 +31,7 @@ def run(spillway, *options, **sizes):
 
 
 def begins(spillway, *options, **sizes):
-    """Whether a run is not refused: it is ended as soon as something comes."""
+    """Whether a run is not refused; it is ended as soon as it prints something."""
     process = spillway.start(*arguments(*options, **sizes))
     try:
         return process.stdout.read(1) != b""
@@ -71,7 +71,7 @@ def test_a_long_run_that_does_not_fit_names_what_helps_and_it_does(spillway):
     for option in ("--ctx", "--kv-type", "--host-memory"):
         others = [] if option == "--host-memory" else tight
         assert begins(spillway, *others, option, named[option], **sizes), option
-    # A block of tokens more than the longest context that helps does not.
+    # The longest context that helps fits; one more block of tokens does not.
     done = run(spillway, *tight, "--ctx", int(named["--ctx"]) + 16, **sizes)
     assert "--ctx" in advice(done)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is not a number, or none that the KV cache holds, ends a request with one line that says so: never with text."""
+"""Values that are not numbers, or beyond the range of the KV cache's type, end a request with one line that says so, never with text."""
 
 import math
 
@@ -70,7 +70,7 @@ def test_int8_holds_more_than_f16(spillway, tmp_path):
 
 
 def test_an_answer_in_the_middle_of_which_it_happens_keeps_what_it_had(spillway, tmp_path):
-    """Only from some position on: its text so far, then one line and exit code 1."""
+    """The failure comes at some position: the text so far is kept, followed by one line and exit code 1."""
     model = write(tmp_path / "m.gguf", **{layer_tensor(1, "k"): 1.6e4})
     done = spillway.run("run", model, "-p", "x", "-n", "400", "--kv-type", "f16")
     assert done.code == FAILED and "layer 1 " in done.err, done.err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/pie_figures.py: which cells there are, that they are kept and gone on with, and what is made of them."""
+"""bench/pie_figures.py: its cells, that they are stored and resumed, and the tables and pictures of them."""
 
 import json
 import pathlib
@@ -18,7 +18,7 @@ from pie_tables import FIGURES, longest_below, memory_for  # noqa: E402
 from pie_workload import MEANS, draw_requests, write_plain, write_trace  # noqa: E402
 from serve_workload import read_trace  # noqa: E402
 
-# Plays pie_sweep: more layers are faster up to 26, and what is found online is 24.
+# A stand-in for pie_sweep: more layers are faster up to 26, and 24 are found online.
 SWEEP = """#!{python} -IS
 import json, sys
 def of(name): return sys.argv[sys.argv.index(name) + 1]
@@ -36,7 +36,7 @@ print(json.dumps(dict(turning=turning, expansion=48 / (50 - turning) if turning 
 
 @pytest.fixture
 def figures(tmp_path):
-    """figures(words...) runs the script; its output. figures.calls: pie_sweep's."""
+    """figures(words...) runs the script and returns its output; figures.calls has the calls of pie_sweep."""
     sweep = tmp_path / "sweep"
     sweep.write_text(SWEEP.format(python=sys.executable, calls=str(tmp_path / "calls")))
     sweep.chmod(0o755)
@@ -62,7 +62,7 @@ def test_every_cell_is_measured_once_and_kept_at_once(figures, tmp_path):
     assert sum("--on-demand" in call for call in figures.calls()) == 8
     figures(*words)
     assert len(figures.calls()) == 26, "nothing is measured again"
-    # One that got lost is measured again.
+    # A lost result is measured again.
     content = figures.results()
     content["runs"].pop(5)
     (tmp_path / "out.json").write_text(json.dumps(content))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway plan with a plan that is given: its price instead of a search."""
+"""spillway plan with a given plan estimates it instead of searching."""
 
 import json
 import pathlib
@@ -27,7 +27,7 @@ def test_a_plan_that_is_given_is_priced(spillway, tmp_path):
     options = ["--weights", "10,90,0", "--kv", "0,100,0", "--micro-batch", "8"]
     by_hand = spillway.run(*T4, *options, "--cpu-linear", "0").json()
     assert by_hand["predicted"] == priced["predicted"]
-    # What options leave open is priced as a run would have it: with the CPU's share of linear layers.
+    # Fields that the options leave open are estimated as in a run: with the CPU's share of linear layers.
     alone = ["plan", "dummy:opt-30b", "--hardware", "t4", "--weights", "20,80,0", "--json"]
     shared = spillway.run(*alone).json()
     assert shared["plan"]["cpu_linear"]
@@ -46,7 +46,7 @@ def test_the_example_by_hand_of_help_fits(spillway):
 
 
 def test_figures_are_for_people(spillway):
-    """One request is no requests, and no time has an exponent."""
+    """Reports say "1 request", not "1 requests", and no time has an exponent."""
     by_hand = ["--weights", "0,0,100", "--disk-memory", "400GiB", "--gen-len", "512"]
     done = spillway.run("plan", "dummy:opt-175b", "--hardware", "t4", *by_hand)
     assert done.code == 0, done.err
@@ -106,7 +106,7 @@ def test_residence_by_gain_becomes_named_matrices(spillway, tmp_path):
     assert roles["attention_out"] == "gpu" and "mlp_down" not in roles  # small ops gain the most
     weights = [plan["memory"]["gpu"]["by_tag"]["weights"] for plan in (by_gain, spread)]
     assert weights[0] == pytest.approx(weights[1], rel=0.05)
-    # What comes of it is a plan of its own.
+    # The resulting plan can be used as a plan file.
     file.write_text(json.dumps(by_gain["plan"]))
     again = spillway.run(*command, "--plan", file).json()
     assert again["plan"] == by_gain["plan"] and again["predicted"] == by_gain["predicted"]
@@ -163,7 +163,7 @@ def test_without_a_number_of_requests_both_answers_are_given(spillway):
     found = spillway.run(*asked, "--json").json()
     many = found["as_many_as_pay"]
     assert found["requests"] == 1 and many["requests"] > 1
-    # What it says of many is what the planner says when it is asked for as many.
+    # Its estimate for many requests equals the planner's for the same number.
     alone = spillway.run(*asked, "--requests", many["requests"], "--batch", many["requests"], "--json", "--no-advice").json()
     rate = "generated_tokens_per_s"
     assert many["predicted"][rate] == pytest.approx(alone["predicted"][rate], rel=0.01)
@@ -200,7 +200,7 @@ def test_machines_whose_prices_are_far_off_are_not_offered(spillway):
 
 
 def test_a_refusal_names_what_works_and_what_pays(spillway):
-    """70 billion weights of 4 bits almost fit: some disk is enough, with prompts in small pieces; more is faster."""
+    """70 billion weights of 4 bits almost fit: a little disk is enough, with prompts in small chunks; more is faster."""
     small = ["plan", "dummy:llama-2-70b:q4_0", "--hardware", "laptop", "--no-advice"]
     refused = spillway.run(*small)
     refused.assert_one_line_error(FAILED)
@@ -217,12 +217,12 @@ def test_a_refusal_names_what_works_and_what_pays(spillway):
 
 
 def test_flexgen_places_whole_matrices_and_sequences():
-    # 20% are one attention matrix of four and none of the MLP's two: a twelfth.
+    # 20% become one attention matrix of four and none of the MLP's two: a twelfth of the bytes.
     assert paper_tables.weights_placed("opt-30b", 20, 80) == pytest.approx([100 / 12, 1100 / 12, 0])
     assert paper_tables.weights_placed("opt-30b", 10, 90) == pytest.approx([0, 100, 0])
     assert paper_tables.weights_placed("opt-175b", 0, 50) == pytest.approx([0, 50, 50])
     assert paper_tables.weights_placed("opt-175b", 0, 25) == pytest.approx([0, 100 / 12, 1100 / 12])
-    # 40% and 60% of four sequences: one and two, and so one on disk.
+    # 40% and 60% of four sequences are rounded to one and two, so one is on disk.
     assert paper_tables.kv_placed(4, 40, 60) == [25, 50, 25]
 
 
@@ -254,7 +254,7 @@ def test_a_sequence_that_no_memory_holds_is_planned_over_several(spillway):
         assert found["memory"][name]["bytes"] <= limit << 30
     told = spillway.run(*LONG, *memory).out
     assert "a sequence has" in told
-    # Where it must be on disk, too; and where there is none, it is refused.
+    # Then some KV must be on disk, too; without a disk the plan is refused.
     small = ["--gpu-memory", "10GiB", "--host-memory", "40GiB"]
     on_three = spillway.run(*LONG, *small, "--disk-memory", "100GiB", "--json").json()
     assert on_three["plan"]["kv"]["disk"] > 5

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands do where nobody says what goes where: they ask the planner, say so, and report what it predicted."""
+"""Commands without placement options call the planner, say so, and report its estimates."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def test_a_plan_that_was_found_gives_the_same_when_passed_back(spillway, disk, t
 
 @pytest.mark.parametrize("memory", ["60MiB", "150MiB", "200MiB", "2GiB"])
 def test_plan_says_what_a_run_does(spillway, disk, memory):
-    """Both refuse, or both have one plan and one estimate."""
+    """Both refuse, or both have the same plan and estimate."""
     options = [MODEL, "--device", "cpu", "--prompt-len", "8", "--gen-len", "3", "--host-memory", memory, *disk[:2], "--json"]
     run = spillway.run("bench", *options, *disk[2:], "--repeat", "1")
     planned = spillway.run("plan", *options, "--no-advice")
@@ -93,7 +93,7 @@ def test_as_many_sequences_as_are_the_fastest(spillway, disk):
 
 
 def test_memory_that_is_refused_is_planned_around(spillway, disk):
-    """What the budget allows is refused once, as where another program was faster: the next plan is tried."""
+    """An allocation within the budget is refused once, as if another program had taken the memory: the next plan is tried."""
     options = ["bench", MODEL, *SHORT, "--no-mmap", "--host-memory", "400MiB", *disk, "--json"]
     done = spillway.run(*options, env=os.environ | {"SPILLWAY_FAULTS": "alloc.host:1:enomem"})
     assert done.code == 0, done.err

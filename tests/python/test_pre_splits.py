@@ -68,7 +68,7 @@ REFERENCES = {
         byte_level(False),
     ),
 }  # fmt: skip
-# What GGUF files say that name no way: no model's own, so there is no reference but its formulas.
+# The pre-split for GGUF files that name none: it is no model's own, so its formulas are the only reference.
 FORMULAS = {
     "default": sequence(
         words(r"[\p{P}\$\+<=>\^~\|`]+"),
@@ -81,7 +81,7 @@ FORMULAS = {
 # space. A wall between them that no word reaches over.
 CONTEXTS = ["{0}", "a{0}b", "1{0}2", "{0}{0}", " {0}", "{0} ", "'{0}", "{0}'s", "!{0}?", "A{0}a\n", "\n{0}", "{0}\u0301x"]
 WALL = "\n\n"
-PLAIN_LETTERS = 10  # of the letters without case, which are most of all characters, one in so many
+PLAIN_LETTERS = 10  # one in this many of the letters without case, which are most characters
 # Every code point of the first two planes, also those that are new to tokenizers and not yet to this Python; of long uniform
 # blocks (ideographs, Hangul, Tangut, private use, the planes behind) only some.
 SHORT_CONTEXTS = ["a{0}b", "1{0} "]
@@ -113,7 +113,7 @@ def all_texts():
 
 
 def cuts(pieces):
-    """Where the pieces of a text begin, in its bytes. They are in ByteLevel's letters, one for each byte."""
+    """The byte offsets at which the pieces of a text begin. The pieces are spelled in ByteLevel's letters, one for each byte."""
     begins, position = [], 0
     for letters in pieces:
         begins.append(position)
@@ -142,7 +142,7 @@ def texts():
 
 
 def compare(split_words, name, reference, texts):
-    """What differs, in words; five differences are enough."""
+    """The differences as text, at most five."""
     found = []
     for text, lengths in zip(texts, split_words(name, texts), strict=True):
         expected = cuts([letters for letters, _ in reference.pre_tokenize_str(text)])
@@ -163,5 +163,5 @@ def test_words_are_those_of_the_reference(split_words, texts, name):
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_words_are_those_of_the_formulas(split_words, texts, name):
-    # ByteLevel at the end only spells: it cuts nothing more.
+    # ByteLevel at the end only spells bytes and does not split further.
     assert compare(split_words, name, sequence(FORMULAS[name], byte_level(False)), texts) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`spillway predictor`: learns how long answers are, and says how well."""
+"""`spillway predictor` learns the lengths of answers, and reports its accuracy."""
 
 import json
 
@@ -12,7 +12,7 @@ SCORES = {"accuracy", "majority_accuracy", "bucket_distance", "equal_frequency_a
 
 @pytest.fixture
 def data(tmp_path):
-    """What is asked for decides the length."""
+    """Examples in which the wording of the question decides the answer's length."""
     path = tmp_path / "data.jsonl"
     lengths = {"Name": 3, "Explain": 120, "Write": 400}
     rows = [{"prompt": f"{verb} thing {i}", "tokens": tokens + i % 7} for i in range(40) for verb, tokens in lengths.items()]
@@ -67,7 +67,7 @@ def encoder(tmp_path):
 def test_an_encoders_embeddings_are_learned_from(spillway, tiny_model, data, encoder, tmp_path):
     score = spillway.run("predictor", "eval", data, "--model", tiny_model, "--encoder", encoder, "--json").json()
     assert SCORES <= score.keys() and score["accuracy"] > 0.9
-    # A trained file knows its encoder.
+    # A trained file names its encoder.
     file = tmp_path / "lengths.predictor"
     trained = spillway.run("predictor", "train", data, "-o", file, "--model", tiny_model, "--encoder", encoder)
     assert trained.code == 0, trained.err

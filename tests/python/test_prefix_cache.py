@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/prefix_cache.py measures what it says it measures."""
+"""bench/prefix_cache.py: its figures are for prefixes computed, found in the pool, and found on disk."""
 
 import json
 import pathlib
@@ -17,7 +17,7 @@ def test_the_second_request_and_the_one_after_a_restart_find_what_the_first_comp
     words = [SCRIPT, program, MODEL, "--prefix", "160", "--rounds", "2", "--kv-dir", tmp_path / "kv", "-o", output]
     options = ["--device", "cpu", "--deterministic", "--no-tuning", "--threads", "1", "-c", "512", "--max-sequences", "4"]
     done = subprocess.run(list(map(str, [sys.executable, *words, "--", *options])), capture_output=True, timeout=120)
-    # On a busy machine its targets say nothing.
+    # On a busy machine its targets may be missed.
     assert done.returncode in (0, 1), done.stderr.decode()
     assert b"differs" not in done.stderr
     result = json.loads(output.read_text())

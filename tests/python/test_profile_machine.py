@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway profile without a model, and which machine spillway plan then plans for. No test looks at how fast anything is."""
+"""spillway profile without a model, and which machine spillway plan then plans for. No test checks a speed."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(spillway, cache):
-    """What measuring this machine once says."""
+    """The report of one measurement of this machine."""
     return spillway.run("profile", *SHORT, "--json", env=cache).json()
 
 
@@ -91,7 +91,7 @@ def test_a_damaged_file_is_an_error_where_it_was_asked_for(spillway, tmp_path):
     found, errors = plan(spillway, env)
     assert "not measured" in found["machine_source"]
     assert "hardware.json" in errors and len(errors.splitlines()) == 1
-    # The cache's own is replaced, another's is not.
+    # The cache's own file is replaced, another file is not.
     spillway.run("profile", *SHORT, "-o", path).assert_one_line_error(WRONG_USAGE)
     assert spillway.run("profile", *SHORT, env=env).code == 0
     assert "measured here" in plan(spillway, env)[0]["machine_source"]

@@ -17,7 +17,7 @@ README = (conftest.ROOT / "README.md").read_text()
 GUIDES = {path.name: path.read_text() for path in sorted((conftest.ROOT / "docs").glob("*.md"))}
 NOTES = [path.read_text() for path in sorted((conftest.ROOT / "docs" / "notes").glob("*.md"))]
 CODE = re.compile(r"`([^`]+)`")
-# What is in blocks and belongs to the repository rather than to the program.
+# Commands in blocks that belong to the repository rather than to the program.
 NOT_RUN = ("scripts/quickstart.sh", "export PATH=$PWD/build/product/bin:$PATH")
 # Flags in the texts that other programs have, and one that the program has itself.
 FOREIGN_FLAGS = {"--preset", "--install", "--build", "--prefix", "--help", "--version", "--cell", "--raw-reads"}
@@ -47,7 +47,7 @@ def text_commands():
 
 @pytest.fixture(scope="module")
 def help_of(spillway):
-    """help_of("run") and help_of("predictor train"): what --help says; fails for a command that there is not."""
+    """help_of("run") and help_of("predictor train") return the text of --help; an unknown command fails the test."""
     known = {}
 
     def look_up(command):
@@ -85,7 +85,7 @@ def required_flags(text):
 
 
 def check_flags(line, help_of):
-    """That a command line names a command, and only flags that it has; returns the command, "" for a placeholder."""
+    """Checks that a command line names a command, and only flags that it has; returns the command, "" for a placeholder."""
     words = line.split()[1:]
     while words and words[0].startswith("-"):  # flags of the program, such as --without-cpu-features LIST
         assert words[0] in flags_of(help_of(""))
@@ -132,7 +132,7 @@ def test_every_flag_in_the_text_is_one_of_some_command(help_of):
 
 @pytest.fixture
 def folder(tmp_path, chat_model, tiny_model, tiny_folder):
-    """A folder with what README's commands read, and a cache with smollm2."""
+    """A folder with the files that README's commands read, and a cache with smollm2."""
     models = tmp_path / "cache" / "spillway" / "models"
     models.mkdir(parents=True)
     (models / conftest.SMOLLM2).symlink_to(chat_model)
@@ -179,7 +179,7 @@ def prints_what_is_shown(here, line):
     return here.run(line).endswith(shown)
 
 
-# What to make of each command: a check of what it printed, or wrote.
+# The check of each command's output or files.
 RUN = {
     "spillway plan smollm2": lambda here, line: "weights" in here.run(line),
     "spillway plan dummy:llama-2-13b --gpu-memory 8GiB --hardware laptop": prints_what_is_shown,
@@ -198,7 +198,7 @@ RUN = {
     "spillway batch smollm2 requests.jsonl -o results.jsonl": lambda here, line: [
         here.run(line), json.loads((here.folder / "results.jsonl").read_text())["response"]["status_code"] == 200
     ][1],
-    # A model of a tenth of the size; the path through the program is the same.
+    # A model of a tenth of the size is used; the path through the program is the same.
     "spillway bench dummy:opt-1.3b --lengths trace.csv --requests 500 --batch 32 --schedule diagonal": lambda here, line: here.run(
         line.replace("opt-1.3b", "opt-125m")
     ),

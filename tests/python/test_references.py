@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stored references are whole, of these cases, and, where transformers is installed, what it says today."""
+"""The stored references are complete, match the cases, and, if transformers is installed, equal its results today."""
 
 import hashlib
 
@@ -10,7 +10,7 @@ numpy = pytest.importorskip("numpy", reason="numpy is not installed")
 import reference_models
 from reference_models import CASES, GREEDY_TOKENS, LONG_PROMPT_CASE, PROMPT_TOKENS, long_prompt, reference
 
-# Another machine and another release of torch add in another order; a stored logit is rounded, too.
+# Other machines and other releases of torch add in another order; stored logits are rounded, too.
 RECOMPUTED_TOLERANCE = 5e-5
 
 
@@ -37,13 +37,13 @@ def test_stored_logits_are_rounded_by_less_than_a_step():
 
 @pytest.fixture(scope="session")
 def maker():
-    """make_references.py, with what it needs: seconds to import, so not before a test asks."""
+    """make_references.py; importing what it needs takes seconds, so it is only imported for a test."""
     torch = pytest.importorskip("torch", reason="torch is not installed: stored references are not computed anew")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed: stored references are not computed anew")
     made_with = reference_models.stored()[0]["made_with"]["transformers"]
     if transformers.__version__ != made_with:
         pytest.skip(f"transformers is {transformers.__version__}, the stored references are of {made_with}")
-    torch.set_num_threads(1)  # these models are too small for more
+    torch.set_num_threads(1)  # these models are too small for more threads
     import make_references
 
     return make_references
@@ -63,7 +63,7 @@ def test_the_stored_reference_is_what_transformers_says(maker, tmp_path, name):
     for file, content in theirs.items():
         assert ours[file] == content, file
 
-    # One pass over the prompt and the tokens: what follows a position is told by what precedes it.
+    # One pass over the prompt and the tokens is enough, since the logits of a position depend only on what precedes it.
     rows = maker.compute_logits(model.float(), stored.prompt + stored.tokens)
     assert numpy.abs(rows[:PROMPT_TOKENS] - stored.logits).max() < RECOMPUTED_TOLERANCE
     tokens, gaps = maker.greedy_choices(rows[PROMPT_TOKENS - 1 : -1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/s3_engine.py: requests from a data set, an engine that answers them in every way, and what is told of it."""
+"""bench/s3_engine.py: requests from a data set, an engine that answers them under every policy, and the tables of it."""
 
 import json
 import pathlib
@@ -53,7 +53,7 @@ def test_every_cell_is_measured_in_one_process_and_gone_on_with(requests, engine
     assert [run["cell"]["name"] for run in runs] == [*names, *names[::-1], "first", "shortest", "shortest", "first"]
     results = {run["cell"]["name"]: run["result"] for run in runs}
     assert all(result["tokens_per_s"] > 0 and result["requests"] > 0 for result in results.values())
-    whole = results["orca"]["blocks"] * 16 // 64  # contexts
+    whole = results["orca"]["blocks"] * 16 // 64  # full contexts that fit
     assert results["orca"]["sequences"] <= whole < results["ours"]["sequences"]
     assert results["orca"]["preemptions"] == 0 and results["oracle"]["recomputed_tokens"] == 0
     assert results["cold"]["learning_share"] > 0 == results["ours"]["learning_share"], "what is asked again teaches nothing"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/s3_serve.py: the same requests to servers that reserve, page, predict and know; what each made of them."""
+"""bench/s3_serve.py: the same requests to servers that reserve, page, predict, and know the lengths; and their figures."""
 
 import json
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/s3_tables.py prints every table and figure of S3 that it has data for, and names what it has none for."""
+"""bench/s3_tables.py prints every table and figure of S3 that it has data for, and names those without data."""
 
 import importlib.util
 import pathlib

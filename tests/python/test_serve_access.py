@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway serve: who gets in (R15), what is logged, and which pages of the web may call."""
+"""spillway serve keeps strangers out (keys, paths, web pages of others), and no request can forge a line of its logs."""
 
 import gzip
 import json
@@ -90,7 +90,7 @@ def test_the_page_opens_and_asks_for_a_key_itself(locked):
 
 
 def test_who_sends_all_of_a_large_body_first_can_read_the_refusal(locked):
-    """As most clients do; the server reads what it does not want, up to twice what it takes."""
+    """Most clients send all of a body first; the server reads one that it refuses, up to twice its limit."""
     body = b"x" * 40_000_000
     for headers, status in (({}, 401), ({"Authorization": f"Bearer {KEYS[0]}"}, 413)):
         locked.post(COMPLETIONS, body, headers=headers).error(status)
@@ -111,7 +111,7 @@ LONG = "Stones lay where the water ran over stones and under bridges, past mills
 
 
 def test_one_key_cannot_see_what_another_has_asked(locked):
-    assert cached(locked, KEYS[0], LONG) < 4  # at most what prompts of other tests begin with
+    assert cached(locked, KEYS[0], LONG) < 4  # at most the tokens with which prompts of other tests begin
     assert cached(locked, KEYS[0], LONG) > 16
     assert cached(locked, KEYS[1], LONG) < 4, "as if nobody had asked"
     assert cached(locked, KEYS[1], LONG) > 16
@@ -148,7 +148,7 @@ def test_load_is_told_by_key_and_answers_by_route(locked):
 
 
 def test_a_body_without_a_key_is_not_waited_for(locked):
-    """Who may not ask is told so before sending a gigabyte."""
+    """A client without a key is refused before it sends a gigabyte."""
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 30000000\r\nExpect: 100-continue\r\n\r\n"
     assert locked.raw(head)[0] == 401
     assert locked.raw(head.replace(b"Expect: 100-continue\r\n", b""))[0] == 401
@@ -163,7 +163,7 @@ def test_keys_are_in_no_log(locked):
 
 @pytest.mark.parametrize("content", ["", "\n# none\n", "a b\n", "x" * 300, "caf\u00e9\n"], ids=["empty", "comments", "space", "long", "letters"])
 def test_a_file_without_good_keys_is_refused(spillway, tiny_model, tmp_path, content):
-    """A server that should be locked does not start open."""
+    """A server that should require keys does not start without them."""
     (tmp_path / "keys").write_text(content)
     (tmp_path / "keys").chmod(0o600)
     done = spillway.run("serve", tiny_model, "--port", "0", "--api-key-file", tmp_path / "keys", timeout=60)
@@ -233,7 +233,7 @@ NASTY = ["line\nbreak", "carriage\rreturn", "\x1b[31mred\x1b[0m", "\x00zero", "t
 
 
 def send_nasty(server):
-    """Everything that a log may repeat of a request, with line ends and terminal codes in it."""
+    """Sends requests in which everything that a log may repeat has line ends and terminal codes."""
     for text in NASTY:
         server.post(COMPLETIONS, {"model": text, "prompt": "x"}).error(404)
         server.post(COMPLETIONS, {"model": NAME, "prompt": f"SECRET {text}", "user": text, "max_tokens": 1}).ok()
@@ -289,7 +289,7 @@ def test_prompts_are_logged_on_demand(spillway, tiny_model, tmp_path):
 
 
 def log_of(spillway, model, folder, *options, ask):
-    """The entries of a JSON log, and what `ask` says of the server."""
+    """(the entries of a JSON log, the result of `ask` for the server)"""
     with Server(spillway, model, folder, "--log-json", *options) as server:
         said = ask(server)
         assert server.end() == 0
@@ -327,7 +327,7 @@ def test_all_answers_are_logged_on_demand(spillway, tiny_model, tmp_path):
     assert asked["id"] == done["id"] and "The river" in asked["body"]
 
 
-# Who may call.
+# Addresses and connections.
 
 
 def test_an_open_door_is_warned_of(spillway, tiny_model, tmp_path):
@@ -341,7 +341,7 @@ def test_an_open_door_is_warned_of(spillway, tiny_model, tmp_path):
 
 
 def test_a_long_queue_has_connections_for_all(spillway, tiny_model, tmp_path):
-    """As many as the process may have files for; where that is too few, it says so."""
+    """The server takes as many connections as the process may open files for, and says so if these are too few."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     if before[1] != resource.RLIM_INFINITY and before[1] < 4096:
         pytest.skip(f"this system allows {before[1]} files of a process")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway serve: what each field of the API does, held against the other commands and against itself."""
+"""spillway serve: the effect of each field of the API, compared with other commands and other requests."""
 
 import ast
 import contextlib
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.xdist_group("serve_api")
 server = server_fixture("--ctx", "512", "--max-sequences", "16", "--max-queue", "64")
 
 RIVER = "The river was wide"
-# Text of any bytes: tokens that are no whole characters.
+# Text of any bytes: tokens that are not complete characters.
 ANY_BYTE = {"temperature": 100, "seed": 3, "max_tokens": 60, "ignore_eos": True}
 
 
@@ -28,7 +28,7 @@ def run_text(spillway, model, *words):
     return spillway.run("run", model, "--deterministic", "--json", *words).json()
 
 
-# What is there.
+# Models and health.
 
 
 def test_the_model_is_listed(server):
@@ -221,7 +221,7 @@ def test_token_ids_are_prompts_too(server, spillway, tiny_model):
     assert server.post("/detokenize", {"tokens": expected}).ok()["content"] == answer["choices"][1]["text"]
 
 
-# Where an answer ends.
+# Ends of answers.
 
 
 def test_answers_end_before_a_stop_text(server):
@@ -255,7 +255,7 @@ def test_a_chat_without_a_limit_fills_the_context(server):
     assert answer["usage"]["total_tokens"] == 512 and answer["choices"][0]["finish_reason"] == "length"
 
 
-# What moves the draw.
+# Sampling.
 
 
 def test_fields_that_move_the_draw_do(server):
@@ -276,7 +276,7 @@ def test_fields_that_move_the_draw_do(server):
 
 
 def bytes_of(token):
-    """What a token of /v1/completions stands for."""
+    """The bytes that a token of /v1/completions stands for."""
     if not token.startswith("bytes:"):
         return token.encode()
     return ast.literal_eval("b'" + token.removeprefix("bytes:").replace("'", "\\'") + "'")
@@ -284,7 +284,7 @@ def bytes_of(token):
 
 @pytest.mark.parametrize("echo", [False, True], ids=["answer", "echo"])
 def test_parts_of_characters_have_names_of_their_own(server, echo):
-    """Tokens that are no whole characters: none hides another, and their offsets are those of the text."""
+    """Tokens that are not complete characters: none hides another, and their offsets are those of the text."""
     fields = {"prompt": "Emoji: 😀é😀", **ANY_BYTE, "logprobs": 20, "echo": echo}
     (choice,) = server.complete(**fields)["choices"]
     logprobs = choice["logprobs"]
@@ -359,7 +359,7 @@ def test_an_echo_scores_the_prompt(server, spillway, tiny_model, tmp_path):
         best = sorted(row, reverse=True)[:2]
         largest = max(row)
         total = largest + math.log(sum(math.exp(value - largest) for value in row))
-        # The token itself joins them where it is not among the likeliest.
+        # The chosen token is added if it is not among the likeliest.
         assert sorted(top.values(), reverse=True)[:2] == pytest.approx([value - total for value in best], abs=2e-3)
     assert logprobs["text_offset"][0] == 0
 
@@ -438,7 +438,7 @@ def test_tokens_that_are_none_are_refused(server, path, body):
 
 
 def test_the_tokenizer_is_described(server, tiny_model):
-    """What lm-eval's remote tokenizer asks: the texts of special tokens, which are tokens when they come back, and the template."""
+    """Gives what lm-eval's remote tokenizer requests: the texts of special tokens, which become these tokens when sent back, and the template."""
     info = server.get("/tokenizer_info").ok()
     assert isinstance(info["tokenizer_class"], str)
     assert info["model_max_length"] == server.get("/v1/models").ok()["data"][0]["max_model_len"]
@@ -457,7 +457,7 @@ def test_the_tokenizer_is_described(server, tiny_model):
 
 
 def test_tools_and_other_fields_reach_the_template(server):
-    """The tiny model's template does not look at them; they change nothing, and are no error."""
+    """The tiny model's template does not use them: they change nothing, and are no error."""
     plain = server.chat(max_tokens=8)["choices"][0]["message"]["content"]
     tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}}
     for fields in ({"tools": [tool]}, {"tools": [tool], "tool_choice": "auto"}, {"chat_template_kwargs": {"enable_thinking": False}},

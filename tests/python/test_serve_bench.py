@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/serve_bench.py: its arithmetic, its reading of streams and traces, and whole runs against servers that are made up."""
+"""bench/serve_bench.py: its arithmetic, its reading of streams and traces, and whole runs against fake servers."""
 
 import json
 import os
@@ -258,7 +258,7 @@ def test_two_servers_take_turns_with_the_same_requests(tmp_path):
     assert len(ours.asked) == len(theirs.asked) == 2 + 16
 
     def bodies(server):
-        """Without their order: clients race."""
+        """The bodies without their order, since clients race."""
         return sorted(json.dumps({k: v for k, v in body.items() if k != "min_p"}, sort_keys=True) for body in server.asked)
 
     assert bodies(ours) == bodies(theirs)

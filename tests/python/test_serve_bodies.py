@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large and hostile bodies: refused before anybody works on them, read beside small ones, and their memory comes back."""
+"""Large and hostile bodies are refused before they are processed, are read beside small ones, and their memory is freed."""
 
 import concurrent.futures
 import json
@@ -16,13 +16,13 @@ MIB = 1 << 20
 
 
 def with_field(name, value, **fields):
-    """A body whose field is written as it is, without a copy of it in Python's words."""
+    """A body with this text as the value of a field, without going through Python's JSON."""
     head = json.dumps({"model": NAME} | fields).encode()
     return head[:-1] + b', "' + name.encode() + b'": ' + value + b"}"
 
 
 def hostile_bodies(size):
-    """(path, body, codes) of about `size` bytes: what each is refused with."""
+    """(path, body, codes): bodies of about `size` bytes, and the error codes for each."""
     long_text = b'"' + b"a b " * (size // 4) + b'"'
     ids = b"[" + b"7," * (size // 2) + b"7]"
     message = b'{"role":"user","content":"x"},'
@@ -62,14 +62,14 @@ def test_limits_of_a_context_hold_for_shorter_ones_too(server):
     ):
         error = server.post(path, body).error(400, "context_length_exceeded", field)
         assert "512" in error["message"], error
-    # Clients count tokens to see how much must be cut: what is longer than a context has a count, too.
+    # Clients count tokens to see how much they must cut, so texts longer than a context have a count, too.
     assert server.post("/tokenize", {"content": text}).ok()["count"] > 512
     assert len(server.post("/detokenize", {"tokens": [7] * 5000}).ok()["content"]) > 0
 
 
 def test_large_bodies_hold_up_no_small_ones(server):
-    """One reader has them; the others answer, however many wait."""
-    # What is within all limits, and takes long to read: many short texts.
+    """One reader thread parses large bodies; the others answer, however many large ones wait."""
+    # A body within all limits that takes long to read: many short texts.
     large = with_field("prompt", json.dumps(["a b c d e f g h " * 12] * 1024).encode(), max_tokens=0)
     stopping = threading.Event()
 
@@ -99,12 +99,12 @@ def test_memory_of_hostile_bodies_comes_back(spillway, tiny_model, tmp_path, rep
         server.chat("Hello", max_tokens=2)
         wait_for(lambda: resident_kib(server.process) - before < 32 * 1024)
         report(f"six hostile bodies of 16 MiB: {before >> 10} MiB before, {peak.kib >> 10} MiB at most, {resident_kib(server.process) >> 10} MiB after")
-        # The bodies themselves, twice: a buffer that grows is copied.
+        # The bodies count twice, since a buffer that grows is copied.
         assert peak.kib - before < 2 * 6 * 16 * 1024 + 64 * 1024
 
 
 class Peak(Beside):
-    """The most memory that a server had meanwhile."""
+    """The most memory that a server had during the block."""
 
     pause_s = 0.005
     kib = 0
@@ -114,7 +114,7 @@ class Peak(Beside):
 
 
 def test_bodies_count_within_host_memory(spillway, tiny_model, tmp_path):
-    """2 MiB of it and half of what the plan leaves are for requests, a quarter of that for what is made of a body."""
+    """2 MiB of it and half of what the plan leaves are for requests, a quarter of that for a parsed body."""
     with Server(spillway, tiny_model, tmp_path, "--ctx", "256", "--max-sequences", "1", "--host-memory", "31MiB", keeps_kv=False) as server:
 
         def ask(strings):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway serve: bodies, names and paths as clients of llama-server, vLLM and LiteLLM send them, unchanged."""
+"""spillway serve takes bodies, names and paths as clients of llama-server, vLLM and LiteLLM send them, unchanged."""
 
 import pytest
 import tiny_llama
@@ -13,7 +13,7 @@ server = server_fixture("--ctx", "256", "--alias", "gpt-4", "--alias", "org/othe
 RIVER = "The river was wide"
 MESSAGES = [{"role": "user", "content": RIVER}]
 IGNORED = "x-spillway-ignored"
-# Every field of vLLM's protocol and of llama-server's documentation beside OpenAI's, with a value that clients send: all of them in one body.
+# Every field of vLLM's protocol and of llama-server's documentation that OpenAI's API lacks, with a typical value, in one body.
 VLLM = {
     "use_beam_search": False, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "watermarking": False, "length_penalty": 1.0, "stop_token_ids": [],
     "include_stop_str_in_output": False, "ignore_eos": False, "min_tokens": 0, "skip_special_tokens": True, "spaces_between_special_tokens": True,
@@ -136,7 +136,7 @@ def test_strict_fields_refuse_what_nobody_knows(spillway, tiny_model, tmp_path):
         assert [model["id"] for model in strict.get("/v1/models").ok()["data"]] == [NAME]
 
 
-# What clients of others send.
+# Requests of other servers' clients.
 
 
 @pytest.mark.parametrize("route", [COMPLETIONS, CHAT])
@@ -224,7 +224,7 @@ def test_min_tokens_hold_off_the_end(server, least):
 @pytest.mark.parametrize("name, window", [("repetition_penalty", None), ("repeat_penalty", 64), ("repeat_penalty", 5)])
 def test_repetition_penalties_are_those_of_the_references(server, spillway, tiny_model, tmp_path, name, window):
     """Each token is the one that transformers' rule (below 0 times the penalty, above divided by it) makes the likeliest, of the model's own logits:
-    over all tokens before it for repetition_penalty, over the last so many for llama-server's repeat_penalty."""
+    over all tokens before it for repetition_penalty, over the last repeat_last_n for llama-server's repeat_penalty."""
     penalty = 1.8
     fields = {name: penalty} | ({"repeat_last_n": window} if window == 5 else {})
     prompt = tokens_of(server, RIVER * 5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""R3: a bad request harms nobody. Thousands of them, while /health answers and good requests have the answers they always had."""
+"""A bad request harms no other: during thousands of them /health answers in time, and good requests get their usual answers afterwards."""
 
 import collections
 import concurrent.futures
@@ -14,7 +14,7 @@ import pytest
 from serve_checks import GENEROUS_S, NAME, Beside, resident_kib, server_fixture
 
 pytestmark = pytest.mark.xdist_group("serve_hostile")
-# A small context: what is accepted after all ends soon.
+# A small context, so that bodies that are accepted after all end soon.
 server = server_fixture("--ctx", "128", "--max-sequences", "16", "--max-queue", "64")
 
 CLIENTS = 4
@@ -25,7 +25,7 @@ OUR_FAULT = re.compile(rb"(0x[0-9a-f]{6,}|std::|/src/|\.cc:|terminate|bad_alloc)
 
 
 class Prober(Beside):
-    """Asks /health all the time; keeps how long the answers took."""
+    """Requests /health all the time, and records how long the answers took."""
 
     def __init__(self, server):
         super().__init__(server)
@@ -38,7 +38,7 @@ class Prober(Beside):
             answer = self.server.get("/health", timeout=GENEROUS_S)
             if answer.status != 200:
                 self.problem = answer
-        except Exception as problem:  # whatever it is, the test must hear of it
+        except Exception as problem:  # any exception must reach the test
             self.problem = problem
         self.seconds.append(time.monotonic() - started)
 
@@ -56,7 +56,7 @@ def is_error_body(raw):
 
 
 def judge_body(server, case):
-    """(status, '' or what is wrong) of the answer to a body in good HTTP: an answer, or an error in OpenAI's form."""
+    """(status, '' or the fault) of the answer to a body in good HTTP, which must be an answer, or an error in OpenAI's format."""
     path, body = case
     status, raw = server.raw(hostile_requests.message(path, body, b"Connection: close\r\n"))
     shown = f"{path} {body[:300]!r}: {raw[:600]!r}"
@@ -72,7 +72,7 @@ def judge_body(server, case):
 
 
 def judge_http(server, data):
-    """The same for bytes that need not be HTTP: 4xx, the two 5xx that say "not here", or a close."""
+    """The same for bytes that need not be HTTP: an answer below 500, one of the two 5xx for things not supported, or a close is good."""
     try:
         status, raw = server.raw(data, half_close=True)
     except socket.timeout:
@@ -130,7 +130,7 @@ def test_damaged_http(server, report):
 def test_a_smuggled_request_is_not_answered(server):
     """Two answers to what a proxy takes for one request would reach the wrong client."""
     for data in hostile_requests.wrong_http():
-        # One chunked body and then another request are two requests, whoever reads them.
+        # One chunked body and then another request are two requests for any reader.
         honest = data.startswith(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
         if b"GET /metrics" not in data or honest:
             continue
@@ -159,7 +159,7 @@ def test_connections_that_say_nothing_cost_nothing(server):
 
 
 def test_a_model_name_is_all_that_is_needed(server):
-    """The table of extremes proves nothing where the base is refused."""
+    """The table of extremes would prove nothing if its base request were refused."""
     for path, body in hostile_requests.PLAIN.items():
         assert server.post(path, body).status == 200
     for path, body in hostile_requests.RICH.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway serve --kv-dir: KV that outlives the process, its kill, and damage to its files."""
+"""spillway serve --kv-dir: stored KV survives the end and the kill of the process, and damage to its files is found."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ import pytest
 
 from serve_checks import Server, wait_for
 
-# So large that loading KV is faster than computing it; of a tiny model it is not, and nothing is loaded.
+# So large a model that loading KV is faster than computing it; for a tiny model it is not, and nothing is loaded.
 MODEL = "dummy:smollm2-135m:q4_0"
 PROMPT = [3 + (n * 37) % 200 for n in range(100)]
 SMALL = ["-c", "512", "--max-sequences", "4"]
@@ -29,7 +29,7 @@ def ids(server, prompt=PROMPT):
 
 
 def wait_until_kept(server, blocks):
-    """Figures are those of the last step, so there must be one."""
+    """Waits until KV is stored. Metrics are those of the last step, so a small request makes one."""
 
     def are_kept():
         server.complete(prompt=[5], max_tokens=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predicted lengths in the server and the batch runner: metrics, what is kept, options that do not go together."""
+"""Predicted lengths in the server and the batch runner: metrics, stored predictors, options that exclude each other."""
 
 import json
 import os
@@ -22,13 +22,13 @@ def kept(tmp_path):
 
 
 def ask(server, count, **fields):
-    """Answers that end at their limit, beyond what is predicted of them, or by themselves."""
+    """Requests whose answers end at their limit, beyond their prediction, or by themselves."""
     for i in range(count):
         server.complete(prompt=f"Once {i}", **({"max_tokens": 20} | fields))
 
 
 def counted(server):
-    server.complete(prompt="x", max_tokens=1, ignore_eos=True)  # figures are those of the last step
+    server.complete(prompt="x", max_tokens=1, ignore_eos=True)  # metrics are those of the last step
     metrics = server.metrics()
     return sum(metrics[name] for name in RESULTS), metrics
 
@@ -75,7 +75,7 @@ def test_an_encoder_predicts_learns_and_is_remembered(spillway, tiny_model, tmp_
     (file,) = kept(tmp_path)
     with Server(spillway, tiny_model, tmp_path, *options, env=environment(tmp_path)) as server:
         assert f"{file.name} has learned from" in server.log()
-    # What was trained beforehand counts where nothing was learned yet.
+    # A predictor trained beforehand is used until something was learned.
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps({"prompt": f"Once {i}", "tokens": 10 + i}) + "\n" for i in range(20)))
     trained = spillway.run("predictor", "train", data, "-o", encoder / "lengths.predictor", "-m", tiny_model, "--encoder", encoder)
@@ -84,7 +84,7 @@ def test_an_encoder_predicts_learns_and_is_remembered(spillway, tiny_model, tmp_
     with Server(spillway, tiny_model, tmp_path, *options, env=elsewhere) as server:
         assert "lengths.predictor has learned from 300 examples" in server.log()
         ask(server, 1)
-    # As a file it brings its encoder along.
+    # A predictor's file names its encoder.
     with Server(spillway, tiny_model, tmp_path, "--length-predictor", file, env=environment(tmp_path)) as server:
         ask(server, 1)
     (encoder / "config.json").unlink()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway serve from its start to its end: loading, draining (R6), and the same answers in every life (R12)."""
+"""spillway serve from its start to its end: loading, draining after SIGTERM, and the same answers after every restart."""
 
 import contextlib
 import json
@@ -54,7 +54,7 @@ def test_the_name_is_the_models_own_unless_given(spillway, tiny_model, tmp_path)
 
 
 def test_health_answers_while_it_loads(spillway, tmp_path):
-    """A model that takes a while: random weights are made, not read."""
+    """The model takes a while to load, since its random weights are generated."""
     port = free_port()
     with Server(spillway, "dummy:opt-350m", tmp_path, port=port, wait=False) as server:
         seen = []
@@ -110,11 +110,11 @@ def test_a_port_that_is_taken_is_one_line(spillway, tiny_model, tmp_path):
         assert server.get("/health").status == 200
 
 
-# Ending: R6.
+# SIGTERM drains: all requests in flight finish, new ones get 503, the exit code is 0.
 
 
 def requests_known(server):
-    """That came, ended ones included."""
+    """The requests that the server has received, including ended ones."""
     return sum(value for name, value in server.metrics().items() if name.startswith(("spillway_requests_running", "spillway_requests_waiting", "spillway_requests_total")))
 
 
@@ -128,15 +128,15 @@ def test_a_drain_finishes_what_is_under_way(spillway, long_model, tmp_path, numb
         connections = [server.socket() for _ in range(IN_FLIGHT)]
         for at, connection in enumerate(connections):
             connection.sendall(server.closing_message(prompt="The river", max_tokens=LONG, stream=at % 2 == 0))
-        read_events(connections[0], 1)  # half of them are at work, the others wait
-        wait_for(lambda: requests_known(server) > IN_FLIGHT)  # and one before; who is not known yet is refused
-        early = server.socket()  # connected before, asks after
+        read_events(connections[0], 1)  # half of them run, the others wait
+        wait_for(lambda: requests_known(server) > IN_FLIGHT)  # and one before; a request that is not registered yet would be refused
+        early = server.socket()  # connects before the signal, sends its request after it
         server.process.send_signal(signal.SIGTERM if number % 3 else signal.SIGINT)
         assert_newcomers_are_refused(server, early)
         answers = [read_to_end(connection) for connection in connections]
         for at, raw in enumerate(answers):
             if at == 0:
-                assert b"data: [DONE]\n\n" in raw and raw.endswith(b"0\r\n\r\n")  # its head was read before
+                assert b"data: [DONE]\n\n" in raw and raw.endswith(b"0\r\n\r\n")  # its head was read before the signal
                 continue
             assert status_of(raw) == 200, raw[:300]
             text = joined(stream_events(raw)) if at % 2 == 0 else json.loads(raw.partition(b"\r\n\r\n")[2])["choices"][0]["text"]
@@ -149,7 +149,7 @@ def test_a_drain_finishes_what_is_under_way(spillway, long_model, tmp_path, numb
 
 
 def assert_newcomers_are_refused(server, early):
-    """Who comes while it drains, and who was connected before, is told so."""
+    """New connections and earlier ones alike get 503 while the server drains."""
     wait_for(lambda: server.get("/v1/models").status == 503)
     assert server.get("/health").status in (200, 503)
     message = server.closing_message(prompt="x", max_tokens=1)
@@ -175,15 +175,15 @@ def test_a_second_interrupt_ends_it_at_once(spillway, long_model, tmp_path):
 
 
 def test_an_idle_server_ends_at_once(spillway, tiny_model, tmp_path):
-    """Many times: threads that outlive what they work on crash only now and then."""
+    """Many times, since threads that outlive their data crash only now and then."""
     for number in [signal.SIGTERM, signal.SIGINT] * 15:
         with Server(spillway, tiny_model, tmp_path) as server, contextlib.closing(server.connect()) as idle:
             idle.request("GET", "/health")
-            idle.getresponse().read()  # an open connection that says nothing more
+            idle.getresponse().read()  # an open connection that sends nothing more
             assert server.end(number) == 0
 
 
-# R12.
+# The same request gets the same answer, whatever runs beside it and after every restart.
 
 
 SAMPLINGS = {
@@ -200,7 +200,7 @@ def collect(server, prompt, sampling):
 
 @pytest.fixture(scope="module")
 def alone(spillway, tiny_model, tmp_path_factory):
-    """Each answer of a server that serves nobody else, by (prompt, sampling)."""
+    """The answers of a server without other requests, by (prompt, sampling)."""
     with Server(spillway, tiny_model, tmp_path_factory.mktemp("serve"), "--max-sequences", "1") as server:
         return {(prompt, name): collect(server, prompt, SAMPLINGS[name]) for prompt in PROMPTS for name in SAMPLINGS}
 
@@ -210,7 +210,7 @@ def alone(spillway, tiny_model, tmp_path_factory):
 def test_the_same_request_has_the_same_answer(spillway, tiny_model, tmp_path, alone, options):
     """After a restart, alone and beside others, out of a cache, whole and streamed."""
     with Server(spillway, tiny_model, tmp_path, *options) as server:
-        for _ in range(2):  # the second time prompts are known
+        for _ in range(2):  # the second time prompts are in the cache
             for (prompt, name), expected in alone.items():
                 assert collect(server, prompt, SAMPLINGS[name]) == expected, (prompt, name)
         connections = []
@@ -278,7 +278,7 @@ def test_a_model_that_computes_no_numbers_fails_its_requests_only(spillway, mode
         assert server.end() == 0
 
 
-# A disk that fails under the server (R10): as a GPU that fails, for which see tests/generation/server_faults_test.cc.
+# A disk that fails must not end the server: retriable 503, then ready again. tests/generation/server_faults_test.cc does the same with a GPU.
 
 
 def ask(server):
@@ -286,7 +286,7 @@ def ask(server):
 
 
 def ask_until(server, status, times):
-    """The first answer with this status; others are 200, or 503 that may be tried again."""
+    """Sends requests until one has this status, and returns it; others must have 200, or a retriable 503."""
     for _ in range(times):
         answer = ask(server)
         if answer.status == status:
@@ -300,7 +300,7 @@ def ask_until(server, status, times):
 @pytest.mark.parametrize("lasting", [False, True])
 def test_a_disk_that_fails_costs_the_requests_of_a_step(spillway, tiny_model, tmp_path, lasting):
     placed = ["--weights", "50,0,50", "--disk-memory", "1GiB", "--disk-dir", tmp_path]
-    # One that fails is read again: only several in a row come through.
+    # A failed read is repeated, so only several failures in a row reach the request.
     numbers = ["1500+"] if lasting else range(1500, 1508)
     faults = os.environ | {"SPILLWAY_FAULTS": ",".join(f"io.read:{number}:eio" for number in numbers)}
     with Server(spillway, tiny_model, tmp_path, *placed) as plain:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""spillway serve with many clients: refused politely (R4), left in the middle (R5), beyond the context (R16), in order of priority."""
+"""spillway serve with many clients: overload is refused politely, clients that vanish or crawl cost nothing, prompts beyond the context
+fail alone, and requests are served by priority."""
 
 import collections
 import concurrent.futures
@@ -21,7 +22,7 @@ from serve_checks import read_events, read_to_end, status_of, stream_events, wai
 
 RUNNING, QUEUED = 4, 16
 CLIENTS = 500
-LONG = 8000  # tokens: takes far longer than to read all requests
+LONG = 8000  # tokens whose generation takes far longer than reading all requests
 KILLS = 200
 SLOW_READERS = 100
 
@@ -70,11 +71,11 @@ def prompt_of(number):
     return f"The river {number % 7} was wide"
 
 
-# R4.
+# Overload is refused politely: requests beyond the running and queued ones get 429, and admitted ones get their usual answers.
 
 
 def send_at_once(server, connections, message):
-    """So that it finds all of them together, however slow this process is."""
+    """Stops the server while it sends, so that the server finds all messages together, however slow this process is."""
     server.process.send_signal(signal.SIGSTOP)
     for number, connection in enumerate(connections):
         connection.sendall(message(number))
@@ -84,7 +85,7 @@ def send_at_once(server, connections, message):
 @with_all_of_kv
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_overload_is_refused_politely(serve, many_files, long_model, stream, report):
-    """All places at work are taken for seconds; then all other clients ask at once."""
+    """Long requests run for seconds; then all other clients send theirs simultaneously."""
     server = serve(long_model, "--ctx", "8192", "--max-sequences", RUNNING, "--max-queue", QUEUED)
 
     def message(number):
@@ -120,7 +121,7 @@ def test_overload_is_refused_politely(serve, many_files, long_model, stream, rep
 
 @with_all_of_kv
 def test_a_request_may_have_more_prompts_than_there_are_places(serve, long_model):
-    """They are computed as places come free, and the answers are those that they have alone."""
+    """Prompts are computed as places become free, and get the answers that they have alone."""
     server = serve(long_model, "--ctx", "512", "--max-sequences", 2, "--max-queue", 2)
     prompts = [f"{number} The river" for number in range(40)]
     choices = server.complete(prompt=prompts, max_tokens=6, ignore_eos=True)["choices"]
@@ -136,7 +137,7 @@ def test_a_request_may_have_more_prompts_than_there_are_places(serve, long_model
 
 
 def test_a_large_request_keeps_nobody_out(serve, long_model):
-    """Neither other clients nor those of the same address."""
+    """It delays neither other clients nor those of the same address."""
     server = serve(long_model, "--ctx", "1024", "--max-sequences", 2, "--max-queue", 6)
     with server.socket() as large:
         large.sendall(server.closing_message(prompt=[f"{number} The river" for number in range(1024)], max_tokens=900))
@@ -144,12 +145,12 @@ def test_a_large_request_keeps_nobody_out(serve, long_model):
         for source in (None, "127.0.0.2", "127.0.0.3"):
             answer = server.post(COMPLETIONS, {"model": NAME, "prompt": "The river", "max_tokens": 2}, source=source)
             assert answer.status == 200, answer
-        wait_for(lambda: server.metrics()[AT_WORK] == 2)  # the large one goes on
+        wait_for(lambda: server.metrics()[AT_WORK] == 2)  # the large request goes on
     server.wait_until_idle()
 
 
 def test_a_client_that_fills_the_queue_leaves_others_their_share(serve, long_model, report):
-    """60 threads of one address ask all the time; another client's requests are taken the first time, and those that made room for them are told 429."""
+    """60 threads of one address send requests all the time; another client's are admitted at the first try, and those displaced by them get 429."""
     server = serve(long_model, "--ctx", "4096", "--max-sequences", 4, "--max-queue", 16)
     stopping = threading.Event()
     statuses = collections.Counter()
@@ -175,7 +176,7 @@ def test_a_client_that_fills_the_queue_leaves_others_their_share(serve, long_mod
     report(f"beside 60 looping threads of another address 4 of 4 tries are taken; of the threads' own {statuses[200]} of {statuses.total()}")
 
 
-# R5.
+# Clients that vanish or crawl cost nothing: their slots and KV blocks are freed, and little is buffered for them.
 
 
 @with_all_of_kv
@@ -185,12 +186,12 @@ def test_clients_that_vanish_cost_nothing(serve, long_model, how, report):
     expected = server.text(prompt="The river", max_tokens=64)
     draw = random.Random(5)
     count = KILLS if how == "reset" else 20
-    length = 300 if how == "half close" else 4000  # those who only listen from then on get all of it
+    length = 300 if how == "half close" else 4000  # clients that only receive from then on get the whole answer
     slowest_s = 0.0
     for start in range(0, count, 10):
         connections = [server.socket() for _ in range(10)]
         for number, connection in enumerate(connections):
-            # The prompts differ: none is served out of what others left.
+            # The prompts differ, so that none finds its KV in the cache.
             connection.sendall(server.stream_message(prompt=f"{start + number} The river", max_tokens=length, ignore_eos=True))
         wait_for(lambda: server.blocks_in_use() > 0)
         for connection in connections:
@@ -230,7 +231,7 @@ def test_whole_answers_that_nobody_waits_for_are_given_up(serve, long_model):
 
 
 def test_readers_that_crawl_hold_no_slot(serve, long_model, report):
-    """Their answers are made and wait for them; meanwhile others are served in the slots that they had."""
+    """Their answers are generated and wait in buffers; meanwhile the slots that they had serve others."""
     server = serve(long_model, "--ctx", "4096", "--max-sequences", 4, "--max-queue", 2 * SLOW_READERS)
     expected = server.text(prompt="The river", max_tokens=64)
     crawling = [server.socket(receive_buffer=4096) for _ in range(SLOW_READERS)]
@@ -241,7 +242,7 @@ def test_readers_that_crawl_hold_no_slot(serve, long_model, report):
             connection.recv(1)
         assert server.text(prompt="The river", max_tokens=64) == expected
     server.wait_until_idle()
-    # What was made for them is all there, for those who read on.
+    # Clients that read on get their whole answers.
     for connection in crawling[:3]:
         data = b"H"
         while b"[DONE]" not in data[-100:]:
@@ -281,7 +282,7 @@ def test_scores_of_a_long_prompt_are_one_piece_that_cuts_nobody(serve, long_mode
     assert tokens == whole["logprobs"]["token_logprobs"]
 
 
-# R16.
+# Only the offender fails: a prompt beyond the context, or one that exhausts KV memory, leaves the others' answers unchanged.
 
 
 @with_all_of_kv
@@ -311,7 +312,7 @@ def test_only_the_one_beyond_the_context_fails(serve, long_model):
                 assert str(context) in error["message"] and str(count) in error["message"], error
             for prompt, answer in active.items():
                 assert answer.result()["choices"][0] == expected[prompt], "bit-equal beside the offenders"
-    # Where nothing is to be generated there is room for one more.
+    # Without tokens to generate the prompt can be one token longer.
     scored = ask_offender(context, max_tokens=0, echo=True, logprobs=0).ok()
     assert scored["usage"]["total_tokens"] == context
     ask_offender(context + 1, max_tokens=0, echo=True, logprobs=0).error(400, "context_length_exceeded")
@@ -336,7 +337,7 @@ def test_where_memory_holds_fewer_all_are_answered_in_turn(serve, long_model):
 
 
 def mixed_request(draw):
-    """Fields of a request whose answer depends on nothing but them."""
+    """Fields of a random request whose answer depends on nothing but these fields."""
     fields = {"prompt": f"{draw.randrange(4)} The river", "max_tokens": draw.choice([1, 5, 40, 120]), "ignore_eos": True}
     fields |= draw.choice([{}, {"temperature": 1, "seed": draw.randrange(3)}, {"stop": "e"}, {"logprobs": 2}, {"echo": True}, {"n": 3}])
     if draw.random() < 0.2:
@@ -380,13 +381,13 @@ def test_mixed_clients_have_the_answers_they_would_have_alone(serve, long_model,
     report(f"{count} mixed requests of {len(asked)} clients: as one by one")
 
 
-# Order. With a model whose tokens take long enough to queue behind them.
+# Order of service, with a model that is slow enough for requests to queue.
 
 SLOW_MODEL = "dummy:opt-125m"
 
 
 def in_line(server, requests, headers=()):
-    """Sends requests one after the other behind one that is at work; the order in which they were served."""
+    """Sends requests one after the other behind a running one; returns the order in which they were served."""
     with server.socket() as busy:
         busy.sendall(server.stream_message(prompt=[5, 6, 7], max_tokens=100, ignore_eos=True))
         read_events(busy, 1)
@@ -404,7 +405,7 @@ def in_line(server, requests, headers=()):
 
 
 def test_tokens_come_as_they_are_made(serve):
-    """Not all at the end, in one go."""
+    """Tokens must not arrive all together at the end."""
     server = serve(SLOW_MODEL, "--ctx", "256")
     with server.socket() as connection:
         connection.sendall(server.closing_message(prompt=[5, 6, 7], max_tokens=40, stream=True))
@@ -431,7 +432,7 @@ def test_one_user_does_not_keep_others_waiting(serve):
 
 
 def keyed(server, requests):
-    """in_line() of (key, fields)."""
+    """Calls in_line() with requests given as (key, fields)."""
     return in_line(server, [fields for _, fields in requests], [[f"Authorization: Bearer {key}"] for key, _ in requests])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's own page: what browsers get, and that it speaks of numbers that there are."""
+"""The server's own page: what browsers get, and that it shows metrics that exist."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def test_the_page_knows_the_names_that_the_server_tells(server):
         assert f'id="{name}"' in page, name
 
 
-# What a browser would have, as far as showing metrics needs it: text that elements are given is kept, and printed at the end.
+# A stand-in for a browser, as far as showing metrics needs it: it stores the text of elements, and prints it at the end.
 FAKE_BROWSER = """
 const elements = {};
 class Element {
@@ -160,7 +160,7 @@ def test_where_there_is_none_of_it_the_page_says_nothing_of_it(shown):
 def test_the_page_shows_what_this_server_tells(server, shown):
     server.complete(prompt="Once upon a time there was a river, and", max_tokens=30, ignore_eos=True)
 
-    def is_kept():  # figures are those of the last step
+    def is_kept():  # metrics are those of the last step
         server.complete(prompt="Once", max_tokens=1)
         return server.metrics()['spillway_kv_store_blocks{tier="disk"}'] > 0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What spillway serve answers, held against the OpenAI API's own specification."""
+"""Checks spillway serve's answers against the OpenAI API's own specification."""
 
 import json
 
@@ -14,7 +14,7 @@ server = server_fixture("--ctx", "512")
 
 WHOLE = {CHAT: "CreateChatCompletionResponse", COMPLETIONS: "CreateCompletionResponse"}
 PIECE = {CHAT: "CreateChatCompletionStreamResponse", COMPLETIONS: "CreateCompletionResponse"}
-# What spillway serve answers beyond spillway batch.
+# Answers of spillway serve that spillway batch does not give.
 MORE_CHATS = {
     "three": {"n": 3, "temperature": 1, "max_tokens": 4},
     "three with logprobs": {"n": 3, "logprobs": True, "top_logprobs": 2, "max_tokens": 4},
@@ -42,8 +42,8 @@ def assert_valid(validator, name, body):
 
 
 def as_specified(body):
-    """Of texts OpenAI answers more than its specification says: null for what the first token of an echo cannot have, and null for
-    what pieces before the last do not know yet."""
+    """Replaces what OpenAI's text completions send beyond its specification: null for values that the first token of an echo cannot have,
+    and null for values that chunks before the last do not know yet."""
     if body["object"] != "text_completion":
         return body
     body = {name: value for name, value in body.items() if (name, value) != ("usage", None)}
@@ -109,11 +109,11 @@ def test_errors_are_valid(server, validator):
     assert_valid(validator, "ErrorResponse", json.loads(raw.partition(b"\r\n\r\n")[2]))
 
 
-# What becomes of each field of a request that the specification knows.
+# The treatment of each field of a request that is in the specification.
 
-USED = "used"  # it changes the answer, or how it is sent
-IGNORED = "ignored"  # it changes nothing of an answer here, and is no error
-# A value of each that asks for something, and what happens; of those that are refused also what passes, for it asks for nothing.
+USED = "used"  # the field changes the answer, or how it is sent
+IGNORED = "ignored"  # the field changes nothing in an answer here, and is no error
+# For each field a value with an effect, and the treatment; for refused fields also a value that passes, since it has no effect.
 COMMON_FIELDS = {
     "model": (NAME, USED), "frequency_penalty": (0.5, USED), "presence_penalty": (0.5, USED), "logit_bias": ({"5": 1}, USED), "n": (2, USED),
     "max_tokens": (3, USED), "seed": (5, USED), "stop": (["x"], USED), "stream": (False, USED), "temperature": (0.5, USED), "top_p": (0.5, USED),
@@ -138,7 +138,7 @@ NEEDS = {"stream_options": {"stream": True}, "top_logprobs": {"logprobs": True}}
 
 
 def properties_of(schemas, schema):
-    """All of an object's, through what it is put together from."""
+    """All properties of an object, including those of the schemas that it is composed of."""
     if "$ref" in schema:
         schema = schemas[schema["$ref"].rsplit("/", 1)[1]]
     found = set(schema.get("properties", {}))
@@ -149,7 +149,7 @@ def properties_of(schemas, schema):
 
 @pytest.mark.parametrize("route", FIELDS)
 def test_every_field_of_the_specification_is_known_here(specification, route):
-    """A new one has to be looked at before it is refused, or ignored."""
+    """For a new field somebody must decide whether it is used, ignored or refused."""
     schema, fields = FIELDS[route]
     schemas = specification["components"]["schemas"]
     assert properties_of(schemas, schemas[schema]) == set(fields)

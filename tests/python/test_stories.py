@@ -78,7 +78,7 @@ def test_stories15m_in_q8_0_agrees_wherever_the_gap_allows(spillway, report, sto
     for token, value in reference["final_logits_top5"]:
         assert abs(float(logits[-2, token]) - value) < Q8_0_TOLERANCE
 
-    # On its own it goes the same way until the first such close choice.
+    # Without the reference's tokens it generates the same text until the first such close choice.
     generated = spillway.greedy(model, prompt, len(wanted), "--deterministic")
     close = numpy.flatnonzero(choices != wanted)
     agreed = int(close[0]) if len(close) else len(wanted)

@@ -24,12 +24,12 @@ from serve_checks import Server
 
 CTRL_C, CTRL_D = b"\x03", b"\x04"
 PROMPT = b"\x1b[1m>\x1b[0m "
-BAR = b"\r\x1b[K"  # how a bar goes away
+BAR = b"\r\x1b[K"  # erases a bar
 TIMEOUT_S = 20
 MARK_PASTES, LEAVE_PASTES = b"\x1b[?2004h", b"\x1b[?2004l"
 PASTE, PASTE_END = b"\x1b[200~", b"\x1b[201~"
 UP, LEFT, HOME, ALT_ENTER = b"\x1b[A", b"\x1b[D", b"\x01", b"\x1b\r"
-MAX_TOKENS = 50000  # of an answer: seconds, and at least as many bytes
+MAX_TOKENS = 50000  # of an answer that takes seconds, and has at least as many bytes
 GREEDY = ["--temp", "0", "--repetition-penalty", "1"]
 
 
@@ -43,20 +43,20 @@ class Terminal:
         termios.tcsetattr(self.device, termios.TCSANOW, settings)
         self.resize(80)
         self.seen = b""
-        self.process = None  # who writes to it
+        self.process = None  # the process that writes to it
 
     def resize(self, columns):
         fcntl.ioctl(self.device, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
     def lines_drawn(self, after=0):
-        """What stood in the line where the bar is, one after the other; the last may not be whole yet."""
+        """The successive contents of the bar's line; the last may be incomplete."""
         return [text.removesuffix(b"\x1b[K").decode() for text in self.seen[after:].split(b"\r")[1:-1]]
 
     def type(self, keys):
         os.write(self.main, keys)
 
     def read(self, wait_s):
-        """Takes what comes within wait_s; False when nothing does."""
+        """Reads what comes within wait_s; returns False if nothing does."""
         if not select.select([self.main], [], [], wait_s)[0]:
             return False
         self.seen += os.read(self.main, 65536)
@@ -77,7 +77,7 @@ class Terminal:
         return self.seen.find(text, after) + len(text)
 
     def wait_for_prompt(self, after=0):
-        """As wait_for(), until a chat takes keys. Editing draws the prompt again, but does not ask again for marks around pastes."""
+        """Like wait_for(), but until a chat takes keys. Editing redraws the prompt, but does not enable bracketed paste again."""
         return self.wait_for(PROMPT, self.wait_for(MARK_PASTES, after))
 
     def wait_for_more(self, after):
@@ -94,7 +94,7 @@ class Session:
 
     def __init__(self, spillway, screen, *arguments, **streams):
         def take_terminal():
-            fcntl.ioctl(screen.device, termios.TIOCSCTTY, 0)  # Ctrl-C becomes a signal for whoever has it
+            fcntl.ioctl(screen.device, termios.TIOCSCTTY, 0)  # Ctrl-C becomes a signal for the process that has this terminal
 
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), screen) | streams
         self.terminals = {id(s): s for s in streams.values() if isinstance(s, Terminal)}.values()
@@ -108,7 +108,7 @@ class Session:
         wait_for_handlers(self.process)
 
     def wait(self):
-        """The exit code; meanwhile the terminals are read, so that the program never waits for room on them."""
+        """Waits for the exit code while reading the terminals, so that the program never waits for room on them."""
         deadline = time.monotonic() + TIMEOUT_S
         while self.process.poll() is None:
             assert time.monotonic() < deadline, [terminal.seen[-1000:] for terminal in self.terminals]
@@ -164,7 +164,7 @@ def test_run_shows_the_text_on_stdout_and_its_speed_on_stderr(spillway, terminal
 
 
 def rendered(output):
-    """The lines that a terminal shows which knows newlines, columns back, and erasing to the end of a line."""
+    """The lines on a terminal that knows newlines, moving left, and erasing to the end of a line."""
     lines, column = [""], 0
     for code, count, kind, text in re.findall(r"(\x1b\[(\d*)([A-Za-z]))|([^\x1b])", output.decode().replace("\r\n", "\n")):
         if text == "\n":
@@ -253,7 +253,7 @@ def test_a_bar_shows_that_a_model_is_loading(terminal, start):
 
 
 def columns_of(text):
-    """As terminals count: wide characters are two."""
+    """The columns of a text on a terminal: wide characters take two."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
 
 
@@ -268,7 +268,7 @@ def test_a_bar_fits_a_narrow_terminal_and_follows_its_width(terminal, start, tin
         assert "%" in line or columns < 5
     errors.resize(33)
     at = len(errors.seen)
-    # One that was drawn before the change may still come.
+    # A bar that was drawn before the change may still come.
     errors.wait_until(lambda: len(errors.lines_drawn(at)) > 4, "bar after the change")
     for line in errors.lines_drawn(at)[2:]:
         assert 0 < columns_of(line) < 33 and "%" in line
@@ -286,7 +286,7 @@ def test_a_bar_with_a_long_or_wide_name_stays_in_its_line(terminal, start, tmp_p
     session = start(screen, "profile", model, *["dummy:opt-125m"], "-o", tmp_path / "tuning", stderr=errors)
     assert session.wait() == 0, errors.seen
     for line in errors.lines_drawn():
-        if "other programs used" in line:  # a warning below the bar: tests run beside each other
+        if "other programs used" in line:  # a warning below the bar, which comes when tests run beside each other
             continue
         assert columns_of(line) < 60, line
         assert "\x1b" not in line and "\t" not in line
@@ -320,7 +320,7 @@ def test_there_are_no_bars_and_codes_in_a_pipe(terminal, start, tiny_model, tmp_
 
 @pytest.fixture
 def history(tmp_path, monkeypatch):
-    """Where chats of this test keep what was typed."""
+    """The file with the typed lines of this test's chats."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state" / "spillway" / "chat_history"
 
@@ -344,7 +344,7 @@ def talk(editing, spillway, terminal, start, tiny_model, history):
             self.at = self.screen.wait_for_prompt()
 
         def type(self, *keys):
-            """Types these, one after the other as a person does, and waits for the next prompt."""
+            """Types these keys, one after the other like a person, and waits for the next prompt."""
             for key in keys:
                 self.screen.type(key)
                 self.screen.read(0.05)
@@ -352,7 +352,7 @@ def talk(editing, spillway, terminal, start, tiny_model, history):
             return self.screen.seen[before : self.at]
 
         def saved(self, path):
-            """The messages so far."""
+            """The messages so far, which the chat saves to a file."""
             self.type(f"/save {path}\r".encode())
             return json.loads(path.read_text())
 
@@ -394,8 +394,8 @@ def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_leaves(talk, tmp_path):
     assert b"Ctrl-C again leaves" in chat.type(b"this is a mistake", CTRL_C)
     chat.type(b"Hello there\r")
     assert chat.questions(tmp_path / "talk.json") == ["Hello there"], "the line is gone"
-    chat.type(CTRL_C)  # again the first: a message was between
-    chat.type(b"another mistake", CTRL_C)  # clears, too: there was something to clear
+    chat.type(CTRL_C)  # counts as the first Ctrl-C again, since a message was between
+    chat.type(b"another mistake", CTRL_C)  # also only clears, since there was something to clear
     chat.leave(CTRL_C)
 
 
@@ -507,7 +507,7 @@ def test_an_answer_is_followed_by_its_speed_its_end_and_the_context(talk):
 
 
 def test_the_figures_are_the_same_whoever_answers(editing, spillway, terminal, start, history, tiny_model, tmp_path):
-    """Also how much of the conversation was not computed again."""
+    """The figures include how much of the conversation was not computed again."""
     figures = []
     with Server(spillway, tiny_model, tmp_path) as server:
         for words in (["--server", server.url], [tiny_model, "--device", "cpu", "--deterministic", "--no-tuning", "--threads", "1"]):
@@ -565,9 +565,9 @@ def test_ctrl_c_stops_an_answer_of_a_server_and_the_chat_goes_on(editing, termin
             screen.type(CTRL_C)
             before, at = at, screen.wait_for_prompt(at)
             assert b"[stopped; about " in screen.seen[before:at]
-        fake.first_s = 3600  # it is stopped before the first token, too
+        fake.first_s = 3600  # the answer is stopped before the first token, too
         screen.type(b"Are you there?\r")
-        # Not sooner: the line editor drops what is typed while it hands the terminal over.
+        # Keys are typed only now, since the line editor drops those that come while it hands the terminal over.
         screen.wait_until(lambda: len(fake.asked) == 3, b"a third request")
         screen.type(CTRL_C)
         before, at = at, screen.wait_for_prompt(at)
@@ -605,7 +605,7 @@ def test_nothing_but_answers_is_written_where_one_side_is_a_pipe(spillway, termi
 
 
 def test_a_chat_calls_the_model_what_it_was_called(talk, tmp_path):
-    """Not what its file says of itself, which may be "Smollm2 135M 8k Lc100K Mix1 Ep2"."""
+    """The name is the one given on the command line, not the file's own, which may be "Smollm2 135M 8k Lc100K Mix1 Ep2"."""
     model = tiny_llama.write_gguf(tmp_path / "river.gguf", name="Tiny 8k Mix1 Ep2")
     assert b"Talking to river." in talk(model=model).screen.seen
 

@@ -21,8 +21,8 @@ CPU = ["--device", "cpu"]
 LARGE = "dummy:tinyllama-1.1b:q8_0"  # 1.1 GiB
 LARGE_BUDGET_MIB = 700
 LARGE_OPTIONS = [*CPU, "--host-memory", f"{LARGE_BUDGET_MIB}MiB", "--disk-memory", "4GiB"]
-LARGE_ALONE = pytest.mark.xdist_group("large")  # one after the other: gigabytes of memory and disk, and one looks how much is free
-WITHIN_MIB = 120  # of the budget: the program itself, and what is not counted
+LARGE_ALONE = pytest.mark.xdist_group("large")  # these tests run one after the other: they take gigabytes of memory and disk, and one checks how much is free
+WITHIN_MIB = 120  # allowed beyond the budget, for the program itself and memory that is not counted
 
 
 def greedy(spillway, model, *options):
@@ -30,9 +30,9 @@ def greedy(spillway, model, *options):
 
 
 def peak_rss_mib(command):
-    """Runs to the end; the most memory it had at once.
+    """Runs the program to its end; returns its peak memory.
 
-    The process's own high-water mark, read while it lives: what wait4() tells is at least what this process had
+    The process's own high-water mark, read while it lives: wait4() reports at least the memory that this process had
     when it started the other, which is much after other tests.
     """
     peak = 0
@@ -135,13 +135,13 @@ def test_bench_measures_several_plans_one_after_the_other(spillway, tmp_path, di
     assert [round(result["plan"]["weights"]["disk"]) for result in results] == [0, 50, 100]
     read = [result["decode"]["links"]["disk_read_weights"]["bytes"] for result in results]
     assert read[0] == 0 and 0 < read[1] < read[2]
-    # Two decode steps read all of the layers' matrices (12 * hidden^2 halves a layer) twice; a layer is one ahead.
+    # Two decode steps read all of the layers' matrices (12 * hidden^2 F16 values a layer) twice, and one layer is read ahead.
     layer = 12 * 768 * 768 * 2
     assert 22 * layer <= read[2] <= 26 * layer
     # Weights are made once: later they only change their homes.
     assert results[0]["weights_made"] > 0 and results[0]["weights_kept"] == 0
     assert [result["weights_made"] for result in results[1:]] == [0, 0]
-    # Each plan's own, not those of the plan before.
+    # Peaks are each plan's own, not those of the plan before.
     weights = [result["tiers"]["host"]["peak_bytes_by_tag"]["weights"] for result in results]
     assert weights[0] > weights[1] > weights[2]
 
@@ -204,13 +204,13 @@ def test_budgets_that_are_too_small_are_refused_before_work(spillway, disk, opti
     "options, names",
     [
         (["--host-memory", "900MiB", "--weights", "0,100,0"], ["weights", "--host-memory"]),
-        # The two layers that stream through do not fit beside what stays.
+        # The two slots for streamed layers do not fit beside the resident weights.
         (["--host-memory", "500MiB", "--weights", "0,25,75", "--disk-memory", "4GiB"], ["staging", "--host-memory"]),
         (["--host-memory", "900MiB", "--weights", "0,40,60", "--kv", "0,50,50", "--disk-memory", "700MiB"], ["KV cache", "--disk-memory"]),
     ],
 )
 def test_an_explicit_plan_that_cannot_fit_is_refused_before_work(spillway, disk, options, names):
-    # Had it begun to write weights, that is what would have failed.
+    # If the program had begun to write weights, that would have failed first.
     faults = os.environ | {"SPILLWAY_FAULTS": "io.open:1+:eio,io.allocate:1+:eio"}
     sizes = ["--prompt-len", 500, "--gen-len", 12, "--batch", 40]
     done = spillway.run("bench", LARGE, *CPU, *options, "--disk-dir", disk, *sizes, env=faults)
@@ -224,7 +224,7 @@ def test_an_explicit_plan_that_cannot_fit_is_refused_before_work(spillway, disk,
 
 
 def test_a_full_disk_is_refused_before_work(spillway, disk):
-    """No file may become that long: what a quota answers."""
+    """No file may become that long, as with a quota."""
 
     def limited():
         resource.setrlimit(resource.RLIMIT_FSIZE, (64 * MIB, resource.RLIM_INFINITY))
@@ -280,7 +280,7 @@ def test_a_kill_leaves_no_file(spillway, disk, moment):
     finally:
         end_process(process)
     assert process.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 20  # the system takes its time, and others use the disk too
+    deadline = time.monotonic() + 20  # the system frees space with a delay, and other programs use the disk, too
     while shutil.disk_usage(disk).free < free - 512 * MIB:
         assert time.monotonic() < deadline, "the space is not free again"
         time.sleep(0.1)
@@ -300,7 +300,7 @@ def count_read(process):
         return int(next(line for line in file if line.startswith("read_bytes")).split()[1])
 
 
-# Words that are no plan.
+# Option values that are no plan.
 
 
 @pytest.mark.parametrize(

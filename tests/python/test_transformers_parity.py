@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small random models, as transformers saves them, give its logits and its greedy tokens here.
 
-What transformers says is stored (reference_models.py); test_references.py computes it anew where transformers is installed.
+transformers' results are stored (reference_models.py); test_references.py computes them anew if transformers is installed.
 """
 
 import pytest
@@ -10,7 +10,7 @@ numpy = pytest.importorskip("numpy", reason="numpy is not installed")
 
 from reference_models import CASES, FP32_TOLERANCE, GREEDY_TOKENS, LONG_PROMPT_CASE, long_prompt, reference
 
-BF16_TOLERANCE = 0.4  # of logits up to about 10, in random models that amplify differences
+BF16_TOLERANCE = 0.4  # for logits up to about 10, in random models that amplify differences
 
 
 def largest_difference(a, b):
@@ -39,7 +39,7 @@ def test_agrees_with_transformers(spillway, report, tmp_path, name):
 
     assert spillway.greedy(folder, ids, GREEDY_TOKENS, *exact)[:decided] == expected.tokens[:decided]
 
-    # The same as a GGUF file: other names, another order of rows, norms and biases in F32.
+    # The same model as a GGUF file has other names, another order of rows, and norms and biases in F32.
     converted = tmp_path / "model.gguf"
     assert spillway.run("convert", folder, converted).code == 0
     measured = spillway.logits(converted, ids, tmp_path / "converted.f32", *exact)
@@ -55,7 +55,7 @@ def assert_told_apart(name, other):
 
 
 def test_the_sliding_window_case_tells_a_window_from_none():
-    """Guards the tests above: the window changes the reference by more than the tolerance."""
+    """Shows that the tests above can fail: the window changes the reference by more than the tolerance."""
     for name in ("mistral sliding window", "mistral window not of a block"):
         assert_told_apart(name, "mistral")
 

@@ -52,7 +52,7 @@ def test_profile_measures_every_shape_of_the_model(spillway, tiny_model, cache, 
 
 
 def busy_share():
-    """Of all processors, for a third of a second, as the system counts it."""
+    """The busy share of all processors over a third of a second, as the system counts it."""
 
     def ticks():
         with open("/proc/stat", encoding="ascii") as file:
@@ -82,7 +82,7 @@ def test_a_busy_machine_is_pointed_out(spillway, tiny_model, tmp_path):
 def test_profile_for_people_is_a_table(spillway, tiny_model, cache):
     done = spillway.run("profile", tiny_model, env=cache)
     assert done.code == 0
-    assert all("other programs used" in line for line in done.err.splitlines()), done.err  # tests run beside each other
+    assert all("other programs used" in line for line in done.err.splitlines()), done.err  # which tests that run beside each other cause
     assert "GEMM from" in done.out and "tuning.json" in done.out
 
 
@@ -149,11 +149,11 @@ def test_profile_needs_a_model_that_is_there_and_a_place(spillway, tiny_model, t
 
 
 def test_the_file_decides_which_kernels_run(spillway, tmp_path):
-    """Kernels round differently, so that the logits tell which ran; --deterministic looks at no file."""
+    """Kernels round differently, so the logits show which one ran; --deterministic uses no tuning file."""
     numpy = pytest.importorskip("numpy")
     path = tmp_path / "tuning.json"
     assert spillway.run("profile", HALF_MODEL, "-o", path).code == 0
-    # From how many tokens on few-token and matrix kernels are taken: each kind in turn gets all 12 tokens.
+    # The token counts from which few-token and matrix kernels are used: each kind in turn gets all 12 tokens.
     points = {"one by one": (1000, 1000), "few": (2, 1000), "matrix": (2, 2)}
     logits = {}
     for kind, (m1, m2) in points.items():

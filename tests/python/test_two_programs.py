@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/two_programs.py: turns, ratios and what is kept, with programs that always answer the same."""
+"""bench/two_programs.py: alternation, ratios and stored results, with fake programs that always answer the same."""
 
 import json
 import pathlib

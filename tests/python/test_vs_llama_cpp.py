@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/vs_llama_cpp.py: the arithmetic of its table, with programs that answer the same figures every time."""
+"""bench/vs_llama_cpp.py: the arithmetic of its table, with fake programs that always report the same figures."""
 
 import json
 import pathlib
@@ -89,7 +89,7 @@ def test_a_tied_embedding_is_read_as_the_head(compare):
     [
         (20, 30),  # 1.5 times theirs
         (140, 0.85 * 0.01e9 / 50840),  # 85% of the bandwidth: 167, less than 210
-        (180, 180),  # they are beyond that already: never below theirs
+        (180, 180),  # llama.cpp is beyond that already: the target is its speed
     ],
 )
 def test_decode_target_is_the_lower_one_but_never_below_the_peer(compare, theirs, target):

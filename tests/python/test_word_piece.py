@@ -49,9 +49,9 @@ def compare(bert_words, rules, texts):
 
 
 def every_character():
-    """But for NUL, which ends a text of the test, and surrogates."""
+    """Every character except NUL, which ends a text of the test, and surrogates."""
     codes = [code for code in range(1, sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
-    # Of the planes behind those in use only some.
+    # Only some characters of the planes beyond those in use.
     codes = [code for code in codes if code < 0x20000 or code % 61 == 0 or code % 0x10000 >= 0xFFF0]
     for begin in range(0, len(codes), PER_TEXT):
         yield " ".join(f"A{chr(code)}b {chr(code)}\u0301\u0316" for code in codes[begin : begin + PER_TEXT])

@@ -51,15 +51,15 @@ EOS = TOKENS.index("<|im_end|>")
 
 @dataclasses.dataclass
 class Options:
-    """What may differ from the plain model."""
+    """The ways in which a model may differ from the plain one."""
 
     context: int = CONTEXT
     add_bos: bool = True
     name: str = "tiny"
-    embedding_rows: int = VOCABULARY  # fewer than the tokenizer has: they do not belong together
+    embedding_rows: int = VOCABULARY  # with fewer rows than tokens, model and tokenizer do not belong together
     damage: float | None = None  # NaN or infinity: one value of the final norm becomes this
-    factors: dict = dataclasses.field(default_factory=dict)  # of tensors by their Hugging Face names; may be NaN
-    metadata: dict = dataclasses.field(default_factory=dict)  # of the GGUF file, besides its own
+    factors: dict = dataclasses.field(default_factory=dict)  # factors of tensors, by their Hugging Face names; may be NaN
+    metadata: dict = dataclasses.field(default_factory=dict)  # keys of the GGUF file, besides its own
     permute: bool = True  # False writes a wrong GGUF: rows of q and k in the folder's order
 
 
