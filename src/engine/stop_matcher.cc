@@ -30,8 +30,13 @@ StopMatcher::Match StopMatcher::match(std::string_view text) const {
 }
 
 std::string StopMatcher::push(std::string_view text) {
-  if (stopped_) return {};
-  held_ += text;
+  std::string out;
+  for (size_t i = 0; i < text.size() && !stopped_; ++i) out += push_byte(text[i]);
+  return out;
+}
+
+std::string StopMatcher::push_byte(char byte) {
+  held_ += byte;
   // Text is held back from the first place at which the rest may become a stop string.
   size_t begun = held_.size();
   for (size_t at = 0; at < held_.size(); ++at) {

@@ -14,9 +14,9 @@ class StopMatcher {
  public:
   explicit StopMatcher(std::vector<std::string> stops);
 
-  // Adds text and returns what is safe to show: no end of it can still become a stop string. After
-  // a match (stopped()) it is the text before the stop string that begins first of those that are
-  // complete by then, and nothing more ever comes.
+  // Adds text and returns what is safe to show: no end of it can still become a stop string. The
+  // stream ends before the stop string that is complete first, however the text is divided among
+  // calls. After such a match (stopped()) nothing more is returned.
   std::string push(std::string_view text);
   // Call at the end of the stream: returns what was held back.
   std::string flush();
@@ -27,6 +27,8 @@ class StopMatcher {
   // Returns kWhole if the text begins with a stop string, kBegun if the whole text is the beginning
   // of one.
   Match match(std::string_view text) const;
+  // Adds a byte to what is held back, and returns what of it is safe to show.
+  std::string push_byte(char byte);
 
   std::vector<std::string> stops_;  // sorted
   std::string held_;

@@ -35,8 +35,10 @@ TEST(StopMatcherTest, GivesBackWhatOnlyLookedLikeAStop) {
 TEST(StopMatcherTest, TakesTheStopThatBeginsFirst) {
   StopMatcher matcher({"late", "a"});
   EXPECT_EQ(matcher.push("xx a late"), "xx ");
-  StopMatcher overlapping({"bcd", "abcde"});
-  EXPECT_EQ(stream(overlapping, "abcde", 1), "a");  // "bcd" is complete first
+  for (size_t piece = 1; piece < 6; ++piece) {
+    StopMatcher overlapping({"bcd", "abcde"});
+    EXPECT_EQ(stream(overlapping, "abcde", piece), "a") << "\"bcd\" is complete first";
+  }
 }
 
 // Compares with the plain definition: the text ends before the stop string that is complete first,
@@ -59,9 +61,11 @@ TEST(StopMatcherTest, AgreesWithPlainSearchForManyStops) {
       for (const std::string& stop : stops) first = std::min(first, text.substr(0, end).find(stop));
       if (first != std::string::npos) expected = text.substr(0, first);
     }
-    StopMatcher matcher(stops);
-    EXPECT_EQ(stream(matcher, text, 1), expected) << round;
-    EXPECT_EQ(matcher.stopped(), expected != text) << round;
+    for (const size_t piece : {1, 3, 60}) {
+      StopMatcher matcher(stops);
+      EXPECT_EQ(stream(matcher, text, piece), expected) << round;
+      EXPECT_EQ(matcher.stopped(), expected != text) << round;
+    }
   }
 }
 
