@@ -69,6 +69,7 @@ prepare() {
 check() {
   must "include check" python3 scripts/check_includes.py
   must "unused names" python3 scripts/check_unused.py
+  must "plans are made once" python3 scripts/check_plan_once.py
   must "documentation check" python3 scripts/check_docs.py
   must "words" python3 scripts/check_words.py
   must "format check" scripts/check_format.sh

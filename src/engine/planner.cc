@@ -17,7 +17,6 @@
 #include "engine/session.h"
 #include "plan/fill.h"
 #include "plan/machine_traits.h"
-#include "plan/residence.h"
 #include "plan/weight_homes.h"
 #include "storage/model_files.h"
 
@@ -257,11 +256,7 @@ RunSize Planner::placement_size() const {
 
 FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) const {
   const bool apart = hardware.has_device();
-  Plan plan = *question.placement.try_explicit_plan();
-  question.placement.given().apply_to(plan);
-  if (apart && plan.residence == Residence::kByGain)
-    plan = with_residence_by_gain(hardware, model, plan, placement_size().sequences);
-  plan.attention_topk = question.compute.checked_topk();
+  const Plan plan = plan_as_given(placement(), placement_size());
   ResolvedPlan resolved;
   Budgets enough = budgets;
   const auto fits_in = [&](const Budgets& within) {

@@ -26,6 +26,14 @@ int64_t mean_tokens(const ExpectedRun& run, int64_t most) {
   return (sum + answers - 1) / answers;
 }
 
+// Returns the plan with overrides in place of a residence by gain.
+Plan with_residence(const PlanRequest& request, Plan plan, bool compress, int64_t sequences) {
+  if (plan.residence == Residence::kEven || request.traits(request.budgets).host_visible)
+    return plan;
+  return with_residence_by_gain(request.context.hardware(), request.context.model(compress), plan,
+                                sequences);
+}
+
 struct ChosenPlan {
   Plan plan = {};
   bool by_hand = false;  // options or a file gave the plan
@@ -168,9 +176,7 @@ class Placer {
     if (trial.by_rule) given.weights = given.kv = given.activations = {}, given.embeddings = {};
     if (trial.kv) given.kv = trial.kv;
     given.apply_to(placed.plan);
-    if (apart_ && placed.plan.residence == Residence::kByGain)
-      placed.plan = with_residence_by_gain(r_.context.hardware(), r_.context.model(trial.compress),
-                                           placed.plan, placed.size.sequences);
+    placed.plan = with_residence(r_, std::move(placed.plan), trial.compress, trial.size.sequences);
     placed.size.at_once = at_once_by(placed, trial);
     // The planner completes a plan that comes from options alone.
     const bool open = by_hand && r_.by_options_alone && !r_.given.cpu_linear;
@@ -383,5 +389,12 @@ class Placer {
 }  // namespace
 
 ResolvedPlan choose_plan(const PlanRequest& request) { return Placer(request).run(); }
+
+Plan plan_as_given(const PlanRequest& request, const RunSize& size) {
+  Plan plan = request.fixed.value_or(Plan());
+  request.given.apply_to(plan);
+  plan.attention_topk = request.attention_topk;
+  return with_residence(request, std::move(plan), request.compressed, size.sequences);
+}
 
 }  // namespace spillway

@@ -200,9 +200,4 @@ WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model,
   return all;
 }
 
-WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const WeightPlan& plan,
-                         bool may_map) {
-  return weight_bytes(traits, model, weight_homes(traits.host_visible, model, plan), may_map);
-}
-
 }  // namespace spillway

@@ -77,7 +77,5 @@ struct WeightBytes {
 // may be those files' pages.
 WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model,
                          const std::vector<Tier>& homes, bool may_map);
-WeightBytes weight_bytes(const DeviceTraits& traits, const Model& model, const WeightPlan& plan,
-                         bool may_map);
 
 }  // namespace spillway

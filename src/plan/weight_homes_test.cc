@@ -59,7 +59,8 @@ TEST_F(WeightHomesTest, NamedMatricesLiveWhereTheyAreToldAndTheLastWordCounts) {
 TEST_F(WeightHomesTest, SharesAreOfWhatNobodyNames) {
   const WeightPlan plan{.shares = {0.5, 0.5, 0},
                         .overrides = {{.matrix = "mlp_down", .home = Tier::kDisk}}};
-  const WeightBytes bytes = weight_bytes(gpu_traits(), model, plan, true);
+  const WeightBytes bytes =
+      weight_bytes(gpu_traits(), model, weight_homes(false, model, plan), true);
   const uint64_t down = bytes_of("mlp_down"), layer = 12 * 768 * 768 * 2;
   EXPECT_EQ(bytes.disk, 12 * down);
   EXPECT_NEAR(static_cast<double>(bytes.host), 6.0 * static_cast<double>(layer - down), 2.5e6);
@@ -68,7 +69,8 @@ TEST_F(WeightHomesTest, SharesAreOfWhatNobodyNames) {
 
 TEST_F(WeightHomesTest, OnlyLayersWithSomethingAwayStream) {
   const WeightPlan plan{.overrides = {{.layers = {{4, 5}}, .home = Tier::kHost}}};
-  const WeightBytes bytes = weight_bytes(gpu_traits(), model, plan, true);
+  const WeightBytes bytes =
+      weight_bytes(gpu_traits(), model, weight_homes(false, model, plan), true);
   const uint64_t layer = 12 * 768 * 768 * 2;
   EXPECT_EQ(bytes.host, 2 * layer);
   const auto homes = weight_homes(false, model, plan);
