@@ -16,6 +16,8 @@
 #include "plan/memory_fit.h"
 #include "plan/placed_weights.h"
 #include "plan/plan_shares.h"
+#include "plan/search_space.h"
+#include "plan/share_fitting.h"
 #include "plan/share_program.h"
 
 namespace spillway {
@@ -34,12 +36,6 @@ constexpr double kBetter = 0.9995;
 constexpr double kManyActivations = 0.01;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Settings that free memory on a device that is too small.
-struct Concession {
-  Tier embeddings = Tier::kDevice;
-  int chunk = 0;
-};
-
 // Plans for one number of sequences with one concession, priced by sums, the best first.
 struct Candidates {
   std::vector<FoundPlan> plans = {};
@@ -54,24 +50,24 @@ class PlanSearch::Impl {
   explicit Impl(const SearchRequest& request)
       : r_(request),
         apart_(request.hardware.has_device()),
-        requests_(request.workload.requests()),
-        longest_(request.workload.longest()),
         shares_(request),
         own_(request.steps ? nullptr : std::make_unique<OwnSteps>(request)),
         steps_(own_ ? own_->steps : *request.steps),
         weights_(steps_.weights()),
         predictor_(steps_, request.workload),
         memory_(weights_, request.traits, request.budgets),
-        program_(request, memory_, predictor_) {}
+        program_(request, memory_, predictor_),
+        space_(request),
+        fitting_(request, memory_) {}
 
   std::vector<FoundPlan> find(int64_t least_sequences, int64_t most_sequences, size_t most) {
     found_.clear();
     best_ = kNever;
-    std::set<int64_t> tried = counts(least_sequences, most_sequences);
+    std::set<int64_t> tried = space_.counts(least_sequences, most_sequences);
     search_counts(tried);
     // The best number may be between two that were tried.
     for (int round = 0; round < kRounds && best_ < kNever && !r_.only_doubles; ++round) {
-      const std::set<int64_t> more = between(tried, best_sequences_);
+      const std::set<int64_t> more = SearchSpace::between(tried, best_sequences_);
       if (more.empty()) break;
       search_counts(more);
       tried.insert(more.begin(), more.end());
@@ -82,55 +78,13 @@ class PlanSearch::Impl {
   }
 
  private:
-  static constexpr int64_t kFew = 32;  // with fewer numbers of sequences than this, all are tried
   static constexpr int kRounds = 2;
-  static constexpr int64_t kBetween = 3;  // numbers of sequences that are tried in a round
 
   void sort(std::vector<FoundPlan>& plans) const {
     std::ranges::stable_sort(plans, {}, [&](const FoundPlan& plan) { return score(plan); });
   }
   void report(double done) const {
     if (r_.on_progress) r_.on_progress(std::min(1.0, done));
-  }
-
-  // Returns the numbers of concurrent sequences that are worth trying. If there are many, they
-  // include the fewest and the most sequences with which the requests make a few numbers of batch
-  // blocks.
-  std::set<int64_t> counts(int64_t least, int64_t most) const {
-    most = most > 0 ? std::min(most, requests_) : requests_;
-    least = std::clamp<int64_t>(least, 1, most);
-    std::set<int64_t> all{least, most};
-    if (r_.only_doubles) {
-      for (int64_t n = least; n < most; n *= 2) all.insert(n);
-      return all;
-    }
-    if (most - least < kFew) {
-      for (int64_t n = least; n <= most; ++n) all.insert(n);
-      return all;
-    }
-    const auto add = [&](int64_t n) {
-      if (n >= least && n <= most) all.insert(n);
-    };
-    for (int64_t n = 1; n < most; n *= 2) {
-      add(n);
-      add(n + n / 2);
-    }
-    for (int64_t blocks = 2; blocks <= 8; ++blocks) {
-      add((requests_ + blocks - 1) / blocks);
-      if (blocks <= 4) add((requests_ + blocks - 2) / (blocks - 1) - 1);
-    }
-    return all;
-  }
-  static std::set<int64_t> between(const std::set<int64_t>& tried, int64_t best) {
-    const auto at = tried.find(best);
-    const int64_t low = at == tried.begin() ? best : *std::prev(at);
-    const int64_t high = std::next(at) == tried.end() ? best : *std::next(at);
-    std::set<int64_t> all;
-    for (int64_t i = 1; i <= kBetween; ++i) {
-      const int64_t n = low + (high - low) * i / (kBetween + 1);
-      if (n > low && n < high && n != best) all.insert(n);
-    }
-    return all;
   }
 
   void search_counts(const std::set<int64_t>& counts) {
@@ -152,15 +106,6 @@ class PlanSearch::Impl {
     }
   }
 
-  std::vector<Concession> concessions() const {
-    std::vector<Concession> all{
-        {r_.given.embeddings.value_or(Tier::kDevice), r_.size.micro_tokens}};
-    if (apart_ && !r_.given.embeddings) all.push_back({Tier::kHost, r_.size.micro_tokens});
-    while (all.back().chunk > r_.smallest_chunk)
-      all.push_back({all.back().embeddings, std::max(r_.smallest_chunk, all.back().chunk / 2)});
-    return all;
-  }
-
   // Returns candidates with more and more concessions, which cost time and free memory, as long as
   // that pays. Greedy placement makes concessions of its own, including some that the linear
   // program does not know.
@@ -170,8 +115,8 @@ class PlanSearch::Impl {
     if (auto greedy = try_greedy(sequences, r_.size.micro_tokens, micro_batch))
       all.push_back({.plans = {std::move(*greedy)}});
     double solved = kNever;  // the best score of the linear program's plans
-    std::vector<int> micro_batches = micro_batches_of(sequences);
-    for (const Concession& concession : concessions()) {
+    std::vector<int> micro_batches = space_.micro_batches_of(sequences);
+    for (const Concession& concession : space_.concessions()) {
       std::vector<FoundPlan> found = try_concession(sequences, concession, micro_batches);
       const bool any = !found.empty();
       if (!any && solved == kNever && concession.chunk < r_.size.micro_tokens) {
@@ -214,22 +159,6 @@ class PlanSearch::Impl {
     }
   }
 
-  std::vector<int> micro_batches_of(int64_t sequences) const {
-    if (r_.given.micro_batch) return {*r_.given.micro_batch};
-    std::vector<int> all{0};  // 0: all sequences together
-    for (int64_t parts = 2; apart_ && parts <= 16 && parts <= sequences; parts *= 2)
-      all.push_back(static_cast<int>((sequences + parts - 1) / parts));
-    return all;
-  }
-
-  RunSize size_of(int64_t sequences, int chunk) const {
-    RunSize size = r_.size;
-    size.micro_tokens = chunk;
-    size.sequences = sequences;
-    size.tokens = std::max<int64_t>(size.tokens, longest_);
-    return size;
-  }
-
   // Returns the score; lower is better. Plans that break a limit score behind all plans that do
   // not.
   double score(const FoundPlan& plan) const { return score(plan.predicted); }
@@ -244,27 +173,13 @@ class PlanSearch::Impl {
   void price(FoundPlan& plan, PriceBy by) {
     plan.predicted = predictor_.predict(plan.plan, plan.needs, plan.size, by);
   }
-  bool settle(FoundPlan& plan) {
-    plan.needs = memory_.needs(plan.plan, plan.size);
-    return fit(plan).fits();
-  }
-  MemoryFit fit(const FoundPlan& plan) const { return memory_.fit(plan.needs); }
-
-  FoundPlan blank(int64_t sequences, int chunk, int micro_batch) const {
-    FoundPlan plan{.size = size_of(sequences, chunk)};
-    plan.plan.micro_batch = micro_batch;
-    r_.given.apply_to(plan.plan);
-    plan.plan.attention_topk = r_.attention_topk;
-    return plan;
-  }
-
   std::vector<FoundPlan> try_concession(int64_t sequences, const Concession& concession,
                                         const std::vector<int>& micro_batches) {
     std::vector<FoundPlan> found;
     for (const int micro_batch : micro_batches) {
-      FoundPlan all = blank(sequences, concession.chunk, micro_batch);
+      FoundPlan all = space_.plan_on_device(sequences, concession.chunk, micro_batch);
       all.plan.embeddings = concession.embeddings;
-      if (settle(all)) {  // everything is on the device, and nothing is faster
+      if (fitting_.update_needs(all)) {  // everything is on the device, and nothing is faster
         price(all, PriceBy::kSums);
         found.push_back(std::move(all));
         return found;
@@ -282,11 +197,11 @@ class PlanSearch::Impl {
   }
   void try_places(const FoundPlan& all, std::vector<FoundPlan>& found) {
     bool any_place = false;  // all KV is on the device, so the place of attention does not matter
-    for (const AttentionPlace place : places()) {
-      if (any_place && place != places().front()) break;
+    for (const AttentionPlace place : space_.places()) {
+      if (any_place && place != space_.places().front()) break;
       // Micro-batches do not help the CPU's attention: the device waits for the CPU's rows in each
       // of them.
-      if (place == AttentionPlace::kCpu && all.plan.micro_batch > 0 && places().size() > 1 &&
+      if (place == AttentionPlace::kCpu && all.plan.micro_batch > 0 && space_.places().size() > 1 &&
           !r_.given.micro_batch)
         continue;
       FoundPlan plan = all;
@@ -295,7 +210,7 @@ class PlanSearch::Impl {
       // disk before KV.
       const bool solved = (!apart_ && program_.try_shares(plan, /*kv_on_disk=*/false)) ||
                           program_.try_shares(plan, r_.budgets.disk > 0);
-      const bool fitted = solved && make_fit(plan);
+      const bool fitted = solved && fitting_.make_fit(plan);
       if (fitted) {
         any_place = plan.plan.kv.device >= 1;
         price(plan, PriceBy::kSums);
@@ -305,7 +220,7 @@ class PlanSearch::Impl {
       FoundPlan away = all;
       away.plan.attention = place;
       away.plan.activations = {0, 1, 0};
-      if (!program_.try_shares(away, r_.budgets.disk > 0) || !make_fit(away)) continue;
+      if (!program_.try_shares(away, r_.budgets.disk > 0) || !fitting_.make_fit(away)) continue;
       price(away, PriceBy::kSums);
       if (!fitted || score(away) < score(plan)) found.push_back(std::move(away));
     }
@@ -317,17 +232,9 @@ class PlanSearch::Impl {
                          static_cast<double>(plan.needs.layout.max_tokens);
     return bytes < kManyActivations * static_cast<double>(r_.budgets.device);
   }
-  // Returns the places of attention to try for KV that is not on the device.
-  std::vector<AttentionPlace> places() const {
-    const bool open = r_.given.attention == AttentionPlace::kAuto && r_.same_for_every_sequence;
-    if (r_.given.attention && !open) return {*r_.given.attention};
-    if (!apart_) return {AttentionPlace::kAuto};
-    if (r_.same_for_every_sequence) return {AttentionPlace::kCpu, AttentionPlace::kGpu};
-    return {AttentionPlace::kAuto, AttentionPlace::kCpu, AttentionPlace::kGpu};
-  }
   // Greedy placement is a candidate too, so no result is worse than it.
   std::optional<FoundPlan> try_greedy(int64_t sequences, int chunk, int micro_batch) {
-    FoundPlan plan = blank(sequences, chunk, micro_batch);
+    FoundPlan plan = space_.plan_on_device(sequences, chunk, micro_batch);
     const auto greedy = try_fill_from_the_top(weights_, plan.size, r_.traits, r_.budgets);
     if (!greedy) return std::nullopt;
     plan.plan.weights = greedy->weights;
@@ -337,102 +244,9 @@ class PlanSearch::Impl {
     r_.given.apply_to(plan.plan);
     if (r_.same_for_every_sequence && plan.plan.attention == AttentionPlace::kAuto)
       plan.plan.attention = same_for_every_sequence(plan.plan);
-    if (!settle(plan)) return std::nullopt;
+    if (!fitting_.update_needs(plan)) return std::nullopt;
     price(plan, PriceBy::kSums);
     return plan;
-  }
-
-  // Moves weights off the device until the plan fits, a little at first, because host memory may be
-  // full too.
-  bool make_fit(FoundPlan& found) {
-    if (r_.given.weights) return settle(found);
-    const TierShares wanted = found.plan.weights;
-    const double first = apart_ ? wanted.device : wanted.host;
-    // The steps are 0, 1, 3, 6, 10, ... thousandths.
-    const auto less = [](int64_t i) { return static_cast<double>(i * (i + 1) / 2) / kWeightSteps; };
-    int64_t last = 0;
-    while (less(last + 1) <= first) ++last;
-    const auto leave = [&](int64_t i) {
-      if (i > 0)
-        shares_.set_weights(found.plan, first - less(i), apart_ ? wanted.host + less(i) : 0);
-      return settle(found);
-    };
-    const int64_t least =
-        first_that(0, last, [&](int64_t i) { return leave(i) || fit(found).computing; });
-    const bool fitted = least <= last && leave(least);
-    if (!fitted) found.plan.weights = wanted;
-    if (!fitted && !(apart_ && fit_host(found))) return false;
-    take_what_is_left(found);
-    return true;
-  }
-  // Uses the memory that is left: the program may reserve more than slots and staging need.
-  void take_what_is_left(FoundPlan& found) {
-    const TierShares had = found.plan.weights;
-    const auto more = [&](const auto& set) {
-      FoundPlan trial = found;
-      const auto fits_with = [&](int64_t steps) {
-        set(trial.plan, static_cast<double>(steps) / kWeightSteps);
-        return settle(trial);
-      };
-      // A little more may fit worse than much more, because staging depends on which homes weights
-      // have.
-      int64_t low = int64_t{1} << 9;
-      while (low > 0 && !fits_with(low)) low /= 2;
-      int64_t high = 2 * low;
-      while (low + 1 < high) {
-        const int64_t middle = low + (high - low) / 2;
-        (fits_with(middle) ? low : high) = middle;
-      }
-      if (low > 0 && fits_with(low)) found = std::move(trial);
-    };
-    if (apart_ && had.device < 1) {
-      more([&](Plan& plan, double share) {
-        shares_.set_weights(plan, had.device + share, had.disk > 0 ? had.host : had.host - share);
-      });
-    }
-    const TierShares now = found.plan.weights;
-    if (now.disk > 0) {
-      more([&](Plan& plan, double share) {
-        if (apart_) {
-          shares_.set_weights(plan, now.device, now.host + share);
-        } else {
-          shares_.set_weights(plan, now.host + share, 0);
-        }
-      });
-    }
-  }
-  // Moves more of the weights to disk if host memory is too small.
-  bool fit_host(FoundPlan& found) {
-    if (r_.budgets.disk == 0) return false;
-    const TierShares wanted = found.plan.weights;
-    constexpr double kStep = 0.02;
-    const auto last = static_cast<int64_t>(wanted.host / kStep);
-    int64_t least = last + 1;
-    for (const double device : {wanted.device, wanted.device * 0.9, 0.0}) {
-      FoundPlan trial = found;
-      const auto leave = [&](int64_t i) {
-        shares_.set_weights(trial.plan, device, wanted.host - static_cast<double>(i) * kStep);
-        return settle(trial);
-      };
-      const int64_t i =
-          first_that(0, last, [&](int64_t at) { return leave(at) || fit(trial).host; });
-      if (i >= least || !leave(i)) continue;
-      least = i;
-      found = std::move(trial);
-    }
-    return least <= last;
-  }
-  // Returns the first number in [low, high] for which `holds` is true, or high + 1 if there is
-  // none. If it is true for a number, it is for all larger ones.
-  template <class Holds>
-  static int64_t first_that(int64_t low, int64_t high, Holds holds) {
-    if (holds(low)) return low;
-    ++high;
-    while (low + 1 < high) {
-      const int64_t middle = low + (high - low) / 2;
-      (holds(middle) ? high : low) = middle;
-    }
-    return high;
   }
 
   // Simulates and improves the plans that may be the best.
@@ -489,7 +303,7 @@ class PlanSearch::Impl {
                                shared.needs.layout, shared.size.sequences, shared.predicted);
     while (!shared.plan.cpu_linear.empty()) {
       // Host memory may be full of weights, and the CPU's rows need some of it.
-      if (settle(shared) || (!r_.given.weights && fit_host(shared))) {
+      if (fitting_.update_needs(shared) || (!r_.given.weights && fitting_.fit_host(shared))) {
         price(shared, by);
         if (score(shared) < score(plan)) found.push_back(shared);
       }
@@ -509,7 +323,7 @@ class PlanSearch::Impl {
         std::vector<FoundPlan> trials;
         for (const double way : {step, -step}) add_neighbours(found, way, trials);
         for (FoundPlan& trial : trials) {
-          if (!settle(trial) || bound(trial) >= score(found) * kBetter) continue;
+          if (!fitting_.update_needs(trial) || bound(trial) >= score(found) * kBetter) continue;
           price(trial, by);
           if (score(trial) < score(found) * kBetter) {
             found = std::move(trial);
@@ -561,7 +375,6 @@ class PlanSearch::Impl {
 
   const SearchRequest& r_;
   const bool apart_;
-  const int64_t requests_, longest_;
   std::map<int64_t, std::vector<Candidates>> candidates_;  // by the number of sequences
   // With so many sequences no plan was found, so none fits with twice as many.
   int64_t least_too_many_ = std::numeric_limits<int64_t>::max() / 2;
@@ -579,6 +392,8 @@ class PlanSearch::Impl {
   Predictor predictor_;
   MemoryCheck memory_;
   ShareProgram program_;
+  SearchSpace space_;
+  ShareFitting fitting_;
   std::vector<FoundPlan> found_;  // all are simulated
   double best_ = kNever;          // the best score of these
   int64_t best_sequences_ = 0;    // the number of sequences of the best one

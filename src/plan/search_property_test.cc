@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks properties of every plan that a search finds, over random models, machines, memories and
-// requests: it is never slower than a point of its own frontier, than the plan for fewer concurrent
-// sequences, or than greedy placement.
+// requests: it is never slower than a point of its own frontier, than the plan for any other number
+// of concurrent sequences, than greedy placement or than the plans of a grid.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace spillway {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr int kShards = 10, kCasesOfAShard = 50;
+constexpr int kShards = 10, kCasesOfAShard = 50, kGridsOfAShard = 4;
 // The search ignores gains below a two thousandth (search.cc).
 constexpr double kSame = 1.0005;
 
@@ -134,6 +134,79 @@ TEST_P(SearchPropertyTest, NothingElseIsFaster) {
     }
   }
   EXPECT_GT(found, kCasesOfAShard / 2);
+}
+
+// Prices every plan of a coarse grid for a few requests, and calls `see` with its total time.
+template <class See>
+void price_grid(const Case& c, See see) {
+  const bool has_device = c.hardware.has_device();
+  PlacedWeights weights(c.model, c.traits);
+  PricedSteps steps(c.hardware, weights);
+  Predictor predictor(steps, c.workload);
+  const MemoryCheck memory(weights, c.traits, c.budgets);
+  std::vector<TierShares> shares;
+  for (int on_device = 0; on_device <= 10; ++on_device) {
+    for (int in_host = 0; in_host <= 10 - on_device; in_host += 2) {
+      const double device = 0.1 * on_device, host = 0.1 * in_host;
+      if (has_device || on_device == 0) shares.push_back({device, host, 1 - device - host});
+    }
+  }
+  RunSize size = c.size;
+  size.tokens = c.workload.longest();
+  for (size.sequences = 1; size.sequences <= c.workload.requests(); ++size.sequences) {
+    for (const TierShares& of_weights : shares) {
+      for (const TierShares& of_kv : {TierShares{1, 0, 0}, TierShares{0, 1, 0}}) {
+        for (const AttentionPlace place : {AttentionPlace::kCpu, AttentionPlace::kGpu}) {
+          for (const Tier embeddings : {Tier::kDevice, Tier::kHost}) {
+            Plan plan;
+            plan.weights = of_weights;
+            plan.embeddings = embeddings;
+            plan.kv = of_kv;
+            plan.attention = place;
+            const Footprint needs = memory.needs(plan, size);
+            if (!memory.fit(needs).fits()) continue;
+            see(predictor.predict(plan, needs, size, PriceBy::kSimulator).total_s());
+            if (!has_device) break;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(SearchPropertyTest, NoPlanOfAGridIsFaster) {
+  int priced = 0;
+  for (int i = 0; i < kGridsOfAShard; ++i) {
+    Case c = draw(static_cast<uint64_t>(5000 + GetParam() * kGridsOfAShard + i));
+    c.workload.groups.resize(1);
+    c.workload.groups[0].count = 1 + i % 3;
+    SCOPED_TRACE(c.text);
+    const auto plans = search_plans(c.request());
+    const double best = plans.empty() ? 1e300 : plans[0].predicted.total_s();
+    price_grid(c, [&](double seconds) {
+      ++priced;
+      EXPECT_GE(seconds, 0.98 * best);
+    });
+  }
+  EXPECT_GT(priced, 0);
+}
+
+// A number of concurrent sequences by hand (--batch) is not faster than the number that was found.
+TEST_P(SearchPropertyTest, NoBatchByHandIsFaster) {
+  for (int i = 0; i < kGridsOfAShard; ++i) {
+    const Case c = draw(static_cast<uint64_t>(7000 + GetParam() * kGridsOfAShard + i));
+    SCOPED_TRACE(c.text);
+    const SearchRequest request = c.request();
+    PlanSearch search(request);
+    const auto plans = search.find(1, c.workload.requests());
+    const double best = plans.empty() ? 1e300 : plans[0].predicted.total_s();
+    for (int64_t n = 1; n <= std::min<int64_t>(c.workload.requests(), 40); ++n) {
+      const auto by_hand = search.find(n, n);
+      if (!by_hand.empty()) {
+        EXPECT_GE(by_hand[0].predicted.total_s(), 0.98 * best) << "--batch " << n;
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Drawn, SearchPropertyTest, testing::Range(0, kShards));
