@@ -15,7 +15,7 @@ namespace spillway {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr int kShards = 10, kCasesOfAShard = 50, kGridsOfAShard = 4;
+constexpr int kShards = 10, kCasesOfAShard = 50, kGridsOfAShard = 2;
 // The search ignores gains below a two thousandth (search.cc).
 constexpr double kSame = 1.0005;
 
@@ -200,7 +200,7 @@ TEST_P(SearchPropertyTest, NoBatchByHandIsFaster) {
     PlanSearch search(request);
     const auto plans = search.find(1, c.workload.requests());
     const double best = plans.empty() ? 1e300 : plans[0].predicted.total_s();
-    for (int64_t n = 1; n <= std::min<int64_t>(c.workload.requests(), 40); ++n) {
+    for (int64_t n = 1; n <= std::min<int64_t>(c.workload.requests(), 24); ++n) {
       const auto by_hand = search.find(n, n);
       if (!by_hand.empty()) {
         EXPECT_GE(by_hand[0].predicted.total_s(), 0.98 * best) << "--batch " << n;
