@@ -30,6 +30,10 @@ using Clock = std::chrono::steady_clock;
 class EmulatedEvent final : public DeviceEvent {
  public:
   void synchronize() override { state_->wait_for(recorded()); }
+  bool is_reached() const override {
+    const std::lock_guard lock(state_->mutex);
+    return state_->reached >= state_->recorded;
+  }
   double seconds_after(const DeviceEvent& earlier) const override {
     const auto& other = *static_cast<const EmulatedEvent&>(earlier).state_;
     return std::chrono::duration<double>(state_->at - other.at).count();
@@ -92,8 +96,12 @@ class InlineStream final : public DeviceStream {
 class LateStream final : public DeviceStream {
  public:
   LateStream(const EmulatedAcceleratorOptions& options, uint64_t seed,
-             std::shared_ptr<const std::atomic<double>> share)
-      : options_(options), share_(std::move(share)), random_(seed), worker_([this] { work(); }) {}
+             std::shared_ptr<const std::atomic<double>> share, std::shared_ptr<EmulatedLinks> links)
+      : options_(options),
+        share_(std::move(share)),
+        links_(std::move(links)),
+        random_(seed),
+        worker_([this] { work(); }) {}
   ~LateStream() override {
     {
       const std::lock_guard lock(mutex_);
@@ -104,25 +112,11 @@ class LateStream final : public DeviceStream {
   }
 
   void copy_to_device(std::span<const CopyPiece> pieces) override {
-    SPW_CHECK(injected_error("copy.device") == 0, kDevice, "the emulated accelerator fails");
-    push([this, mine = std::vector<CopyPiece>(pieces.begin(), pieces.end())] {
-      const auto begin = Clock::now();
-      size_t bytes = 0;
-      std::this_thread::sleep_for(std::chrono::microseconds(
-          std::uniform_int_distribution<int>(0, options_.max_delay_us)(random_)));
-      for (const CopyPiece& piece : mine) {
-        std::memcpy(piece.to, piece.from, piece.bytes);
-        bytes += piece.bytes;
-      }
-      if (options_.bytes_per_s > 0) {
-        const double rate = static_cast<double>(options_.bytes_per_s) * *share_;
-        std::this_thread::sleep_until(
-            begin + std::chrono::duration_cast<Clock::duration>(
-                        std::chrono::duration<double>(static_cast<double>(bytes) / rate)));
-      }
-    });
+    copy(pieces, links_->to_device_free);
   }
-  void copy_to_host(std::span<const CopyPiece> pieces) override { copy_to_device(pieces); }
+  void copy_to_host(std::span<const CopyPiece> pieces) override {
+    copy(pieces, links_->to_host_free);
+  }
   void run_on_host(std::function<void()> work) override { push(std::move(work)); }
   void store(HostSignal& signal, uint32_t value) override {
     push([&signal, value] { signal.store(value); }, true);
@@ -149,6 +143,29 @@ class LateStream final : public DeviceStream {
     std::function<void()> work;
     bool orders;  // runs even after a failure, since other queues wait for it
   };
+  void copy(std::span<const CopyPiece> pieces, Clock::time_point& free_at) {
+    SPW_CHECK(injected_error("copy.device") == 0, kDevice, "the emulated accelerator fails");
+    push([this, &free_at, mine = std::vector<CopyPiece>(pieces.begin(), pieces.end())] {
+      Clock::time_point begin = Clock::now();
+      size_t bytes = 0;
+      std::this_thread::sleep_for(std::chrono::microseconds(
+          std::uniform_int_distribution<int>(0, options_.max_delay_us)(random_)));
+      for (const CopyPiece& piece : mine) {
+        std::memcpy(piece.to, piece.from, piece.bytes);
+        bytes += piece.bytes;
+      }
+      if (options_.bytes_per_s == 0) return;
+      const double rate = static_cast<double>(options_.bytes_per_s) * *share_;
+      const auto takes = std::chrono::duration_cast<Clock::duration>(
+          std::chrono::duration<double>(static_cast<double>(bytes) / rate));
+      if (options_.shares_link) {
+        const std::lock_guard lock(links_->mutex);
+        begin = std::max(begin, free_at);
+        free_at = begin + takes;
+      }
+      std::this_thread::sleep_until(begin + takes);
+    });
+  }
   void push(std::function<void()> work, bool orders = false) {
     const std::lock_guard lock(mutex_);
     queue_.push_back({std::move(work), orders});
@@ -179,6 +196,7 @@ class LateStream final : public DeviceStream {
 
   const EmulatedAcceleratorOptions options_;
   const std::shared_ptr<const std::atomic<double>> share_;
+  const std::shared_ptr<EmulatedLinks> links_;
   std::mt19937_64 random_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -343,7 +361,8 @@ std::unique_ptr<DeviceStream> EmulatedAccelerator::make_stream() {
       return rate > 0 ? static_cast<double>(bytes) / (rate * *share) : 0;
     });
   }
-  return std::make_unique<LateStream>(options_, options_.seed * 1000 + ++streams_, link_share_);
+  return std::make_unique<LateStream>(options_, options_.seed * 1000 + ++streams_, link_share_,
+                                      links_);
 }
 
 std::unique_ptr<DeviceEvent> EmulatedAccelerator::make_event(bool /*timed*/) {

@@ -11,9 +11,11 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 
 #include "base/thread_pool.h"
@@ -29,6 +31,9 @@ struct EmulatedAcceleratorOptions {
   uint64_t seed = 1;         // seeds the delays
   int max_delay_us = 200;    // delay of a copy, at most
   uint64_t bytes_per_s = 0;  // of each stream; 0 = as fast as possible
+  // Whether the streams share that rate: the copies of one direction are made one after the other,
+  // in the order in which they could begin. Only in real time.
+  bool shares_link = false;
   // The least time of each attention, as if the layer around it took that long: `layer_us`, and the
   // time for reading its KV at this rate. 0 = as fast as possible.
   int layer_us = 0;
@@ -38,6 +43,12 @@ struct EmulatedAcceleratorOptions {
   // If set, all of these times pass on this clock, without waiting; null means real time. Copies
   // are then never late at random.
   std::shared_ptr<EmulatedClock> clock = nullptr;
+};
+
+// When the link of each direction is free again, for streams that share it.
+struct EmulatedLinks {
+  std::mutex mutex;
+  std::chrono::steady_clock::time_point to_device_free, to_host_free;
 };
 
 // The CPU's ops with what an accelerator adds: it replays steps and samples tokens.
@@ -95,6 +106,7 @@ class EmulatedAccelerator final : public Device {
   uint64_t pinned_bytes_ = 0;
   std::map<const std::byte*, size_t> pinned_;
   uint64_t streams_ = 0;
+  std::shared_ptr<EmulatedLinks> links_ = std::make_shared<EmulatedLinks>();
   std::shared_ptr<std::atomic<double>> link_share_ = std::make_shared<std::atomic<double>>(1.0);
   std::unique_ptr<DeviceStream> compute_;
   EmulatedOps ops_;  // last member: its workspace is given back through release()

@@ -15,6 +15,8 @@ class ClockedEvent final : public DeviceEvent {
  public:
   explicit ClockedEvent(std::shared_ptr<EmulatedClock> clock) : clock_(std::move(clock)) {}
   void synchronize() override { clock_->pass_until(at_s); }
+  // Its bytes have moved, and only its time is yet to come.
+  bool is_reached() const override { return true; }
   double seconds_after(const DeviceEvent& earlier) const override {
     return at_s - static_cast<const ClockedEvent&>(earlier).at_s;
   }

@@ -41,9 +41,17 @@ bool kernels_reach(const void* address) {
 
 CudaEvent::CudaEvent(bool timed) {
   cudaEvent_t event = nullptr;
+  // A thread that waits for a timed event sleeps: it measures or paces copies, and its core may be
+  // needed for the CPU's share of the work.
   SPW_CUDA_CHECK(
-      cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming));
+      cudaEventCreateWithFlags(&event, timed ? cudaEventBlockingSync : cudaEventDisableTiming));
   event_ = Event(event);
+}
+
+bool CudaEvent::is_reached() const {
+  const cudaError_t state = cudaEventQuery(event_.get());
+  if (state != cudaSuccess) (void)cudaGetLastError();
+  return state != cudaErrorNotReady;
 }
 
 double CudaEvent::seconds_after(const DeviceEvent& earlier) const {

@@ -18,6 +18,7 @@ class CudaEvent final : public DeviceEvent {
  public:
   explicit CudaEvent(bool timed);
   void synchronize() override { SPW_CUDA_CHECK(cudaEventSynchronize(event_.get())); }
+  bool is_reached() const override;
   double seconds_after(const DeviceEvent& earlier) const override;
   cudaEvent_t get() const { return event_.get(); }
 

@@ -22,6 +22,8 @@ class DeviceEvent {
   virtual ~DeviceEvent() = default;
   // Makes the calling thread wait until the event is reached.
   virtual void synchronize() = 0;
+  // Returns whether it is reached, without waiting; also true if the device has failed.
+  virtual bool is_reached() const = 0;
   // Returns the time between two reached events, both made with timing.
   virtual double seconds_after(const DeviceEvent& earlier) const = 0;
 };
@@ -81,6 +83,7 @@ bool wait_for(const HostSignal& signal, uint32_t value,
 class HostEvent final : public DeviceEvent {
  public:
   void synchronize() override {}
+  bool is_reached() const override { return true; }
   double seconds_after(const DeviceEvent& earlier) const override;
   void stamp() { at_ = std::chrono::steady_clock::now(); }
 
