@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds src/ to one maker of plans: what follows from a plan is computed in plan/ and carried, never derived again.
+"""Holds src/ to one maker of plans and one owner of copies: what follows from a plan is computed in plan/ and carried, never
+derived again, and queues of copies between a device and host memory are made by the transfer scheduler.
 
 usage: scripts/check_plan_once.py [--root DIR]
-Counts the callers of the functions below, tests left out. Exit codes: 0 clean, 1 findings.
+Counts the callers of the functions below, and of Device::make_stream(), tests left out. Exit codes: 0 clean, 1 findings.
 """
 
 import argparse
@@ -22,6 +23,8 @@ RULES = [
     ("fill_from_the_top", "fill.cc", 1),
     ("try_fill_from_the_top", "fill.cc", 2),
 ]
+# Queues of copies have one owner; measuring a link has its own.
+QUEUE_OWNERS = ("memory/transfer_scheduler.cc", "measure/link_rates.cc", "measure/measure_splits.cc")
 NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 
 
@@ -59,6 +62,11 @@ def main():
             findings.append(f"src/plan: {inside} calls of {name}(), at most {most}")
         if inside == 0:
             findings.append(f"src/plan: no calls of {name}(); take it out of scripts/check_plan_once.py")
+    for path, text in texts.items():
+        where = str(path.relative_to(source))
+        makes = re.search(r"(?:\.|->)make_stream\s*\(", text)
+        if makes and where not in QUEUE_OWNERS:
+            findings.append(f"src/{where}: makes a queue of copies; ask the TransferScheduler for one")
     for line in findings:
         print(line)
     print(f"{len(RULES)} functions: {len(findings)} findings")

@@ -7,6 +7,7 @@
 
 #include "cpu/cpu_device.h"
 #include "cpu/emulated_accelerator.h"
+#include "memory/transfer_scheduler.h"
 #include "storage/async_io.h"
 
 namespace spillway {
@@ -16,7 +17,10 @@ namespace spillway {
 struct TestMachine {
   explicit TestMachine(bool has_accelerator, uint64_t pinnable_bytes = ~uint64_t{0})
       : host(CpuDeviceOptions{.threads = 2}) {
-    if (!has_accelerator) return;
+    if (has_accelerator) add_accelerator(pinnable_bytes);
+    transfers = std::make_unique<TransferScheduler>(device());
+  }
+  void add_accelerator(uint64_t pinnable_bytes) {
     EmulatedAcceleratorOptions options;
     options.max_delay_us = 1000;
     options.pinnable_bytes = pinnable_bytes;
@@ -29,6 +33,7 @@ struct TestMachine {
   CpuDevice host;
   IoQueue queue;  // has no threads as long as nothing is on disk
   std::unique_ptr<EmulatedAccelerator> accelerator;
+  std::unique_ptr<TransferScheduler> transfers;  // of device()
 };
 
 }  // namespace spillway

@@ -186,7 +186,8 @@ EngineTraffic Engine::take_traffic() {
                              stats.swap.disk_read_bytes + stats.activations.disk_read_bytes,
           .disk_write_bytes = stores.disk_written + stats.swap.disk_written_bytes +
                               stats.activations.disk_written_bytes,
-          .stalled_s = std::accumulate(stats.stall_s.begin(), stats.stall_s.end(), 0.0)};
+          .stalled_s = std::accumulate(stats.stall_s.begin(), stats.stall_s.end(), 0.0),
+          .transfers = decoder_.transfers().stats()};
 }
 
 std::optional<KvStoreStats> Engine::store_stats() const { return prefixes_.store_stats(); }
@@ -237,6 +238,7 @@ bool Engine::step(const Sink& sink) {
     tell();
     throw;
   }
+  decoder_.transfers().issue_copies_out(/*all=*/requests_.empty());
   tell();
   return !requests_.empty();
 }

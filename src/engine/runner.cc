@@ -10,8 +10,10 @@
 
 namespace spillway {
 
-Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedModel& loaded,
-                   const ResolvedPlan& resolved, const RunDisk& disk, uint64_t most_device_bytes) {
+Runner make_runner(TransferScheduler& transfers, Device& host, IoQueue& queue,
+                   const LoadedModel& loaded, const ResolvedPlan& resolved, const RunDisk& disk,
+                   uint64_t most_device_bytes) {
+  Device& device = transfers.device();
   const ModelSpec& spec = loaded.model.spec;
   const Plan& plan = resolved.plan;
   const RunSize& size = resolved.size;
@@ -27,6 +29,7 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
   DecoderOptions options{.max_tokens = layout.max_tokens,
                          .micro_tokens = layout.micro_tokens,
                          .micro_sequences = plan.micro_batch,
+                         .transfers = &transfers,
                          .host = &host,
                          .staging_blocks = layout.staging_blocks,
                          .parts = layout.parts,
@@ -40,7 +43,7 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
   std::unique_ptr<WeightStream> stream;
   if (!loaded.weights.streamed.empty()) {
     stream = std::make_unique<WeightStream>(
-        device, host, queue, loaded.weights, resolved.streaming,
+        transfers, host, queue, loaded.weights, resolved.streaming,
         WeightStreamOptions{.slots = layout.weight_slots,
                             .overlap = plan.overlap,
                             .stages = std::max(kStreamStages, layout.weight_stages)});

@@ -9,6 +9,7 @@
 
 #include "engine/loaded_model.h"
 #include "kv/kv_cache.h"
+#include "memory/transfer_scheduler.h"
 #include "plan/resolved_plan.h"
 #include "runtime/decoder.h"
 #include "runtime/weight_stream.h"
@@ -32,9 +33,9 @@ struct RunDisk {
 // share `queue`. The model's weights were placed by the same plan. All must outlive the runner.
 // Takes the memory that the plan needs, or throws kOutOfMemory before any work.
 // `most_device_bytes`: the device's budget.
-Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedModel& loaded,
-                   const ResolvedPlan& resolved, const RunDisk& disk = {},
-                   uint64_t most_device_bytes = ~uint64_t{0});
+Runner make_runner(TransferScheduler& transfers, Device& host, IoQueue& queue,
+                   const LoadedModel& loaded, const ResolvedPlan& resolved,
+                   const RunDisk& disk = {}, uint64_t most_device_bytes = ~uint64_t{0});
 
 // Returns the number of sequences that may run concurrently: `wanted` if there is memory for their
 // rows of logits, else `planned`.

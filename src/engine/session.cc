@@ -95,6 +95,7 @@ Session::Session(SessionOptions asked, const Plan& asked_plan, SessionServices s
   if (!device->host_visible())
     own_host = services_.devices.make(
         {.name = "cpu", .threads = options.threads, .host_memory = host_memory});
+  transfers = std::make_unique<TransferScheduler>(*device);
   settings.device = describe_device(*device);
   device->ops().set_deterministic(settings.deterministic);
   host().ops().set_deterministic(settings.deterministic);

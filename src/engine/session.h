@@ -17,6 +17,7 @@
 #include "engine/session_options.h"
 #include "engine/session_services.h"
 #include "kv/kv_store.h"
+#include "memory/transfer_scheduler.h"
 #include "plan/expected_run.h"
 #include "plan/fit_suggestions.h"
 #include "plan/predict.h"
@@ -98,6 +99,7 @@ struct Session {
   // The CPU, if the device is another.
   std::unique_ptr<Device> own_host;
   std::unique_ptr<Device> device;
+  std::unique_ptr<TransferScheduler> transfers;  // of the device
   Device& host() { return own_host ? *own_host : *device; }
   const Device& host() const { return own_host ? *own_host : *device; }
   IoQueue disk_queue;  // for all that loading and runners have on disk

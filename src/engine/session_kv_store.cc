@@ -175,7 +175,7 @@ std::unique_ptr<KvStore> Session::try_make_store(const KvCache& kv, KvStore::Opt
   for (; slots >= 2; slots -= (slots + 3) / 4) {
     options.slots = static_cast<int32_t>(std::min<uint64_t>(slots, 1 << 30));
     try {
-      return std::make_unique<KvStore>(kv, *device, host(), options, std::move(folder));
+      return std::make_unique<KvStore>(kv, *transfers, host(), options, std::move(folder));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kOutOfMemory) throw;
     }

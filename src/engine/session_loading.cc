@@ -82,9 +82,9 @@ void Session::load_as_planned() {
 Runner Session::make_runner(int64_t tokens, int64_t sequences, OnRefusal on_refusal) {
   const uint64_t disk_left = disk_bytes - std::min(disk_bytes, loaded->weights.disk_bytes());
   try {
-    Runner runner =
-        spillway::make_runner(*device, host(), disk_queue, *loaded, resolved_for(tokens, sequences),
-                              {disk_dir, disk_left}, traits_within(budgets_).memory_bytes);
+    Runner runner = spillway::make_runner(*transfers, host(), disk_queue, *loaded,
+                                          resolved_for(tokens, sequences), {disk_dir, disk_left},
+                                          traits_within(budgets_).memory_bytes);
     runner.decoder.set_attention_topk(settings.attention_topk);
     if (!resolved_.expansion.adapts() && runner.kv.layers().sizes().most > 0)
       runner.decoder.change_turns(runner.kv, runner.kv.layers().sizes().most);

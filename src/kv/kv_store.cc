@@ -16,25 +16,26 @@ uint64_t KvStore::slot_bytes(const KvCache& kv, int group) {
   return align_up(static_cast<uint64_t>(kv.block_bytes(group)));
 }
 
-KvStore::KvStore(const KvCache& kv, Device& device, Device& host, const Options& options,
-                 std::unique_ptr<BlockFolder>&& folder)
+KvStore::KvStore(const KvCache& kv, TransferScheduler& transfers, Device& host,
+                 const Options& options, std::unique_ptr<BlockFolder>&& folder)
     : kv_(kv),
-      device_(device),
+      device_(transfers.device()),
       costs_(options.costs),
       follows_(options.rule.kind == StateKind::kFull),
       block_bytes_(static_cast<size_t>(kv.block_bytes(options.group))),
       stride_(slot_bytes(kv, options.group)),
       part_bytes_(options.part_bytes > 0 ? options.part_bytes : static_cast<double>(block_bytes_)),
       buffer_(
-          host, device, static_cast<size_t>(options.slots) * stride_ + kDirectAlignment,
+          host, device_, static_cast<size_t>(options.slots) * stride_ + kDirectAlignment,
           MemoryTag::kKv,
-          device.host_visible() ? PinnedBuffer::Pin::kNever : PinnedBuffer::Pin::kWherePossible),
+          device_.host_visible() ? PinnedBuffer::Pin::kNever : PinnedBuffer::Pin::kWherePossible),
       memory_(first_aligned(buffer_.data())),
-      stream_(device.make_stream()),
-      computed_(device.make_event()),
-      copied_(device.make_event()),
+      in_(transfers.open_awaited(TransferUse::kStoredKv, LinkDirection::kToDevice)),
+      computed_(device_.make_event()),
+      copied_(device_.make_event()),
       slots_(static_cast<size_t>(options.slots)),
-      folder_(std::move(folder)) {
+      folder_(std::move(folder)),
+      out_(transfers.open_copies_out(TransferUse::kStoredKv)) {
   SPW_ASSERT(options.slots >= 2);
   for (SlotId id = options.slots; id-- > 0;) free_.push_back(id);
   if (!folder_) return;
@@ -222,35 +223,25 @@ void KvStore::put(std::span<const Copy> copies) {
     }
   }
   if (slots.empty()) return;
-  try {
-    device_.compute().record(*computed_);
-    stream_->wait(*computed_);
-    stream_->copy_to_host(pieces);
-    stream_->record(*copied_);
-    stream_->run_on_host([this, slots, blocks] { filled(slots, blocks); });
-  } catch (...) {
-    // Otherwise these slots would never be marked as filled.
-    wait_quietly();
-    {
-      const std::lock_guard lock(mutex_);
-      for (const SlotId id : slots) remove_locked(id);
-    }
-    filled(slots, blocks);
-    throw;
-  }
+  out_->add(std::move(pieces),
+            [this, slots, blocks](bool failed) { filled(slots, blocks, failed); });
 }
 
 // Errors are ignored, because the code that uses the failed device reports them.
 void KvStore::wait_quietly() {
+  out_->synchronize();
   try {
-    stream_->synchronize();
+    in_->synchronize();
   } catch (const std::exception&) {
   }
 }
 
-void KvStore::filled(std::span<const SlotId> slots, std::span<const DeviceBlock> blocks) {
+void KvStore::filled(std::span<const SlotId> slots, std::span<const DeviceBlock> blocks,
+                     bool failed) {
   {
     const std::lock_guard lock(mutex_);
+    for (const SlotId id : slots)
+      if (failed && !slots_[static_cast<size_t>(id)].is_dropped) remove_locked(id);
     for (const DeviceBlock block : blocks) {
       if (--leaving_[block] == 0) leaving_.erase(block);
     }
@@ -273,12 +264,15 @@ void KvStore::filled(std::span<const SlotId> slots, std::span<const DeviceBlock>
 void KvStore::load(std::span<const Load> loads) {
   std::vector<SlotId> slots;
   std::vector<CopyPiece> pieces;
+  bool follows_copies = false;
   {
     const std::lock_guard lock(mutex_);
     for (const Load& load : loads) {
       const SlotId id = by_key_.at(load.key);
       Slot& slot = slots_[static_cast<size_t>(id)];
       SPW_ASSERT(slot.state != Slot::State::kFetching);
+      follows_copies =
+          follows_copies || slot.state == Slot::State::kFilling || leaving_.contains(load.block);
       ++slot.readers;
       order_.use(load.key);
       disk_order_.use(load.key);
@@ -290,11 +284,12 @@ void KvStore::load(std::span<const Load> loads) {
   if (slots.empty()) return;
   try {
     device_.compute().record(*computed_);
-    stream_->wait(*computed_);
-    stream_->copy_to_device(pieces);
-    stream_->record(*copied_);
+    in_->wait(*computed_);
+    if (follows_copies) out_->make_wait(*in_);
+    in_->copy_to_device(pieces);
+    in_->record(*copied_);
     device_.compute().wait(*copied_);
-    stream_->run_on_host([this, slots] { have_been_read(slots); });
+    in_->run_on_host([this, slots] { have_been_read(slots); });
   } catch (...) {
     wait_quietly();
     have_been_read(slots);
@@ -316,7 +311,7 @@ void KvStore::before_writing(std::span<const DeviceBlock> blocks) {
     return !leaving_.empty() &&
            std::ranges::any_of(blocks, [&](DeviceBlock block) { return leaving_.contains(block); });
   }();
-  if (is_leaving) device_.compute().wait(*copied_);
+  if (is_leaving) out_->make_wait(device_.compute());
 }
 
 void KvStore::drop(std::span<const BlockKey> keys) {
@@ -330,7 +325,13 @@ void KvStore::drop(std::span<const BlockKey> keys) {
   has_work_.notify_all();
 }
 
+void KvStore::wait_for_copies() {
+  out_->synchronize();
+  in_->synchronize();
+}
+
 void KvStore::drop_unfinished() {
+  out_->abandon();
   const std::lock_guard lock(mutex_);
   for (SlotId id = 0; id < static_cast<SlotId>(slots_.size()); ++id) {
     const Slot& slot = slots_[static_cast<size_t>(id)];

@@ -29,12 +29,13 @@
 #include "kv/kv_store_stats.h"
 #include "memory/block_folder.h"
 #include "memory/pinned_buffer.h"
+#include "memory/transfer_scheduler.h"
 #include "tensor/state_rule.h"
 
 namespace spillway {
 
 // A store for the blocks of one group of layers. Owns the slots and the folder. All methods are
-// called on the engine's thread, which also fills the device's queues. The devices, and the cache
+// called on the engine's thread, which also fills the device's queues. The scheduler, and the cache
 // whose device blocks are copied, must outlive it.
 class KvStore {
  public:
@@ -51,7 +52,7 @@ class KvStore {
   };
   // `host` is the CPU; if the device is the CPU, it is the device itself. If this throws
   // kOutOfMemory, the caller still owns the folder.
-  KvStore(const KvCache& kv, Device& device, Device& host, const Options& options,
+  KvStore(const KvCache& kv, TransferScheduler& transfers, Device& host, const Options& options,
           std::unique_ptr<BlockFolder>&& folder = nullptr);
   // Copies and writes that are under way are finished first.
   ~KvStore();
@@ -88,7 +89,8 @@ class KvStore {
     BlockContents contents = {};
     DeviceBlock block;
   };
-  // Copies blocks of the pool, as the ops queued so far leave them. Skips blocks that are stored
+  // Copies blocks of the pool, as the ops queued so far leave them, when the link has nothing more
+  // urgent to copy. Skips blocks that are stored
   // already or find no room, and partial blocks that are computed faster than they are loaded. May
   // return before the copies are made.
   void put(std::span<const Copy> copies);
@@ -103,7 +105,7 @@ class KvStore {
   void before_writing(std::span<const DeviceBlock> blocks);
 
   // Waits until the requested copies are made; only then may blocks be moved.
-  void wait_for_copies() { stream_->synchronize(); }
+  void wait_for_copies();
 
   // Removes these blocks, so that they are not used again.
   void drop(std::span<const BlockKey> keys);
@@ -139,7 +141,7 @@ class KvStore {
   void release_locked(SlotId id);  // frees the slot, once no copy uses it
   void wait_quietly();
   // These run on a stream's thread, when copies have arrived.
-  void filled(std::span<const SlotId> slots, std::span<const DeviceBlock> blocks);
+  void filled(std::span<const SlotId> slots, std::span<const DeviceBlock> blocks, bool failed);
   void have_been_read(std::span<const SlotId> slots);
   // These run on the folder's thread.
   void work();
@@ -155,7 +157,7 @@ class KvStore {
   double part_bytes_;
   PinnedBuffer buffer_;
   std::byte* memory_ = nullptr;  // the first slot
-  std::unique_ptr<DeviceStream> stream_;
+  std::unique_ptr<DeviceStream> in_;
   std::unique_ptr<DeviceEvent> computed_, copied_;
 
   mutable std::mutex mutex_;
@@ -174,7 +176,8 @@ class KvStore {
   KvStoreStats stats_;
 
   std::unique_ptr<BlockFolder> folder_;  // used by its thread alone, once that runs
-  std::thread thread_;                   // the last member, because it uses all others
+  std::thread thread_;                   // uses all members above
+  std::unique_ptr<CopyOutQueue> out_;    // the last member: its copies end with calls of filled()
 };
 
 }  // namespace spillway

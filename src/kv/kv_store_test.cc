@@ -64,12 +64,12 @@ class KvStoreTest : public testing::TestWithParam<bool> {
     store.load({&load, 1});
   }
   std::unique_ptr<KvStore> make(int32_t slots, const KvCosts& costs = {}) {
-    return std::make_unique<KvStore>(kv_, machine_.device(), machine_.host,
+    return std::make_unique<KvStore>(kv_, *machine_.transfers, machine_.host,
                                      KvStore::Options{.slots = slots, .costs = costs});
   }
   std::unique_ptr<KvStore> make_lasting(int32_t slots, uint64_t budget = 1 << 24) {
     return std::make_unique<KvStore>(
-        kv_, machine_.device(), machine_.host, KvStore::Options{.slots = slots},
+        kv_, *machine_.transfers, machine_.host, KvStore::Options{.slots = slots},
         BlockFolder::try_open(machine_.queue,
                               {.dir = folder_.path(),
                                .block_bytes = static_cast<size_t>(kShape.block_bytes()),
@@ -117,7 +117,7 @@ TEST_P(KvStoreTest, CopiesThatFailTakeNoRoom) {
   fill(DeviceBlock{1}, 1);
   for (int i = 0; i < 20; ++i) {
     arm_fault("copy.device", 1, FaultKind::kEio);
-    EXPECT_THROW(put(*store, DeviceBlock{1}, 1), Error);
+    EXPECT_NO_THROW(put(*store, DeviceBlock{1}, 1)) << "no step waits for it";
     EXPECT_FALSE(store->has(key(1)));
   }
   disarm_faults();
@@ -256,7 +256,7 @@ TEST_P(KvStoreTest, OnlyBlocksOfFullGroupsNeedTheOneBefore) {
   for (const StateKind kind : {StateKind::kFull, StateKind::kWindow, StateKind::kRecurrent}) {
     const auto open = [&] {
       return std::make_unique<KvStore>(
-          kv_, machine_.device(), machine_.host, KvStore::Options{.slots = 8, .rule = {kind, 32}},
+          kv_, *machine_.transfers, machine_.host, KvStore::Options{.slots = 8, .rule = {kind, 32}},
           BlockFolder::try_open(machine_.queue,
                                 {.dir = folder_.path(),
                                  .block_bytes = static_cast<size_t>(kShape.block_bytes()),

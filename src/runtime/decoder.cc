@@ -69,8 +69,12 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
   if (options_.micro_tokens <= 0) options_.micro_tokens = options_.max_tokens;
   options_.micro_tokens = std::min(options_.micro_tokens, options_.max_tokens);
   const int of_step = options_.max_tokens, of_batch = options_.micro_tokens;
+  if (options_.transfers == nullptr) {
+    own_transfers_ = std::make_unique<TransferScheduler>(device);
+    options_.transfers = own_transfers_.get();
+  }
   x_ = std::make_unique<ResidualStore>(
-      device, options_.host == nullptr ? device : *options_.host,
+      *options_.transfers, options_.host == nullptr ? device : *options_.host,
       ResidualStoreOptions{
           .sizes = residual_sizes(options_.activations, of_step, of_batch, spec.hidden),
           .overlap = options_.overlap,
@@ -227,16 +231,16 @@ void Decoder::change_turns(KvCache& kv, int turning, std::span<const KvCache::Bl
 
 void Decoder::attach(const KvCache& kv) {
   if (kv.layers().sizes().most > 0 && turns_ == nullptr)
-    turns_ = std::make_unique<KvTurns>(device_, options_.overlap);
+    turns_ = std::make_unique<KvTurns>(*options_.transfers, options_.overlap);
   if (kv.host_blocks() > 0 && host_attention_ == nullptr) {
     if (lane_ == nullptr) lane_ = std::make_unique<HostLane>(device_);
-    host_attention_ = std::make_unique<HostAttention>(device_, *options_.host, *lane_, inner_type_,
-                                                      options_.micro_tokens, spec_.q_dim(),
-                                                      spec_.kv_dim(), options_.overlap);
+    host_attention_ = std::make_unique<HostAttention>(
+        *options_.transfers, *options_.host, *lane_, inner_type_, options_.micro_tokens,
+        spec_.q_dim(), spec_.kv_dim(), options_.overlap);
   }
   if (kv.host_blocks() + kv.disk_blocks() > 0 && swap_ == nullptr && options_.staging_blocks > 0) {
-    swap_ = std::make_unique<KvSwap>(device_, *options_.host, kv.shapes(), options_.staging_blocks,
-                                     options_.overlap);
+    swap_ = std::make_unique<KvSwap>(*options_.transfers, *options_.host, kv.shapes(),
+                                     options_.staging_blocks, options_.overlap);
   }
   if (!options_.parts || kv.host_blocks() + kv.disk_blocks() == 0) return;
   residual(sums_, options_.micro_tokens, attention_sum_columns(spec_.heads, spec_.head_dim));
@@ -443,7 +447,10 @@ void Decoder::record(Timeline* timeline) {
   if (timeline != timeline_) drawn_ = {};
   timeline_ = timeline;
   stalls_->record(timeline);
-  if (options_.stream != nullptr) options_.stream->record(timeline);
+  if (options_.stream != nullptr)
+    options_.stream->record(timeline);
+  else
+    options_.transfers->observe(timeline);
   if (host_linear_ != nullptr) host_linear_->record(timeline);
   if (host_attention_ != nullptr) host_attention_->record(timeline);
   if (swap_ != nullptr) swap_->record(timeline);

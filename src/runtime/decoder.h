@@ -18,6 +18,7 @@
 #include "device/generation.h"
 #include "device/sparse_attention.h"
 #include "kv/kv_cache.h"
+#include "memory/transfer_scheduler.h"
 #include "model/model_spec.h"
 #include "plan/block_schedule.h"
 #include "plan/plan.h"
@@ -43,6 +44,8 @@ struct DecoderOptions {
   int max_tokens = 512;     // most tokens of a step (of FlexGen's batch block)
   int micro_tokens = 0;     // most tokens of a micro-batch; 0: max_tokens
   int micro_sequences = 0;  // most sequences of a micro-batch; 0: any number
+  // The device's copies; null: the decoder has a scheduler of its own.
+  TransferScheduler* transfers = nullptr;
   // Streams the weights that are not on the device; null: all are there.
   WeightStream* stream = nullptr;
   // The CPU's share of linear ops, by the tokens of a step's largest micro-batch; this selects the
@@ -103,6 +106,7 @@ class Decoder {
   void expect_rows(int64_t logit_rows);
   int max_tokens() const { return options_.max_tokens; }
   Device& device() const { return device_; }
+  TransferScheduler& transfers() const { return *options_.transfers; }
 
   // The observer is called in every layer of a step with what its attention is about to read (q
   // rotated, K and V appended). It is for measurements: steps are then computed op by op and never
@@ -227,6 +231,7 @@ class Decoder {
   std::vector<StateRule> rules_;  // by layer group
   const ModelWeights& weights_;
   DecoderOptions options_;
+  std::unique_ptr<TransferScheduler> own_transfers_;  // null if the options name one
   ModelFacts facts_;
   DType inner_type_;  // type of activations between matrices
   StepPrograms programs_;

@@ -36,7 +36,7 @@ struct RunningModel {
     if (streams) {
       orders = stream_orders(model, weight_homes(/*host_visible=*/false, model, plan), {},
                              SlotContent::kLayers);
-      stream = std::make_unique<WeightStream>(machine.device(), machine.host, machine.queue,
+      stream = std::make_unique<WeightStream>(*machine.transfers, machine.host, machine.queue,
                                               weights, orders, WeightStreamOptions{});
     }
     decoder = std::make_unique<Decoder>(machine.device(), model.spec, weights,

@@ -13,9 +13,9 @@
 
 namespace spillway {
 
-HostAttention::HostAttention(Device& device, Device& host, HostLane& lane, DType type, int64_t rows,
-                             int64_t q_dim, int64_t kv_dim, bool overlap)
-    : device_(device),
+HostAttention::HostAttention(TransferScheduler& transfers, Device& host, HostLane& lane, DType type,
+                             int64_t rows, int64_t q_dim, int64_t kv_dim, bool overlap)
+    : device_(transfers.device()),
       host_(host),
       lane_(lane),
       type_(type),
@@ -25,14 +25,14 @@ HostAttention::HostAttention(Device& device, Device& host, HostLane& lane, DType
       every_row_(static_cast<size_t>(rows)) {
   SPW_ASSERT(rows > 0 && host.host_visible());
   const HostAttentionBytes bytes = host_attention_bytes(q_dim, kv_dim, type, rows);
-  qkv_ = PinnedBuffer(host, device, bytes.qkv, MemoryTag::kStaging);
-  attended_ = PinnedBuffer(host, device, bytes.attended, MemoryTag::kStaging);
+  qkv_ = PinnedBuffer(host, device_, bytes.qkv, MemoryTag::kStaging);
+  attended_ = PinnedBuffer(host, device_, bytes.attended, MemoryTag::kStaging);
   floats_ = host.allocate(bytes.qkv_floats, MemoryTag::kActivations);
   attended_floats_ = host.allocate(bytes.attended_floats, MemoryTag::kActivations);
   std::iota(every_row_.begin(), every_row_.end(), 0);
-  side_ = device.make_stream();
-  made_ = device.make_event();
-  ready_ = device.make_signal();
+  side_ = transfers.open_awaited(TransferUse::kAttention, LinkDirection::kToHost);
+  made_ = device_.make_event();
+  ready_ = device_.make_signal();
 }
 
 // Ops may still be reading the result.

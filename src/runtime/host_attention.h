@@ -14,6 +14,7 @@
 #include "device/device.h"
 #include "kv/kv_cache.h"
 #include "memory/pinned_buffer.h"
+#include "memory/transfer_scheduler.h"
 #include "runtime/host_lane.h"
 #include "runtime/micro_batch.h"
 #include "runtime/stall_clock.h"
@@ -27,8 +28,8 @@ class HostAttention {
  public:
   // For at most `rows` rows of at most q_dim + 2 * kv_dim elements of `type`: a layer may have
   // fewer KV heads.
-  HostAttention(Device& device, Device& host, HostLane& lane, DType type, int64_t rows,
-                int64_t q_dim, int64_t kv_dim, bool overlap);
+  HostAttention(TransferScheduler& transfers, Device& host, HostLane& lane, DType type,
+                int64_t rows, int64_t q_dim, int64_t kv_dim, bool overlap);
   // Allocates now what rows with partitioned KV need in addition, not when the first such rows
   // come. Throws kOutOfMemory.
   void prepare_parts(int heads);

@@ -37,7 +37,8 @@ class HostAttentionTest : public testing::TestWithParam<Bits> {
         reference_kv_(host(), kShape, kBlocks),
         lane_(device()),
         stalls_(device()),
-        attention_(device(), host(), lane_, GetParam().type, kRows, kQ, kKv, GetParam().overlap) {
+        attention_(*machine_.transfers, host(), lane_, GetParam().type, kRows, kQ, kKv,
+                   GetParam().overlap) {
     std::iota(every_row_.begin(), every_row_.end(), 0);
   }
 

@@ -20,18 +20,23 @@ double seconds_of(Fn&& work) {
 
 }  // namespace
 
-KvSwap::KvSwap(Device& device, Device& host, const KvShapes& shapes, int32_t blocks, bool overlap)
-    : device_(device), host_(host), shapes_(shapes), blocks_(blocks), overlap_(overlap) {
+KvSwap::KvSwap(TransferScheduler& transfers, Device& host, const KvShapes& shapes, int32_t blocks,
+               bool overlap)
+    : device_(transfers.device()),
+      host_(host),
+      shapes_(shapes),
+      blocks_(blocks),
+      overlap_(overlap) {
   SPW_ASSERT(blocks > 0);
   const auto bytes = static_cast<size_t>(shapes.most_layer_block_bytes() * blocks);
   for (Staging& staging : staging_) {
-    staging.memory = device.allocate(bytes, MemoryTag::kStaging);
-    staging.loaded = device.make_event();
-    staging.attended = device.make_event();
-    staging.stored = device.make_event();
+    staging.memory = device_.allocate(bytes, MemoryTag::kStaging);
+    staging.loaded = device_.make_event();
+    staging.attended = device_.make_event();
+    staging.stored = device_.make_event();
   }
-  in_ = device.make_stream();
-  out_ = device.make_stream();
+  in_ = transfers.open_awaited(TransferUse::kSwappedKv, LinkDirection::kToDevice);
+  out_ = transfers.open_awaited(TransferUse::kSwappedKv, LinkDirection::kToHost);
 }
 
 KvLayerView KvSwap::view(const Staging& staging, int layer) const {

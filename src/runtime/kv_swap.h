@@ -14,6 +14,7 @@
 #include "device/device.h"
 #include "kv/kv_cache.h"
 #include "memory/pinned_buffer.h"
+#include "memory/transfer_scheduler.h"
 #include "plan/footprint.h"
 #include "runtime/micro_batch.h"
 #include "runtime/stall_clock.h"
@@ -27,7 +28,8 @@ namespace spillway {
 class KvSwap {
  public:
   // `blocks` is the number of blocks of the largest group. Throws kOutOfMemory.
-  KvSwap(Device& device, Device& host, const KvShapes& shapes, int32_t blocks, bool overlap);
+  KvSwap(TransferScheduler& transfers, Device& host, const KvShapes& shapes, int32_t blocks,
+         bool overlap);
 
   // Queues the copies of an item's pages: those of `layer` for the sequences of a group. At most
   // `kKvStagingBuffers` items are loaded and not yet ended.

@@ -40,7 +40,7 @@ class KvSwapTest : public testing::TestWithParam<SwapCase> {
              .disk_blocks = on_disk() ? kBlocks : 0,
              .queue = &machine_.queue,
              .disk_dir = folder_.path()}),
-        swap_(machine_.device(), machine_.host, kShape, kStagingBlocks, GetParam().overlap) {
+        swap_(*machine_.transfers, machine_.host, kShape, kStagingBlocks, GetParam().overlap) {
     for (int layer = 0; layer < kShape.layers; ++layer) {
       for (int32_t block = 0; block < kBlocks; ++block) write_home(layer, block, block);
     }
@@ -374,7 +374,7 @@ TEST(KvSwapPlanesTest, PlanesMayDiffer) {
                   .disk_blocks = tier == Tier::kDisk ? 4 : 0,
                   .queue = &machine.queue,
                   .disk_dir = folder.path()});
-      KvSwap swap(machine.device(), machine.host, shape, 3, /*overlap=*/true);
+      KvSwap swap(*machine.transfers, machine.host, shape, 3, /*overlap=*/true);
       StallClock stalls(machine.device());
       const auto keys = static_cast<size_t>(shape.plane_block_bytes(KvPart::kKeys));
       const auto values = static_cast<size_t>(shape.plane_block_bytes(KvPart::kValues));
@@ -417,7 +417,7 @@ TEST(KvSwapPlanesTest, ALayerThatReadsAnothersKvLoadsWhatThatOneStores) {
   const auto bytes = static_cast<size_t>(kOne.plane_block_bytes());
   TestMachine machine(true);
   KvCache kv(machine.device(), machine.host, shapes, {.device_blocks = 1, .host_blocks = 4});
-  KvSwap swap(machine.device(), machine.host, shapes, 2, /*overlap=*/true);
+  KvSwap swap(*machine.transfers, machine.host, shapes, 2, /*overlap=*/true);
   StallClock stalls(machine.device());
   SwapGroup group;
   group.loads = {{HostBlock{3}, 0}};

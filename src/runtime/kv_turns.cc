@@ -36,14 +36,14 @@ Blocks together(std::span<const DeviceBlock> a, std::span<const DeviceBlock> b) 
 
 }  // namespace
 
-KvTurns::KvTurns(Device& device, bool overlap)
-    : device_(device),
+KvTurns::KvTurns(TransferScheduler& transfers, bool overlap)
+    : device_(transfers.device()),
       overlap_(overlap),
-      in_(device.make_stream()),
-      out_(device.make_stream()),
-      cut_(device.make_event()),
-      begun_(device.make_event()),
-      ended_{device.make_event(/*timed=*/true), device.make_event(/*timed=*/true)} {}
+      in_(transfers.open_awaited(TransferUse::kLayerKv, LinkDirection::kToDevice)),
+      out_(transfers.open_awaited(TransferUse::kLayerKv, LinkDirection::kToHost)),
+      cut_(device_.make_event()),
+      begun_(device_.make_event()),
+      ended_{device_.make_event(/*timed=*/true), device_.make_event(/*timed=*/true)} {}
 
 KvTurns::Turn& KvTurns::turn(int layer) {
   Turn& of = turns_.at(static_cast<size_t>(layer));

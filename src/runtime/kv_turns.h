@@ -12,6 +12,7 @@
 
 #include "device/device.h"
 #include "kv/kv_group_cache.h"
+#include "memory/transfer_scheduler.h"
 #include "runtime/micro_batch.h"
 #include "runtime/timeline.h"
 
@@ -29,12 +30,12 @@ namespace spillway {
 // that the next step needs are loaded when it begins.
 //
 // Called from one thread. It waits only in change(), reset() and take_stats(), and in begin_step()
-// for the step before. The device must outlive it.
+// for the step before. The scheduler must outlive it.
 class KvTurns {
  public:
   // Without `overlap` a layer is loaded only when ops are about to need it, as FlexGen fetches what
   // is not on the device. This is the baseline that loading ahead is compared with.
-  explicit KvTurns(Device& device, bool overlap = true);
+  explicit KvTurns(TransferScheduler& transfers, bool overlap = true);
 
   // Call it before a step's first event. Notes which blocks of the cache, which is that of layer
   // group `group`, the sequences read and write. Blocks that are not on the device are ignored.

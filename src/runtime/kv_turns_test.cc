@@ -62,7 +62,7 @@ class TurnsWorld {
         machine_(true),
         kv_(machine_.device(), machine_.host, kShape,
             {.device_blocks = 8, .most_turning = 6, .spare_buffers = spare}),
-        turns_(machine_.device(), overlap),
+        turns_(*machine_.transfers, overlap),
         overlap_(overlap) {}
 
   void change() {
@@ -250,7 +250,8 @@ KvTurns::Stats stats_with_link(uint64_t bytes_per_s, int turning, int steps, int
   CpuDevice host(CpuDeviceOptions{.threads = 1});
   KvCache kv(device, host, kShape,
              {.device_blocks = 8, .most_turning = turning, .spare_buffers = kSpareBuffers});
-  KvTurns turns(device);
+  TransferScheduler transfers(device);
+  KvTurns turns(transfers);
   turns.change(kv.swapped(), turning);
   const std::vector<BlockId> tables[] = {{DeviceBlock{2}, DeviceBlock{0}, DeviceBlock{1}},
                                          {DeviceBlock{5}, DeviceBlock{3}, DeviceBlock{4}}};

@@ -7,8 +7,12 @@
 #include "base/error.h"
 
 namespace spillway {
-ResidualStore::ResidualStore(Device& device, Device& host, const ResidualStoreOptions& options)
-    : device_(device), options_(options), sizes_(options.sizes.on(device.host_visible())) {
+ResidualStore::ResidualStore(TransferScheduler& transfers, Device& host,
+                             const ResidualStoreOptions& options)
+    : device_(transfers.device()),
+      options_(options),
+      sizes_(options.sizes.on(device_.host_visible())) {
+  Device& device = device_;
   const ResidualBytes bytes = residual_bytes(sizes_, device.host_visible());
   if (bytes.device_rows > 0)
     device_rows_ = device.allocate(bytes.device_rows, MemoryTag::kActivations);
@@ -34,8 +38,8 @@ ResidualStore::ResidualStore(Device& device, Device& host, const ResidualStoreOp
     slot.stored = device.make_event();
   }
   if (slots_.empty()) return;
-  in_ = device.make_stream();
-  out_ = device.make_stream();
+  in_ = transfers.open_awaited(TransferUse::kHiddenStates, LinkDirection::kToDevice);
+  out_ = transfers.open_awaited(TransferUse::kHiddenStates, LinkDirection::kToHost);
 }
 
 size_t ResidualStore::bytes_of(int64_t rows) const {

@@ -15,6 +15,7 @@
 #include "device/device.h"
 #include "memory/pinned_buffer.h"
 #include "memory/row_file.h"
+#include "memory/transfer_scheduler.h"
 #include "plan/activation_sizes.h"
 #include "runtime/stall_clock.h"
 
@@ -38,7 +39,7 @@ class ResidualStore {
   // Throws kOutOfMemory, and for the disk kIo and kInvalidArgument. `host` is only used if not all
   // tokens are on the device. If the device's memory is the host's, the rows meant for host memory
   // are on the device.
-  ResidualStore(Device& device, Device& host, const ResidualStoreOptions& options);
+  ResidualStore(TransferScheduler& transfers, Device& host, const ResidualStoreOptions& options);
 
   // Returns the rows of a micro-batch, on the device for ops called from now on, until put() or
   // release(). With `fresh` their contents are undefined; otherwise they are as put last. Throws

@@ -40,7 +40,7 @@ class ResidualStoreTest : public testing::TestWithParam<ResidualCase> {
             .disk_dir = folder_.path()};
   }
   std::unique_ptr<ResidualStore> make(const ResidualStoreOptions& how) {
-    return std::make_unique<ResidualStore>(machine_.device(), machine_.host, how);
+    return std::make_unique<ResidualStore>(*machine_.transfers, machine_.host, how);
   }
 
   static float value(int64_t row, int64_t column, int time) {

@@ -20,6 +20,13 @@ Timeline::Timeline(Device& device) : device_(device), origin_(device.make_event(
   origin_s_ = Clock::now();
 }
 
+void Timeline::end_copy(DeviceStream& queue, size_t begun, TransferUse use,
+                        LinkDirection direction) {
+  const bool to_device = direction == LinkDirection::kToDevice;
+  add(to_device ? TimelineLane::kToGpu : TimelineLane::kToHost,
+      use == TransferUse::kWeights ? "weights" : "KV for the store", -1, begun, mark(queue));
+}
+
 size_t Timeline::mark(DeviceStream& queue) {
   auto event = device_.make_event(/*timed=*/true);
   queue.record(*event);

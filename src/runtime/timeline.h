@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "memory/transfer_scheduler.h"
 
 namespace spillway {
 
@@ -29,7 +30,7 @@ const char* timeline_lane_name(TimelineLane lane);
 
 // Points in the device's queues and in the host's time, on one clock. Filled by the threads of a
 // step while they work; read after settle(). The device must outlive it.
-class Timeline {
+class Timeline final : public TransferObserver {
  public:
   using Clock = std::chrono::steady_clock;
 
@@ -40,6 +41,9 @@ class Timeline {
   void add(TimelineLane lane, std::string_view name, int layer, size_t begin, size_t end);
   void add(TimelineLane lane, std::string_view name, int layer, Clock::time_point begin,
            Clock::time_point end);
+  size_t begin_copy(DeviceStream& queue) override { return mark(queue); }
+  void end_copy(DeviceStream& queue, size_t begun, TransferUse use,
+                LinkDirection direction) override;
   double now_s() const { return seconds(Clock::now()); }
 
   // Waits until all points are reached, and turns them into spans().

@@ -13,8 +13,6 @@
 namespace spillway {
 namespace {
 
-// Copies of this size reach the bus's full speed, and other copies get their turn between them.
-constexpr size_t kCopyBytes = size_t{32} << 20;
 constexpr size_t kMostCopiers = 8;
 
 }  // namespace
@@ -91,9 +89,11 @@ void WeightStream::add_reads(Order& order, Delivery& piece) {
   piece.reads = order.reads.size() - piece.first_read;
 }
 
-WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const WeightViews& weights,
-                           std::vector<StreamOrder> orders, const WeightStreamOptions& options)
-    : device_(device), weights_(weights), options_(options) {
+WeightStream::WeightStream(TransferScheduler& transfers, Device& host, IoQueue& queue,
+                           const WeightViews& weights, std::vector<StreamOrder> orders,
+                           const WeightStreamOptions& options)
+    : transfers_(transfers), device_(transfers.device()), weights_(weights), options_(options) {
+  Device& device = device_;
   SPW_ASSERT(options.slots >= 1 && options.stages >= 1 && !orders.empty());
   for (StreamOrder& order : orders) orders_.push_back(describe(std::move(order)));
   bool from_disk = false, from_host = false, all_pinned = true;
@@ -119,7 +119,7 @@ WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const W
     slot.arrivals.resize(most_of_a_slotful);
     for (Arrival& arrival : slot.arrivals) arrival.loaded = device.make_event();
   }
-  stream_ = device.make_stream();
+  stream_ = transfers.open_read_ahead(TransferUse::kWeights);
   if (from_disk) reader_ = std::make_unique<ExtentReader>(queue, weights.files);
   if (!device.host_visible()) {
     // Stages for copying and for reading ahead share options.stages.
@@ -262,19 +262,11 @@ void WeightStream::load(int64_t item) {
   Arrival& to = arrival(item);
   const auto begin = std::chrono::steady_clock::now();
   stream_->wait(*of.left);
-  // For a segment that goes through staging memory the single copies are recorded there instead:
-  // the link is idle between them.
-  const bool staged =
-      !device_.host_visible() && std::ranges::any_of(piece_of(item).parts, [](const Part& part) {
-        return part.host == nullptr || !part.weight->pinned;
-      });
-  drawn(staged ? nullptr : timeline_, *stream_, TimelineLane::kToGpu, "weights", -1, [&] {
-    if (device_.host_visible()) {
-      load_in_place(item);
-    } else {
-      send_piece(item);
-    }
-  });
+  if (device_.host_visible()) {
+    drawn(timeline_, *stream_, TimelineLane::kToGpu, "weights", -1, [&] { load_in_place(item); });
+  } else {
+    send_piece(item);
+  }
   stream_->record(*to.loaded);
   if (options_.overlap) return;
   stream_->synchronize();
@@ -297,10 +289,8 @@ void WeightStream::send_piece(int64_t item) {
     if (!part.weight->pinned) {
       not_pinned.push_back({&part, at});
     } else {
-      for (size_t done = 0; done < bytes; done += kCopyBytes) {
-        const CopyPiece copy{at + done, part.host + done, std::min(kCopyBytes, bytes - done)};
-        stream_->copy_to_device({&copy, 1});
-      }
+      const CopyPiece copy{at, part.host, bytes};
+      stream_->copy_to_device({&copy, 1});
     }
   }
   if (!not_pinned.empty()) copy_through_stages(not_pinned);
@@ -403,9 +393,7 @@ void WeightStream::copy_through_stages(std::span<const Move> moves) {
 
 void WeightStream::send(std::byte* to, std::span<const std::byte> bytes) {
   const CopyPiece copy{to, bytes.data(), bytes.size()};
-  drawn(timeline_, *stream_, TimelineLane::kToGpu, "weights", -1, [&] {
-    stream_->copy_to_device({&copy, 1});
-  });
+  stream_->copy_to_device({&copy, 1});
 }
 
 // Waits until the next item's loading has been queued. Throws the failure of an attempt that began
@@ -414,12 +402,17 @@ void WeightStream::wait_until_loaded() {
   std::unique_lock lock(mutex_);
   asked_ = options_.overlap ? std::max(asked_, acquired_ + 1) : acquired_ + 1;
   const int64_t before = attempts_;
+  stream_->set_urgent(loaded_ <= acquired_);  // its copies are awaited now
   while (loaded_ <= acquired_) {
     const std::exception_ptr failure = std::exchange(failure_, nullptr);
     changed_.notify_all();  // the mover continues or tries again
-    if (failure && failed_attempt_ > before) std::rethrow_exception(failure);
+    if (failure && failed_attempt_ > before) {
+      stream_->set_urgent(false);
+      std::rethrow_exception(failure);
+    }
     changed_.wait(lock, [&] { return failure_ || loaded_ > acquired_; });
   }
+  stream_->set_urgent(false);
 }
 
 // Counts the next item as acquired, and its bytes as moved.
@@ -486,6 +479,7 @@ void WeightStream::record(Timeline* timeline) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !loading_; });
   timeline_ = timeline;
+  transfers_.observe(timeline);
 }
 
 int64_t WeightStream::pieces_brought() const {

@@ -14,6 +14,7 @@
 
 #include "device/device.h"
 #include "memory/pinned_buffer.h"
+#include "memory/transfer_scheduler.h"
 #include "plan/stream_order.h"
 #include "plan/weight_homes.h"
 #include "runtime/model_weights.h"
@@ -48,8 +49,9 @@ struct WeightStreamOptions {
 // weights must outlive it.
 class WeightStream {
  public:
-  WeightStream(Device& device, Device& host, IoQueue& queue, const WeightViews& weights,
-               std::vector<StreamOrder> orders, const WeightStreamOptions& options);
+  WeightStream(TransferScheduler& transfers, Device& host, IoQueue& queue,
+               const WeightViews& weights, std::vector<StreamOrder> orders,
+               const WeightStreamOptions& options);
   ~WeightStream();
   WeightStream(const WeightStream&) = delete;
   WeightStream& operator=(const WeightStream&) = delete;
@@ -159,13 +161,14 @@ class WeightStream {
   void hand_out();
   void skip_item();
 
+  TransferScheduler& transfers_;
   Device& device_;
   const WeightViews& weights_;
   const WeightStreamOptions options_;
   std::vector<Order> orders_;
   uint64_t slot_bytes_ = 0;
   std::vector<Slot> slots_;
-  std::unique_ptr<DeviceStream> stream_;
+  std::unique_ptr<ReadAheadStream> stream_;
   std::mutex stream_mutex_;  // held while stream_ is filled by copy_through_stages()
   std::unique_ptr<ExtentReader> reader_;
   std::unique_ptr<ReadAhead> ahead_;  // null: nothing comes from disk, or the host writes in place

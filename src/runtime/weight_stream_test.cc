@@ -96,7 +96,7 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
   std::unique_ptr<WeightStream> make_stream(const WeightStreamOptions& options = {},
                                             bool by_layers = true) {
     return std::make_unique<WeightStream>(
-        machine_.device(), machine_.host, machine_.queue, weights_,
+        *machine_.transfers, machine_.host, machine_.queue, weights_,
         std::vector{make_order(by_layers), make_order(by_layers, 16)}, options);
   }
 

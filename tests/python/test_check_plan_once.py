@@ -53,3 +53,14 @@ def test_a_function_without_callers_leaves_the_list(tmp_path):
     code, text = check(tmp_path, others={"src/plan/resolve.cc": "void resolve() {}\n"})
     assert code == 1
     assert "no calls of footprint(); take it out of scripts/check_plan_once.py" in text
+
+
+def test_a_queue_of_copies_made_by_another_file_is_found(tmp_path):
+    others = {
+        "src/memory/transfer_scheduler.cc": "void open() { keep(device.make_stream()); }\n",
+        "src/runtime/kv_swap.cc": "void open() { in_ = device.make_stream(); }\n",
+    }
+    code, text = check(tmp_path, others=others)
+    assert code == 1
+    assert "src/runtime/kv_swap.cc: makes a queue of copies; ask the TransferScheduler for one" in text
+    assert "transfer_scheduler.cc" not in text
