@@ -24,6 +24,7 @@ EngineTraffic& EngineTraffic::operator+=(const EngineTraffic& other) {
   disk_read_bytes += other.disk_read_bytes;
   disk_write_bytes += other.disk_write_bytes;
   stalled_s += other.stalled_s;
+  transfers = other.transfers;  // sums already
   return *this;
 }
 

@@ -12,6 +12,7 @@
 #include "device/logprobs.h"
 #include "engine/sampling_params.h"
 #include "kv/kv_store_stats.h"
+#include "memory/transfer_scheduler.h"
 #include "predict/predicted_length.h"
 #include "schedule/request_id.h"
 #include "text/token_id.h"
@@ -111,7 +112,8 @@ struct EngineStats {
 struct EngineTraffic {
   double seconds = 0;
   uint64_t to_gpu_bytes = 0, to_host_bytes = 0, disk_read_bytes = 0, disk_write_bytes = 0;
-  double stalled_s = 0;  // the device waited for weights, KV or activations
+  double stalled_s = 0;          // the device waited for weights, KV or activations
+  TransferTable transfers = {};  // since the model was loaded
 
   EngineTraffic& operator+=(const EngineTraffic& other);
 };

@@ -108,6 +108,27 @@ struct ServerMetrics::Impl : MetricRegistry {
             "Of the time of steps, lately: waiting for weights, KV or activations.");
   Link to_gpu = link("to_gpu"), to_host = link("to_host"), disk_read = link("disk_read"),
        disk_write = link("disk_write");
+  // Shows what was copied between a device and host memory, by use and direction.
+  void show(const TransferTable& table) {
+    for (size_t use = 0; use < table.size(); ++use) {
+      for (size_t way = 0; way < table[use].size(); ++way) {
+        const TransferStats& of = table[use][way];
+        if (of.copies == 0) continue;
+        const Labels labels = {{"use", transfer_use_name(static_cast<TransferUse>(use))},
+                               {"direction", link_direction_name(static_cast<LinkDirection>(way))}};
+        follow(
+            counter("spillway_transfer_bytes_total",
+                    "Bytes copied between GPU and host memory while models run, by use.", labels),
+            static_cast<double>(of.bytes));
+        follow(counter("spillway_transfer_busy_seconds_total",
+                       "Time in which copies for this use were running.", labels),
+               of.busy_s);
+        follow(counter("spillway_transfer_held_seconds_total",
+                       "Time in which copies for this use waited for more urgent ones.", labels),
+               of.held_s);
+      }
+    }
+  }
   // Blocks in the KV store (kv/kv_store.h), beyond the pools.
   struct StoreTier {
     Gauge& blocks;
@@ -287,6 +308,7 @@ void ServerMetrics::step(const StepReport& report) {
   add(of.to_host, moved.to_host_bytes);
   add(of.disk_read, moved.disk_read_bytes);
   add(of.disk_write, moved.disk_write_bytes);
+  if (report.traffic) of.show(moved.transfers);
   of.stall_share.Set(goes_on ? moved.stalled_s / moved.seconds : 0);
 }
 

@@ -10,6 +10,7 @@ namespace spillway {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 StepReport step_of(int64_t number, int running) {
   StepReport report;
@@ -32,6 +33,21 @@ TEST(ServerMetricsTest, RatesEndWithTheWork) {
   EXPECT_THAT(metrics.text(), HasSubstr(R"(spillway_link_bytes_per_second{link="to_gpu"} 0)"));
   EXPECT_THAT(metrics.text(), HasSubstr("spillway_stall_share 0\n"));
   EXPECT_THAT(metrics.text(), HasSubstr(R"(spillway_link_bytes_total{link="to_gpu"} 3000)"));
+}
+
+TEST(ServerMetricsTest, TransfersAreShownByUseAndDirection) {
+  ServerMetrics metrics;
+  StepReport report = step_of(1, 1);
+  report.traffic = EngineTraffic{.seconds = 1};
+  report.traffic->transfers[static_cast<size_t>(TransferUse::kStoredKv)][static_cast<size_t>(
+      LinkDirection::kToHost)] = {.bytes = 4096, .copies = 2, .busy_s = 0.25, .held_s = 0.5};
+  metrics.step(report);
+  metrics.step(report);  // sums, which do not grow by being told again
+  const std::string labels = R"({direction="to_host",use="stored_kv"} )", text = metrics.text();
+  EXPECT_THAT(text, HasSubstr("spillway_transfer_bytes_total" + labels + "4096\n"));
+  EXPECT_THAT(text, HasSubstr("spillway_transfer_busy_seconds_total" + labels + "0.25\n"));
+  EXPECT_THAT(text, HasSubstr("spillway_transfer_held_seconds_total" + labels + "0.5\n"));
+  EXPECT_THAT(text, Not(HasSubstr(R"(use="weights")")));
 }
 
 TEST(ServerMetricsTest, StepsWithTokensOfPromptsAreToldApart) {
