@@ -424,14 +424,20 @@ int batch(const BatchOptions& options) {
 
 void add_batch_command(Command& app) {
   auto* command = app.add_subcommand(
-      "batch", "answer a file of OpenAI batch requests; goes on where it was after a kill");
+      "batch", "answer a file of OpenAI batch requests; continues where it was after a kill");
   auto options = std::make_shared<BatchOptions>();
   add_session_flags(*command, options->session);
   add_kv_store_flags(*command, options->session.kv_store);
   add_draft_flag(*command, options->session.drafts);
-  command->add_option("INPUT", options->input,
-                      "requests, one a line: {\"custom_id\", \"method\", \"url\", \"body\"}");
-  command->add_option("-o,--output", options->output, "results, in the order of the requests");
+  command
+      ->add_option("INPUT", options->input,
+                   "requests, one a line: {\"custom_id\", \"method\", \"url\", \"body\"}")
+      ->show_required()
+      ->basic();
+  command->add_option("-o,--output", options->output, "results, in the order of the requests")
+      ->show_required()
+      ->group(HelpGroup::kOutput)
+      ->basic();
   add_concurrency_flags(*command, options->context, options->max_sequences, kSequencesOnCpu,
                         kSequencesOnGpu);
   add_kv_expansion_flag(*command, options->session.placement);
@@ -439,28 +445,35 @@ void add_batch_command(Command& app) {
   options->chat_template.add_to(*command);
   command
       ->add_flag("--no-deterministic", options->not_deterministic,
-                 "faster kernels, whose results depend on what else is at work: a job that was "
-                 "killed may then end differently (default: --deterministic)")
-      ->excludes(command->get_option("--deterministic"));
-  command->add_flag("--strict-fields", options->strict_fields,
-                    "a request with a field that is not known gets an error (default: the field "
-                    "has no effect, and the summary names it)");
-  command->add_flag("--restart", options->restart,
-                    "forget what an earlier run of this job finished, and replace its results");
-  command->add_flag("--json", options->json, "the summary as JSON on standard output");
-  command->footer(
-      "Results are kept in OUTPUT.partial as they finish and become OUTPUT at the end. A job that\n"
-      "was stopped or killed goes on when the same command runs again; OUTPUT is then the same,\n"
+                 "faster kernels, whose results depend on the batch: a job that was killed may "
+                 "then end differently; without it batch is --deterministic")
+      ->excludes(command->get_option("--deterministic"))
+      ->group(HelpGroup::kSpeed);
+  command
+      ->add_flag("--strict-fields", options->strict_fields,
+                 "a request with unknown fields gets an error; otherwise they have no effect, and "
+                 "the summary names them")
+      ->group(HelpGroup::kRequests);
+  command
+      ->add_flag("--restart", options->restart,
+                 "forget what an earlier run of this job finished, and replace its results")
+      ->group(HelpGroup::kOutput)
+      ->basic();
+  command->add_flag("--json", options->json, "print the summary as JSON")
+      ->group(HelpGroup::kOutput)
+      ->basic();
+  command->example("spillway batch smollm2 requests.jsonl -o results.jsonl");
+  command->example("jq -r '.response.body.choices[0].message.content' results.jsonl");
+  command->note(
+      "Results are kept in OUTPUT.partial as they finish and become OUTPUT at the end. A job that "
+      "was stopped or killed goes on when the same command runs again; OUTPUT is then the same, "
       "byte for byte. An OUTPUT that was cut short or edited since is completed in the same way. "
-      "A\n"
-      "request that cannot be answered gets a line that says why.\n"
-      "Examples:\n"
-      "  spillway batch smollm2 requests.jsonl -o results.jsonl\n"
-      "  jq -r '.response.body.choices[0].message.content' results.jsonl\n"
-      "A request:\n"
+      "A request that cannot be answered gets a line that says why.");
+  command->note(
+      "A request (on one line):\n"
       "  {\"custom_id\": \"1\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\",\n"
-      "   \"body\": {\"messages\": [{\"role\": \"user\", \"content\": \"Name a river.\"}], "
-      "\"max_tokens\": 32}}     (on one line)");
+      "   \"body\": {\"messages\": [{\"role\": \"user\", \"content\": \"Name a river.\"}],\n"
+      "            \"max_tokens\": 32}}");
   command->action([options] { return batch(*options); });
 }
 

@@ -268,73 +268,91 @@ void add_bench_command(Command& app) {
   const auto positive = in_range(1, 1 << 24);
   auto* const prompt_len =
       command->add_option("--prompt-len", options->size.prompt_len, "tokens in each prompt")
-          ->capture_default_str()
-          ->check(positive);
+          ->check(positive)
+          ->group(HelpGroup::kWorkload)
+          ->basic();
   auto* const gen_len = command
                             ->add_option("--gen-len", options->size.gen_len,
                                          "tokens generated for each; the first comes from prefill")
-                            ->capture_default_str()
-                            ->check(positive);
-  command->add_option(
-      "--batch", options->batch,
-      "sequences at once (default: 1, or as a plan's file says); auto: as many as the "
-      "planner finds to be the fastest");
+                            ->check(positive)
+                            ->group(HelpGroup::kWorkload)
+                            ->basic();
+  command
+      ->add_option("--batch", options->batch,
+                   "sequences that run concurrently; auto: as many as are estimated to be fastest")
+      ->placeholder("N|auto")
+      ->default_text("1, or as the plan file says")
+      ->group(HelpGroup::kWorkload)
+      ->basic();
   command->add_option("--repeat", options->repeat, "runs; the median one is reported as a whole")
-      ->capture_default_str()
-      ->check(positive);
+      ->check(positive)
+      ->group(HelpGroup::kWorkload);
   command
       ->add_option("--warm-up", options->warm_up,
                    "runs of a few steps before those, which do not count")
-      ->capture_default_str()
-      ->check(in_range(0, 1 << 24));
+      ->check(in_range(0, 1 << 24))
+      ->group(HelpGroup::kWorkload);
   auto* const steps =
       command
           ->add_option("--steps", options->size.steps,
-                       "decode only so many steps of each run, and take the others to be like them")
-          ->check(positive);
+                       "decode only this many steps of each run, and take the others to be like "
+                       "them")
+          ->check(positive)
+          ->default_text("all")
+          ->group(HelpGroup::kWorkload);
   auto* const lengths =
       command
           ->add_option(
               "--lengths", options->lengths,
-              "requests of these lengths instead: a file with the tokens of a prompt and of "
-              "its answer on each line, or a CSV with columns ContextTokens and "
-              "GeneratedTokens. --batch of them at once, by the plan's schedule; those "
-              "beyond the model's context are left out")
+              "requests of these lengths instead: a file with the tokens of a prompt and of its "
+              "answer on each line, or a CSV with columns ContextTokens and GeneratedTokens; "
+              "those beyond the model's context are left out")
           ->excludes(prompt_len)
           ->excludes(gen_len)
-          ->excludes(steps);
-  command->add_option("--requests", options->requests, "only the first so many of --lengths")
+          ->excludes(steps)
+          ->placeholder("FILE")
+          ->group(HelpGroup::kWorkload)
+          ->basic();
+  command->add_option("--requests", options->requests, "only the first N requests of --lengths")
       ->check(positive)
-      ->needs(lengths);
+      ->needs(lengths)
+      ->default_text("all")
+      ->group(HelpGroup::kWorkload);
   command
       ->add_option("--timeline", options->timeline,
                    "draw one more run with a few steps into this file, which Perfetto opens, and "
                    "say how busy GPU, CPU and bus were")
-      ->excludes(lengths);
-  command->add_flag("--no-overlap", options->session.placement.no_overlap,
-                    "one thing after the other, each timed");
-  command->add_flag("--json", options->json, "one JSON object a plan");
-  command->footer(
+      ->excludes(lengths)
+      ->placeholder("FILE")
+      ->group(HelpGroup::kOutput);
+  command
+      ->add_flag("--no-overlap", options->session.placement.no_overlap,
+                 "one thing after the other, each timed")
+      ->group(HelpGroup::kPlacement);
+  command->add_flag("--json", options->json, "print one JSON object a plan")
+      ->group(HelpGroup::kOutput)
+      ->basic();
+  command->example("spillway bench smollm2");
+  command->example("spillway bench dummy:tinyllama-1.1b:q4_0 --batch 8");
+  command->example(
+      "spillway bench dummy:opt-30b --gpu-memory 16GiB --host-memory 100GiB \\\n--batch 64");
+  command->example(
+      "spillway bench dummy:opt-1.3b --lengths trace.csv --requests 500 \\\n"
+      "--batch 32 --schedule diagonal");
+  command->note(
       "Requests go through the engine, as those of run and batch: all are there from the "
-      "beginning, "
-      "go on\n"
-      "past end tokens, and their prompts are computed before the first of them goes on. Prefill "
-      "lasts\n"
-      "until all have their first token. Where the plan has blocks of fewer sequences than --batch "
-      "(row by\n"
-      "row, --micro-batches), these come one after the other, and both phases are sums over them.\n"
-      "generated tokens/s = generated / (prefill + decode time), the metric of the FlexGen paper.\n"
-      "With --lengths, each request that ends is replaced at once (--schedule continuous); zigzag\n"
-      "begins --batch requests together and the next ones when all have ended; diagonal begins a "
-      "few\n"
-      "a step; row has --micro-batch at once, as zigzag. Padded tokens are those that an engine "
-      "computes which pads every request of a "
-      "block.\n"
-      "  spillway bench smollm2\n"
-      "  spillway bench dummy:tinyllama-1.1b:q4_0 --batch 8\n"
-      "  spillway bench dummy:opt-30b --gpu-memory 16GiB --host-memory 100GiB --batch 64\n"
-      "  spillway bench dummy:opt-1.3b --lengths trace.csv --requests 500 --batch 32 --schedule "
-      "diagonal");
+      "beginning, go on past end tokens, and their prompts are computed before the first of them "
+      "goes on. Prefill lasts until all have their first token. Where the plan has batch blocks "
+      "of fewer sequences than --batch (row by row, --micro-batches), these run one after the "
+      "other, and both phases are sums over them.");
+  command->note(
+      "generated tokens/s = generated / (prefill + decode time), the metric of the FlexGen paper.");
+  command->note(
+      "With --lengths, --batch requests run concurrently, and each that ends is replaced in the "
+      "next step (--schedule continuous); zigzag begins --batch requests together and the next "
+      "ones when all have ended; diagonal begins a few a step; row runs --micro-batch requests "
+      "together, as zigzag. Padded tokens are those that an engine computes which pads every "
+      "request of a batch block.");
   command->action([options] { return bench(*options); });
 }
 

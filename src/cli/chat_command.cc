@@ -122,42 +122,49 @@ void add_chat_command(Command& app) {
   options->chat_template.add_to(*command);
   command
       ->add_option("-c,--ctx", options->context,
-                   "tokens the conversation may have; 0 = the model's, at most 4096")
-      ->capture_default_str()
-      ->check(not_negative());
+                   "most tokens of the conversation; 0 = the model's, at most 4096")
+      ->check(not_negative())
+      ->basic();
   // All options so far except the model apply to loading it here, not to a server.
   std::vector<const CommandOption*> here;
   for (const CommandOption* option : command->options()) {
     if (option != model) here.push_back(option);
   }
-  auto* const server = command->add_option(
-      "--server", options->server,
-      "talk to the OpenAI-compatible server there instead of loading a model: "
-      "http://HOST:PORT, HOST:PORT or :PORT; MODEL is then its name there (default: the "
-      "first)");
+  auto* const server =
+      command
+          ->add_option("--server", options->server,
+                       "talk to the OpenAI-compatible server there instead of loading a model: "
+                       "http://HOST:PORT, HOST:PORT or :PORT; MODEL is then its name there (the "
+                       "first model, if left out)")
+          ->placeholder("URL")
+          ->group(HelpGroup::kServer)
+          ->basic();
   command
       ->add_option("--api-key-file", options->key_file,
-                   "with --server: the first key in this file is shown to it")
-      ->needs(server);
-  command->add_option("--system", options->system,
-                      "what the model is told before the conversation");
+                   "with --server: the first key in this file is sent to it")
+      ->needs(server)
+      ->placeholder("FILE")
+      ->group(HelpGroup::kServer);
+  command->add_option("--system", options->system, "what the model is told before the conversation")
+      ->basic();
   auto* const max_tokens =
-      command
-          ->add_option("-n,--max-tokens", options->max_tokens, "at most this many tokens an answer")
-          ->capture_default_str()
-          ->check(in_range(1, 1 << 24));
+      command->add_option("-n,--max-tokens", options->max_tokens, "most tokens of an answer")
+          ->check(in_range(1, 1 << 24))
+          ->basic();
   options->sampling.add_to(*command, kDefaults);
-  command->footer(
+  command->example("spillway chat smollm2");
+  command->example("echo 'Name three rivers.' | spillway chat smollm2");
+  command->example("spillway chat --server http://127.0.0.1:8080");
+  command->note(
       "A model's generation_config.json (or a GGUF file's general.sampling keys) replaces the "
-      "sampling defaults, flags\n"
-      "replace both; --verbose says what holds, and the seed. /help lists the commands of a talk.\n"
-      "With --server only the sampling flags that are given are sent, and the server's defaults "
-      "hold for the rest.\n"
+      "sampling defaults, and options replace both; --verbose says what holds, and the seed. "
+      "/help lists the commands of a talk.");
+  command->note(
+      "With --server only the sampling options that are given are sent; the server's defaults "
+      "hold for the rest.");
+  command->note(
       "Where input or output is no terminal, every line is a message (or a command), only answers "
-      "are written, and a\n"
-      "line that cannot be sent ends the talk with exit code 2:\n"
-      "  echo 'Name three rivers.' | spillway chat smollm2\n"
-      "  spillway chat --server http://127.0.0.1:8080");
+      "are written, and a line that cannot be sent ends the talk with exit code 2.");
   command->action([=] {
     require_utf8(options->system, "--system");
     if (server->count() == 0) {

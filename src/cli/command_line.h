@@ -46,10 +46,39 @@ concept OptionValue = OneOf<T, std::string, std::filesystem::path, int, int64_t,
                             std::optional<int64_t>, std::optional<float>, std::optional<double>,
                             std::vector<std::string>, std::vector<std::filesystem::path>>;
 
+// The headings under which every command's help lists its options, in this order.
+enum class HelpGroup {
+  kArguments,  // where positional arguments are
+  kBasics,     // where an option is that names no other group
+  kWorkload,
+  kRequests,
+  kServer,
+  kSampling,
+  kOutput,
+  kMemory,
+  kCompression,
+  kKvCache,
+  kSpeed,
+  kPlacement,
+  kGeneral,  // where options of the whole program are
+};
+
+// Which options a help text has: those that a beginner needs first (--help), or all (--help-all).
+enum class HelpExtent { kBasic, kAll };
+
 // An option, flag or positional argument of a command, which owns it. Not thread-safe.
 class CommandOption {
  public:
-  explicit CommandOption(CLI::Option* option) : option_(option) {}
+  // How help shows an option.
+  struct Shown {
+    std::string text = {};
+    std::string placeholder = {};   // stands for the value; "" for a flag
+    std::string default_text = {};  // "" where there is no default
+    HelpGroup group = HelpGroup::kBasics;
+    bool is_basic = false, is_list = false, is_required = false;
+  };
+
+  CommandOption(CLI::Option* option, Shown shown) : option_(option), shown_(std::move(shown)) {}
   CommandOption(const CommandOption&) = delete;
   CommandOption& operator=(const CommandOption&) = delete;
 
@@ -61,15 +90,20 @@ class CommandOption {
   // With `false`, a list option takes one value each time it is given.
   CommandOption* allow_extra_args(bool value);
 
-  // These set how --help shows the option: its heading, its default, the type of its value, or all
-  // that follows its name.
-  CommandOption* group(const std::string& heading);
-  CommandOption* capture_default_str();
-  CommandOption* default_str(const std::string& text);
-  CommandOption* type_name(const std::string& name);
+  // These set how help shows the option. Without basic() only --help-all shows it. The default is
+  // that of the variable, and the placeholder that of its type or check, unless they are set here.
+  CommandOption* basic();
+  CommandOption* group(HelpGroup group);
+  CommandOption* default_text(const std::string& text);
+  CommandOption* placeholder(const std::string& text);
+  // Shows the option as required, for a command that checks for it in its own words.
+  CommandOption* show_required();
 
+  const Shown& shown() const { return shown_; }
   // Returns how often the option was given.
   size_t count() const;
+  // Returns "MODEL" for "-m,--model,MODEL", "" without such a name.
+  std::string positional() const;
   // Returns the main name: "--model" for "-m,--model,MODEL".
   std::string name() const;
   // Returns the flags: "-m" and "--model" for "-m,--model,MODEL".
@@ -80,16 +114,19 @@ class CommandOption {
  private:
   friend class Command;
   CLI::Option* option_;  // owned by the command's CLI::App
+  Shown shown_;
 };
 
 // A command with its options and the commands below it, all of which it owns. Not thread-safe.
 class Command {
  public:
-  Command(CLI::App* app, const Command* parent);
+  Command(CLI::App* app, const Command* parent, std::string description = "");
   virtual ~Command();
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
 
+  // Commands that are added after this are listed under the heading.
+  void begin_group(const std::string& heading);
   Command* add_subcommand(const std::string& name, const std::string& description = "");
   // `names` is a list such as "-m,--model,MODEL"; a name without dashes is a positional argument.
   // `value` must outlive the command.
@@ -104,9 +141,12 @@ class Command {
   // Returns an option that was added before.
   CommandOption* get_option(const std::string& name) const;
 
-  // The text below the options in --help.
-  void footer(const std::string& text);
-  // Hides the command from --help.
+  // Adds a command line to the help; --help shows the first one only. Its lines after the first are
+  // indented.
+  void example(const std::string& line);
+  // Adds a paragraph to --help-all. Lines that begin with a blank are not wrapped.
+  void note(const std::string& text);
+  // Hides the command from the list of commands.
   void hide();
   // Makes the command require one of its subcommands; it does nothing by itself.
   void require_subcommand();
@@ -119,21 +159,27 @@ class Command {
   bool hidden() const;
   bool requires_subcommand() const;
   bool has_option(const std::string& name) const;
-  // Returns all options in the order in which they were added, without --help.
+  // Returns all options in the order in which they were added, without --help and --help-all.
   std::vector<const CommandOption*> options() const;
   std::vector<const Command*> subcommands() const;
   // Returns nullptr if there is no subcommand of this name.
   const Command* find_subcommand(const std::string& name) const;
-  // Returns the text of --help.
-  std::string help() const;
+  // Returns the text of --help or --help-all, in lines of at most 80 columns (command_help.cc).
+  std::string help(HelpExtent extent) const;
 
  protected:
   CLI::App* app_;  // owned by the parent's CLI::App, or by the CommandLine
 
  private:
-  CommandOption* keep(CLI::Option* option);
+  CommandOption* keep(CLI::Option* option, CommandOption::Shown shown);
+  std::string help_of_subcommands() const;
+  std::string help_of_options(HelpExtent extent) const;
 
   const Command* parent_;
+  std::string group_;       // the heading of this command in its parent's list
+  std::string next_group_;  // of the subcommands to come
+  std::string description_;
+  std::vector<std::string> examples_, notes_;
   std::vector<std::unique_ptr<CommandOption>> options_;
   std::vector<std::unique_ptr<Command>> subcommands_;
 };
@@ -148,12 +194,13 @@ class CommandLine : public Command {
   // Sets a callback for when all is parsed, before the command's action.
   void on_parsed(std::function<void()> call);
 
-  // Parses the arguments (without the program's name) and runs the command; --help and --version
-  // are printed. Returns the exit code. Throws UsageError, and what actions throw.
+  // Parses the arguments (without the program's name) and runs the command; --help, --help-all and
+  // --version are printed. Returns the exit code. Throws UsageError, and what actions throw.
   int run(const std::vector<std::string>& arguments);
 
  private:
   explicit CommandLine(std::unique_ptr<CLI::App> app);
+  const Command& parsed_command() const;  // the innermost one that was named
 
   std::unique_ptr<CLI::App> root_;
 };

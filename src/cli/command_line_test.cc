@@ -33,16 +33,16 @@ class CommandLineTest : public testing::Test {
     line_.require_subcommand();
     line_.add_flag("-v,--verbose", verbose_, "say more");
     run_ = line_.add_subcommand("run", "generate");
-    run_->add_option("-m,--model,MODEL", model_, "what to run")->required();
+    run_->add_option("-m,--model,MODEL", model_, "what to run")->required()->basic();
     auto* const ids = run_->add_option("--ids", ids_, "token ids");
     run_->add_option("--top-k", top_k_, "most likely ones")->check(in_range(0, 100))->excludes(ids);
+    run_->add_option("--count", count_, "tokens")->basic();
     run_->add_option("--stop", stop_, "where to end")->allow_extra_args(false)->check(not_empty());
     run_->add_flag("--json", json_, "as JSON");
     run_->add_option("--order", order_, "of requests")
         ->check(one_of({"first", "fair"}))
         ->needs(run_->get_option("--json"))
-        ->capture_default_str()
-        ->group("Scheduling");
+        ->group(HelpGroup::kRequests);
     run_->action([&] {
       verbose_when_run_ = verbose_;
       return 7;
@@ -56,7 +56,14 @@ class CommandLineTest : public testing::Test {
   }
 
   CommandLine line_{"A program.", "spillway"};
+  std::string help_of(const std::vector<std::string>& words) {
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(line_.run(words), 0);
+    return testing::internal::GetCapturedStdout();
+  }
+
   Command* run_ = nullptr;
+  int count_ = 256;
   std::string model_, ids_, order_ = "first";
   std::optional<int> top_k_;
   std::vector<std::string> stop_;
@@ -110,20 +117,66 @@ TEST_F(CommandLineTest, KnowsItsCommandsAndOptions) {
   EXPECT_EQ(predictor->find_subcommand("train")->full_name(), "spillway predictor train");
   EXPECT_TRUE(run_->has_option("--ids"));
   EXPECT_FALSE(run_->has_option("--id"));
-  EXPECT_EQ(run_->options().size(), 6U);
+  EXPECT_EQ(run_->options().size(), 7U);
   EXPECT_EQ(run_->get_option("MODEL")->name(), "--model");
   EXPECT_THROW(run_->get_option("--id"), Error);
 }
 
-TEST_F(CommandLineTest, HelpShowsOptionsUnderTheirHeadings) {
-  EXPECT_THAT(line_.help(), HasSubstr("predictor"));
-  EXPECT_THAT(line_.help(), Not(HasSubstr("secret")));
-  run_->footer("An example.");
-  const std::string help = run_->help();
-  EXPECT_THAT(help, HasSubstr("Usage: spillway run [OPTIONS]"));
-  EXPECT_THAT(help, HasSubstr("INT in [0 - 100]"));
-  EXPECT_THAT(help, HasSubstr("\nScheduling:\n  --order TEXT:{first,fair}=first"));
-  EXPECT_THAT(help, HasSubstr("An example."));
+TEST_F(CommandLineTest, HelpShowsWhatIsNeededFirstAndWhereTheRestIs) {
+  run_->example("spillway run a.gguf");
+  run_->example("spillway run b.gguf \\\n--json");
+  run_->note("A note.");
+  EXPECT_EQ(help_of({"run", "--help"}),
+            "Usage: spillway run MODEL [OPTIONS]\n\nGenerate.\n"
+            "\nExample:\n  spillway run a.gguf\n"
+            "\nArguments:\n  MODEL                    what to run; also -m, --model\n"
+            "\nBasics:\n  --count N                tokens; default: 256\n"
+            "\nmore: spillway run --help-all\n");
+}
+
+TEST_F(CommandLineTest, HelpAllShowsAllOptionsUnderTheirHeadings) {
+  run_->example("spillway run a.gguf");
+  run_->example("spillway run b.gguf \\\n--json");
+  run_->note("A note.\n  as it stands");
+  const std::string help = help_of({"run", "--help-all"});
+  EXPECT_THAT(help, HasSubstr("\nExamples:\n  spillway run a.gguf\n"
+                              "  spillway run b.gguf \\\n    --json\n"));
+  for (const CommandOption* option : run_->options())
+    for (const std::string& flag : option->flags()) EXPECT_THAT(help, HasSubstr(flag));
+  EXPECT_THAT(help,
+              HasSubstr("\nRequests:\n  --order first|fair       of requests; default: first\n"));
+  EXPECT_THAT(help, HasSubstr("\nGeneral:\n  -v, --verbose            say more\n"));
+  EXPECT_THAT(help, HasSubstr("\nA note.\n  as it stands\n"));
+  EXPECT_THAT(help, Not(HasSubstr("more:")));
+}
+
+TEST_F(CommandLineTest, HelpIsWrittenBeforeAnythingElseIsChecked) {
+  EXPECT_EQ(help_of({"run", "--help"}), run_->help(HelpExtent::kBasic));
+  EXPECT_EQ(help_of({"run", "a.gguf", "--help-all"}), run_->help(HelpExtent::kAll));
+  EXPECT_EQ(help_of({"--help"}), line_.help(HelpExtent::kBasic));
+  const Command* const predictor = line_.find_subcommand("predictor");
+  EXPECT_EQ(help_of({"predictor", "-h"}), predictor->help(HelpExtent::kBasic));
+  EXPECT_EQ(help_of({"predictor", "train", "--help"}),
+            predictor->find_subcommand("train")->help(HelpExtent::kBasic));
+}
+
+TEST_F(CommandLineTest, HelpListsCommandsThatAreNotHidden) {
+  line_.begin_group("For later");
+  line_.add_subcommand("late", "end");
+  const std::string help = line_.help(HelpExtent::kBasic);
+  EXPECT_THAT(help, HasSubstr("\nCommands:\n  run        generate\n  predictor  lengths\n"));
+  EXPECT_THAT(help, HasSubstr("\nFor later:\n  late       end\n"));
+  EXPECT_THAT(help, Not(HasSubstr("secret")));
+}
+
+TEST_F(CommandLineTest, LongTextsAreWrappedUnderTheirColumn) {
+  std::string text = "first";
+  for (int i = 0; i < 30; ++i) text += " word";
+  run_->add_option("--very-long-name-of-an-option", ids_, text);
+  const std::string help = run_->help(HelpExtent::kAll);
+  const std::string indent(27, ' ');
+  EXPECT_THAT(help, HasSubstr("  --very-long-name-of-an-option TEXT\n" + indent + "first word"));
+  EXPECT_THAT(help, HasSubstr("\n" + indent + "word word"));
 }
 
 }  // namespace

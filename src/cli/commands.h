@@ -6,6 +6,9 @@ namespace spillway {
 
 class Command;
 
+// Adds all of the below to the program, in the order and under the headings of its help.
+void add_commands(Command& app);
+
 void add_run_command(Command& app);
 void add_chat_command(Command& app);
 void add_serve_command(Command& app);
@@ -19,7 +22,9 @@ void add_tokenize_command(Command& app);
 void add_predictor_command(Command& app);
 void add_convert_command(Command& app);
 void add_list_command(Command& app);
-// Developers use it for parity tests: it writes raw logits. Hidden from --help.
+// Adds spillway help [COMMAND ...].
+void add_help_command(Command& app);
+// Developers use it for parity tests: it writes raw logits. Hidden from help.
 void add_logits_command(Command& app);
 // Also hidden, below `predictor`: it prints an encoder's embeddings of texts.
 void add_embed_command(Command& parent);

@@ -12,15 +12,17 @@ void add_concurrency_flags(Command& command, int64_t& context, int& max_sequence
                            int on_gpu) {
   command
       .add_option("-c,--ctx", context,
-                  "tokens a request and its answer may have; 0 = the model's, at most 4096")
-      ->capture_default_str()
-      ->check(not_negative());
+                  "most tokens of a request with its answer; 0 = the model's, at most 4096")
+      ->check(not_negative())
+      ->group(HelpGroup::kRequests)
+      ->basic();
   command
       .add_option("--max-sequences", max_sequences,
-                  fmt::format("requests at work at once, as far as memory allows (default: {}, on "
-                              "a GPU {})",
-                              on_cpu, on_gpu))
-      ->check(in_range(1, 1 << 16));
+                  "most requests that run concurrently, as far as memory allows")
+      ->check(in_range(1, 1 << 16))
+      ->default_text(fmt::format("{}, on a GPU {}", on_cpu, on_gpu))
+      ->group(HelpGroup::kRequests)
+      ->basic();
 }
 
 }  // namespace spillway

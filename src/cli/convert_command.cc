@@ -156,28 +156,38 @@ int convert(const CommandOptions& options) {
 }  // namespace
 
 void add_convert_command(Command& app) {
-  auto* command = app.add_subcommand("convert", "a GGUF of a model, its matrices in another type");
+  auto* command =
+      app.add_subcommand("convert", "write a GGUF of a model, its matrices in another type");
   auto options = std::make_shared<CommandOptions>();
   command
       ->add_option("MODEL", options->model,
                    "a GGUF file (the first, if it is split), a Hugging Face folder, or smollm2")
-      ->required();
-  command->add_option("OUT", options->out, "the GGUF file to write");
-  command->add_option("--type", options->type,
-                      "f32: exactly what quantized weights stand for (default for a GGUF); f16, "
-                      "bf16: rounded (a folder's own type is its default);\n"
-                      "q8_0, q6_k, q5_k_m, q4_k_m, q4_0: quantized, with llama-quantize's choice "
-                      "of types for each matrix");
-  command->add_option("-t,--threads", options->threads, "threads (default: all cores)")
-      ->check(in_range(0, 1024));
-  command->add_flag("--json", options->json,
-                    "{\"path\": ..., \"type\": ..., \"bytes\": ..., \"tensors\": {...}, ...}");
-  command->footer(
+      ->required()
+      ->basic();
+  command->add_option("OUT", options->out, "the GGUF file to write")->show_required()->basic();
+  command
+      ->add_option("--type", options->type,
+                   "f32: exactly what quantized weights stand for; f16, bf16: rounded; q8_0, "
+                   "q6_k, q5_k_m, q4_k_m, q4_0: quantized, with llama-quantize's choice of types "
+                   "for each matrix")
+      ->placeholder("TYPE")
+      ->default_text("f32 for a GGUF, a folder's own type")
+      ->basic();
+  command->add_option("-t,--threads", options->threads, "CPU threads")
+      ->check(in_range(0, 1024))
+      ->default_text("all cores")
+      ->group(HelpGroup::kSpeed)
+      ->basic();
+  command
+      ->add_flag("--json", options->json,
+                 "print {\"path\": ..., \"type\": ..., \"bytes\": ..., \"tensors\": {...}, ...}")
+      ->group(HelpGroup::kOutput)
+      ->basic();
+  command->example("spillway convert model-F16.gguf model-Q4_K_M.gguf --type q4_k_m");
+  command->example("spillway convert Llama-3.2-1B/ llama.gguf --type q8_0");
+  command->note(
       "Vectors (norms, biases) are never quantized. Matrices whose width is no whole number of "
-      "blocks get a\n"
-      "type with smaller ones, or F16; that is said at the end.\n"
-      "  spillway convert model-F16.gguf model-Q4_K_M.gguf --type q4_k_m\n"
-      "  spillway convert Llama-3.2-1B/ llama.gguf --type q8_0");
+      "blocks get a type with smaller ones, or F16; that is said at the end.");
   command->action([options] { return convert(*options); });
 }
 

@@ -21,7 +21,8 @@ CommandOption* add_draft_flag(Command& command, DraftOptions& options) {
           "followed the last tokens earlier in prompt or answer) or off; changes no answer "
           "(docs/speculation.md)")
       ->check(one_of({"off", "lookup"}))
-      ->default_str("off");
+      ->default_text("off")
+      ->group(HelpGroup::kSpeed);
 }
 
 void add_drawn_draft_flags(Command& command, DraftOptions& options) {
@@ -37,14 +38,16 @@ void add_drawn_draft_flags(Command& command, DraftOptions& options) {
               "of a dummy model: propose any tokens in each step, and take each to be right with "
               "this probability, 0 to 1, as long as those before it are")
           ->check(in_range(0.0, 1.0))
-          ->excludes(lookup);
+          ->excludes(lookup)
+          ->placeholder("X")
+          ->group(HelpGroup::kSpeed);
   command
-      .add_option(
-          "--draft-tokens", options.tokens,
-          fmt::format("with --draft-acceptance: so many in each step, at most {}", kMostDrafts))
+      .add_option("--draft-tokens", options.tokens,
+                  fmt::format("with --draft-acceptance: tokens to propose in each step, at most {}",
+                              kMostDrafts))
       ->check(in_range(1, kMostDrafts))
       ->needs(acceptance)
-      ->capture_default_str();
+      ->group(HelpGroup::kSpeed);
 }
 
 }  // namespace spillway

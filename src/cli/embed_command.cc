@@ -45,10 +45,13 @@ void add_embed_command(Command& parent) {
   command->hide();
   auto options = std::make_shared<EmbedOptions>();
   command->add_option("TEXTS", options->texts, "a file, a text a line; - is standard input")
-      ->required();
+      ->required()
+      ->basic();
   command->add_option("--encoder", options->encoder, "a folder with a BERT or DistilBERT")
-      ->required();
-  command->add_flag("--exact", options->exact, "with weights as they are stored");
+      ->required()
+      ->placeholder("DIR")
+      ->basic();
+  command->add_flag("--exact", options->exact, "with weights as they are stored")->basic();
   command->action([options] { return embed(*options); });
 }
 

@@ -179,27 +179,34 @@ int eval(const EvalOptions& options) {
 
 void add_eval_command(Command& app) {
   auto* command = app.add_subcommand(
-      "eval", "how well a model predicts: perplexity of a text, accuracy on last words");
+      "eval", "measure how well a model predicts: perplexity of a text, accuracy on last words");
   auto options = std::make_shared<EvalOptions>();
   add_session_flags(*command, options->session);
-  command->add_option("--text", options->text, "perplexity of this text file");
+  command->add_option("--text", options->text, "perplexity of this text file")
+      ->placeholder("FILE")
+      ->basic();
   command
       ->add_option("-c,--ctx", options->context,
                    "tokens in a window; the second half of each is scored")
-      ->capture_default_str()
-      ->check(in_range(kShortestWindow, 1 << 24));
+      ->check(in_range(kShortestWindow, 1 << 24))
+      ->basic();
   command
       ->add_option("--max-windows", options->max_windows, "stop after this many windows; 0 = all")
-      ->capture_default_str()
-      ->check(not_negative());
-  command->add_option("--last-word", options->last_word,
-                      "a file of lines {\"text\": ...}: is the last word guessed? (LAMBADA)");
-  command->add_flag("--json", options->json, "one JSON object");
-  command->footer(
+      ->check(not_negative())
+      ->basic();
+  command
+      ->add_option("--last-word", options->last_word,
+                   "a file of lines {\"text\": ...}: is the last word guessed? (LAMBADA)")
+      ->placeholder("FILE")
+      ->basic();
+  command->add_flag("--json", options->json, "print one JSON object")
+      ->group(HelpGroup::kOutput)
+      ->basic();
+  command->example("spillway eval smollm2 --text wiki.test.raw --ctx 512");
+  command->note(
       "Windows do not overlap, each begins with BOS where the model has one, and its second half "
-      "is scored, so the figure\n"
-      "compares with llama.cpp's perplexity for the same file and context.\n"
-      "  spillway eval smollm2 --text wiki.test.raw --ctx 512");
+      "is scored, so the figure compares with llama.cpp's perplexity for the same file and "
+      "context.");
   command->action([options] { return eval(*options); });
 }
 

@@ -286,19 +286,19 @@ int inspect(const InspectOptions& options) {
 
 void add_inspect_command(Command& app) {
   auto* command = app.add_subcommand(
-      "inspect", "what is in a model's files and what it needs; what devices there are");
+      "inspect", "show what is in a model's files and what it needs; what devices there are");
   auto options = std::make_shared<InspectOptions>();
-  command->add_option("-m,--model,MODEL", options->model,
-                      "GGUF file, Hugging Face folder, smollm2, or dummy:NAME");
-  command->add_flag("--devices", options->devices, "list the devices of this machine");
-  command->add_flag("--tensors", options->tensors, "list every tensor");
-  command->add_flag("--metadata", options->metadata, "list every key");
-  command->add_flag("--json", options->json, "as JSON");
-  command->footer(
-      "Examples:\n"
-      "  spillway inspect model.gguf --tensors\n"
-      "  spillway inspect dummy:opt-175b      (sizes of a model without its files)\n"
-      "  spillway inspect --devices");
+  command
+      ->add_option("-m,--model,MODEL", options->model,
+                   "GGUF file, Hugging Face folder, smollm2, or dummy:NAME")
+      ->basic();
+  command->add_flag("--devices", options->devices, "list the devices of this machine")->basic();
+  command->add_flag("--tensors", options->tensors, "list every tensor")->basic();
+  command->add_flag("--metadata", options->metadata, "list every key")->basic();
+  command->add_flag("--json", options->json, "print JSON")->group(HelpGroup::kOutput)->basic();
+  command->example("spillway inspect model.gguf --tensors");
+  command->example("spillway inspect dummy:opt-175b      (sizes of a model without its files)");
+  command->example("spillway inspect --devices");
   command->action([options] { return inspect(*options); });
 }
 

@@ -79,10 +79,13 @@ int list(bool as_json) {
 }  // namespace
 
 void add_list_command(Command& app) {
-  auto* command = app.add_subcommand("list", "the models in the cache: sizes, types, origins");
+  auto* command = app.add_subcommand("list", "list models in the cache: sizes, types, origins");
   auto as_json = std::make_shared<bool>(false);
-  command->add_flag("--json", *as_json, "{\"folder\": ..., \"models\": [...]}");
-  command->footer(
+  command->add_flag("--json", *as_json, "print {\"folder\": ..., \"models\": [...]}")
+      ->group(HelpGroup::kOutput)
+      ->basic();
+  command->example("spillway list --json");
+  command->note(
       "The cache is $XDG_CACHE_HOME/spillway/models, or ~/.cache/spillway/models. Every command "
       "takes the names listed.");
   command->action([as_json] { return list(*as_json); });

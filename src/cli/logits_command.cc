@@ -52,8 +52,14 @@ void add_logits_command(Command& app) {
   command->hide();
   auto options = std::make_shared<LogitsOptions>();
   add_session_flags(*command, options->session);
-  command->add_option("--ids", options->ids, "token ids, e.g. 1,15043")->required();
-  command->add_option("-o,--output", options->output, "file to write")->required();
+  command->add_option("--ids", options->ids, "token ids, such as 1,15043")
+      ->required()
+      ->placeholder("LIST")
+      ->basic();
+  command->add_option("-o,--output", options->output, "file to write")
+      ->required()
+      ->placeholder("FILE")
+      ->basic();
   command->action([options] { return logits(*options); });
 }
 

@@ -3,14 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
 #include "base/log.h"
-#include "base/nearest_name.h"
 #include "cli/build_info.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
@@ -51,30 +48,6 @@ std::vector<std::string> model_first(const CommandLine& app, std::vector<std::st
   return arguments;
 }
 
-// Adds spillway help [COMMAND...].
-void add_help_command(CommandLine& app) {
-  auto* command = app.add_subcommand("help", "explain a command");
-  auto words = std::make_shared<std::vector<std::string>>();
-  command->add_option("COMMAND", *words,
-                      "which, such as run or predictor train; without it, all of them in a line "
-                      "each");
-  command->action([&app, words] {
-    const Command* asked = &app;
-    for (const std::string& word : *words) {
-      const Command* const below = asked->find_subcommand(word);
-      std::vector<std::string> names;
-      for (const Command* known : asked->subcommands()) names.push_back(known->name());
-      const std::string meant = spillway::did_you_mean(word, names);
-      SPW_CHECK(below != nullptr, kInvalidArgument, "no command '{}'{} {} lists them",
-                fmt::join(*words, " "), meant.empty() ? ";" : meant,
-                asked == &app ? "spillway help" : "spillway help " + asked->name());
-      asked = below;
-    }
-    spillway::print_now(asked->help());
-    return 0;
-  });
-}
-
 int parse_and_run(const std::vector<std::string>& arguments) {
   CommandLine app("Spillway runs large language models on machines that are too small for them.",
                   "spillway");
@@ -84,36 +57,24 @@ int parse_and_run(const std::vector<std::string>& arguments) {
                               shortcomings.empty() ? "" : ", ", shortcomings));
   app.require_subcommand();
   bool verbose = false;
-  app.add_flag("-v,--verbose", verbose, "say more about what happens, on stderr");
+  app.add_flag("-v,--verbose", verbose, "say more about what happens, on stderr")->basic();
   std::string left_out;
-  app.add_option(
-      "--without-cpu-features", left_out,
-      "do as if the processor lacked these instructions: some of " + spillway::cpu_feature_names());
+  app.add_option("--without-cpu-features", left_out,
+                 "do as if the processor lacked these instructions: some of " +
+                     spillway::cpu_feature_names())
+      ->placeholder("LIST")
+      ->default_text("none");
   app.on_parsed([&] {
     if (verbose) spillway::set_log_level(spillway::LogLevel::kInfo);
     spillway::leave_out_cpu_features(left_out);
   });
-  app.footer(
-      "spillway help COMMAND explains a command. Exit codes: 0 done, 1 the work failed, 2 wrong "
-      "usage or unreadable input,\n"
-      "130 interrupted, 143 terminated. A first try: spillway chat smollm2");
-  spillway::add_run_command(app);
-  spillway::add_chat_command(app);
-  spillway::add_serve_command(app);
-  spillway::add_batch_command(app);
-  spillway::add_inspect_command(app);
-  spillway::add_eval_command(app);
-  spillway::add_bench_command(app);
-  spillway::add_plan_command(app);
-  spillway::add_profile_command(app);
-  spillway::add_tokenize_command(app);
-  spillway::add_predictor_command(app);
-  spillway::add_convert_command(app);
-  spillway::add_list_command(app);
-  spillway::add_logits_command(app);
-  add_help_command(app);
+  app.example("spillway chat smollm2");
+  app.note(
+      "Exit codes: 0 done, 1 the work failed, 2 wrong usage or unreadable input, 130 interrupted, "
+      "143 terminated.");
+  spillway::add_commands(app);
   if (arguments.empty()) {  // no command: the help is shown anyway
-    spillway::print_now(app.help());
+    spillway::print_now(app.help(spillway::HelpExtent::kBasic));
     return 0;
   }
   try {

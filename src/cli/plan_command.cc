@@ -163,75 +163,115 @@ int plan(PlanOptions options) {
 
 void add_plan_command(Command& app) {
   auto* command = app.add_subcommand(
-      "plan", "where a model would go and how fast it would be, before anything is loaded");
+      "plan", "say where a model would go and how fast it would be, before anything is loaded");
   auto options = std::make_shared<PlanOptions>();
   command
       ->add_option("-m,--model,MODEL", options->question.model,
                    "GGUF file, Hugging Face folder, smollm2, or dummy:NAME")
-      ->required();
-  command->add_option(
-      "--hardware", options->hardware,
-      "a machine's file, or one of " + fmt::format("{}", fmt::join(shipped_hardware(), ", ")) +
-          "; default: this one, as spillway profile measured it, or the nearest of them");
+      ->required()
+      ->basic();
   command
       ->add_option(
-          "--device", options->device,
-          "what computes there: auto (its GPU if it has one), cpu (the machine without its "
-          "GPU), cuda or cuda:N")
-      ->capture_default_str();
-  command->add_option("--gpu-memory", options->question.gpu_memory,
-                      "default: what the machine has");
-  command->add_option("--host-memory", options->question.host_memory,
-                      "default: nine tenths of what it has");
-  command->add_option("--disk-memory", options->question.disk_memory, "default: 0");
+          "--hardware", options->hardware,
+          fmt::format("a machine's file, or one of {}", fmt::join(shipped_hardware(), ", ")))
+      ->placeholder("NAME|FILE")
+      ->default_text("this one, as spillway profile measured it, or the nearest of them")
+      ->group(HelpGroup::kMemory)
+      ->basic();
+  command
+      ->add_option("--device", options->device,
+                   "what computes there: auto (its GPU if it has one), cpu (the machine without "
+                   "its GPU), cuda or cuda:N")
+      ->placeholder("NAME")
+      ->group(HelpGroup::kMemory);
+  command->add_option("--gpu-memory", options->question.gpu_memory, "most GPU memory to use")
+      ->placeholder("BYTES")
+      ->default_text("what the machine has")
+      ->group(HelpGroup::kMemory)
+      ->basic();
+  command->add_option("--host-memory", options->question.host_memory, "most host memory to use")
+      ->placeholder("BYTES")
+      ->default_text("nine tenths of what the machine has")
+      ->group(HelpGroup::kMemory)
+      ->basic();
+  command->add_option("--disk-memory", options->question.disk_memory, "most disk space to use")
+      ->placeholder("BYTES")
+      ->default_text("0")
+      ->group(HelpGroup::kMemory)
+      ->basic();
   auto* const prompt = command->add_option("--prompt-len", options->prompt, "tokens of a prompt")
-                           ->capture_default_str();
+                           ->group(HelpGroup::kWorkload)
+                           ->basic();
   auto* const generate =
       command->add_option("--gen-len", options->generate, "tokens to generate for each")
-          ->capture_default_str();
+          ->group(HelpGroup::kWorkload)
+          ->basic();
   command
       ->add_option("--lengths", options->lengths,
                    "requests of these lengths instead: a file with the tokens of a prompt and of "
                    "its answer in each line, as for bench")
       ->excludes(prompt)
-      ->excludes(generate);
+      ->excludes(generate)
+      ->placeholder("FILE")
+      ->group(HelpGroup::kWorkload);
   command
-      ->add_option(
-          "--requests", options->requests,
-          "how many (default: 1, and what as many at once as pay would do); with --lengths, the "
-          "first so many of the file (all)")
-      ->check(positive_number());
+      ->add_option("--requests", options->requests,
+                   "requests; with --lengths, the first N of the file")
+      ->check(positive_number())
+      ->default_text("1, and what as many as pay together would do; with --lengths all")
+      ->group(HelpGroup::kWorkload)
+      ->basic();
   command
       ->add_option("--batch", options->question.most_at_once,
-                   "most sequences at once; 0: any number")
-      ->capture_default_str();
+                   "most sequences that run concurrently; 0 = any number")
+      ->group(HelpGroup::kWorkload);
   add_compress_weights_flag(*command, options->question.compute);
   add_compute_flags(*command, options->question.compute);
-  command->add_option("--objective", options->question.objective, "throughput or latency")
-      ->capture_default_str();
-  command->add_option("--max-latency", options->question.max_latency,
-                      "seconds until the last token of a block");
-  command->add_option("--max-ttft", options->question.max_ttft, "seconds until first tokens");
-  command->add_option("--trace", options->trace,
-                      "writes a simulated step as a Chrome trace, which Perfetto opens");
-  command->add_option("--frontier", options->frontier,
-                      "instead: latency against throughput for growing numbers of sequences at "
-                      "once, as a table, and as a drawing (SVG) in this file");
-  command->add_option("-o,--output", options->output,
-                      "writes the plan, for --plan of other commands");
+  command->add_option("--objective", options->question.objective, "what to make as good as can be")
+      ->placeholder("throughput|latency")
+      ->group(HelpGroup::kWorkload);
+  command
+      ->add_option("--max-latency", options->question.max_latency,
+                   "longest time until the last token of a batch block")
+      ->placeholder("SECONDS")
+      ->default_text("no limit")
+      ->group(HelpGroup::kWorkload);
+  command->add_option("--max-ttft", options->question.max_ttft, "longest time until first tokens")
+      ->placeholder("SECONDS")
+      ->default_text("no limit")
+      ->group(HelpGroup::kWorkload);
+  command
+      ->add_option("--trace", options->trace,
+                   "write a simulated step as a Chrome trace, which Perfetto opens")
+      ->placeholder("FILE")
+      ->group(HelpGroup::kOutput);
+  command
+      ->add_option("--frontier", options->frontier,
+                   "instead: latency against throughput for growing numbers of concurrent "
+                   "sequences, as a table, and as a drawing (SVG) in this file")
+      ->placeholder("FILE")
+      ->group(HelpGroup::kOutput);
+  command
+      ->add_option("-o,--output", options->output, "write the plan, for --plan of other commands")
+      ->placeholder("FILE")
+      ->group(HelpGroup::kOutput)
+      ->basic();
   add_plan_flags(*command, options->question.placement, false);
   add_swapped_layers_flag(*command, options->question.placement);
-  command->add_flag("--no-overlap", options->question.placement.no_overlap,
-                    "one thing after the other");
-  command->add_flag("--no-advice", options->no_advice, "does not look for what would help");
-  command->add_flag("--json", options->json, "as JSON");
-  command->footer(
-      "Examples:\n"
-      "  spillway plan model.gguf --requests 64\n"
-      "  spillway plan dummy:opt-175b --hardware t4 --requests 256 --disk-memory 1500GiB\n"
-      "  spillway plan dummy:opt-30b --hardware h200 --gpu-memory 16GiB -o plan.json\n"
-      "  spillway plan dummy:opt-30b --hardware t4 --requests 144 --weights 10,90,0 --kv 0,100,0 "
-      "--micro-batch 48");
+  command
+      ->add_flag("--no-overlap", options->question.placement.no_overlap,
+                 "one thing after the other")
+      ->group(HelpGroup::kPlacement);
+  command->add_flag("--no-advice", options->no_advice, "do not look for what would help")
+      ->group(HelpGroup::kOutput);
+  command->add_flag("--json", options->json, "print JSON")->group(HelpGroup::kOutput)->basic();
+  command->example("spillway plan model.gguf --requests 64");
+  command->example(
+      "spillway plan dummy:opt-175b --hardware t4 --requests 256 \\\n--disk-memory 1500GiB");
+  command->example("spillway plan dummy:opt-30b --hardware h200 --gpu-memory 16GiB -o plan.json");
+  command->example(
+      "spillway plan dummy:opt-30b --hardware t4 --requests 144 \\\n"
+      "--weights 10,90,0 --kv 0,100,0 --micro-batch 48");
   command->action([options, prompt] {
     options->question.usual_prompt = prompt->count() == 0;
     return plan(*options);

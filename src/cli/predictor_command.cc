@@ -164,32 +164,39 @@ int evaluate_predictor(const PredictorOptions& options) {
 }
 
 void add_data_and_model(Command& command, PredictorOptions& options) {
-  command.add_option("DATA", options.data, kDataHelp)->required();
+  command.add_option("DATA", options.data, kDataHelp)->required()->basic();
   command
       .add_option("-m,--model", options.model,
                   "whose tokens are counted: a model, a vocabulary-only GGUF, or a folder with "
                   "tokenizer.json")
-      ->required();
-  command.add_option(
-      "--encoder", options.encoder,
-      "a folder with a BERT or DistilBERT (config.json, tokenizer.json or vocab.txt, "
-      "model.safetensors), whose embeddings are learned from beside the prompt's "
-      "words; scripts/fetch_model.sh minilm fetches one");
-  command.add_flag("--json", options.json, "the same as one line of JSON");
+      ->required()
+      ->placeholder("MODEL")
+      ->basic();
+  command
+      .add_option("--encoder", options.encoder,
+                  "a folder with a BERT or DistilBERT (config.json, tokenizer.json or vocab.txt, "
+                  "model.safetensors), whose embeddings are learned from beside the prompt's "
+                  "words; scripts/fetch_model.sh minilm fetches one")
+      ->placeholder("DIR");
+  command.add_flag("--json", options.json, "print one line of JSON")
+      ->group(HelpGroup::kOutput)
+      ->basic();
 }
 
 void add_train(Command& parent) {
-  auto* command = parent.add_subcommand("train", "learn from prompts and answers, write a file");
+  auto* command =
+      parent.add_subcommand("train", "learn from prompts and answers, and write a file");
   auto options = std::make_shared<PredictorOptions>();
   add_data_and_model(*command, *options);
-  command->add_option(
-      "-o,--output", options->output,
-      "where the predictor goes (default: DATA's name with .predictor, in this folder)");
+  command->add_option("-o,--output", options->output, "file to write the predictor to")
+      ->placeholder("FILE")
+      ->default_text("DATA's name with .predictor, in this folder")
+      ->group(HelpGroup::kOutput)
+      ->basic();
   command
-      ->add_option(
-          "--buckets", options->buckets,
-          "equal: ten with a tenth of the answers each; a number: ten of equal width up to "
-          "so many tokens")
+      ->add_option("--buckets", options->buckets,
+                   "equal: ten with a tenth of the answers each; a number: ten of equal width up "
+                   "to this many tokens")
       ->check(ValueCheck(
           [](const std::string& value) -> std::string {
             double most = 0;
@@ -198,30 +205,30 @@ void add_train(Command& parent) {
             const bool is_number = error == std::errc() && read == end && most >= 10 && most <= 1e9;
             return value == "equal" || is_number ? "" : "neither equal nor tokens (10 and more)";
           },
-          "equal|TOKENS"))
-      ->capture_default_str();
-  command->footer("  spillway predictor train alpaca.json --model smollm2 -o lengths.predictor");
+          "equal|N"));
+  command->example("spillway predictor train alpaca.json --model smollm2 -o lengths.predictor");
   command->action([options] { return train_and_write(*options); });
 }
 
 void add_eval(Command& parent) {
-  auto* command = parent.add_subcommand("eval", "how often the right bucket is predicted");
+  auto* command = parent.add_subcommand("eval", "measure how often the right bucket is predicted");
   auto options = std::make_shared<PredictorOptions>();
   add_data_and_model(*command, *options);
-  command
-      ->add_option("--predictor", options->predictor,
-                   "a trained file; without it DATA is split by a hash of the instruction, and "
-                   "each part is predicted by what the others taught")
-      ->excludes(command->get_option("--encoder"));
+  command->add_option("--predictor", options->predictor, "a trained file, scored on all of DATA")
+      ->excludes(command->get_option("--encoder"))
+      ->placeholder("FILE")
+      ->default_text(
+          "DATA is split by a hash of the instruction, and each part is predicted by what the "
+          "others taught")
+      ->basic();
   command
       ->add_option("--max-length", options->evaluation.most_tokens,
                    "the buckets of accuracy are a tenth of this wide")
       ->check(in_range(10.0, 1e9))
-      ->capture_default_str();
+      ->placeholder("N");
   command->add_option("--folds", options->evaluation.folds, "parts of the split")
-      ->check(in_range(2, 100))
-      ->capture_default_str();
-  command->footer("  spillway predictor eval alpaca.json --model smollm2 --json");
+      ->check(in_range(2, 100));
+  command->example("spillway predictor eval alpaca.json --model smollm2 --json");
   command->action([options] { return evaluate_predictor(*options); });
 }
 
@@ -229,7 +236,7 @@ void add_eval(Command& parent) {
 
 void add_predictor_command(Command& app) {
   auto* command =
-      app.add_subcommand("predictor", "how long answers will be: train and test what predicts it");
+      app.add_subcommand("predictor", "train and test what predicts how long answers will be");
   command->require_subcommand();
   add_train(*command);
   add_eval(*command);

@@ -239,37 +239,52 @@ void add_profile_command(Command& app) {
   auto* command = app.add_subcommand(
       "profile", "measure this machine, or which kernels suit models on it, and keep the answer");
   auto options = std::make_shared<ProfileOptions>();
-  command->add_option(
-      "-m,--model,MODEL", options->models,
-      "models whose matrices are measured: GGUF file, Hugging Face folder, smollm2, or "
-      "dummy:NAME; none: the machine");
+  command
+      ->add_option("-m,--model,MODEL", options->models,
+                   "models whose matrices are measured: GGUF file, Hugging Face folder, smollm2, "
+                   "or dummy:NAME")
+      ->default_text("none, the machine is measured")
+      ->basic();
   add_device_flags(*command, options->session);
   add_loading_flags(*command, options->session);
-  command->add_option("-o,--output", options->output,
-                      "the machine's file to write, or the tuning file to write or add to; "
-                      "default: the one in the cache");
+  command
+      ->add_option("-o,--output", options->output,
+                   "the machine's file to write, or the tuning file to write or add to")
+      ->placeholder("FILE")
+      ->default_text("the one in the cache")
+      ->group(HelpGroup::kOutput)
+      ->basic();
   command->add_option("--seconds", options->seconds, "without a model: about how long to measure")
       ->check(in_range(0.1, 3600.0))
-      ->capture_default_str();
-  command->add_option("--disk-dir", options->session.placement.disk_dir,
-                      "without a model: folder on the disk that is measured (default: that of "
-                      "temporary files)");
-  command->add_flag("--softmax", options->softmax,
-                    "also look at attention scores, for the unified maximum of GPU kernels");
-  command->add_flag("--json", options->json, "one JSON object");
-  command->footer(
+      ->placeholder("SECONDS")
+      ->basic();
+  command
+      ->add_option("--disk-dir", options->session.placement.disk_dir,
+                   "without a model: folder on the disk that is measured")
+      ->placeholder("DIR")
+      ->default_text("the folder for temporary files")
+      ->group(HelpGroup::kMemory)
+      ->basic();
+  command
+      ->add_flag("--softmax", options->softmax,
+                 "also look at attention scores, for the unified maximum of GPU kernels")
+      ->group(HelpGroup::kSpeed);
+  command->add_flag("--json", options->json, "print one JSON object")
+      ->group(HelpGroup::kOutput)
+      ->basic();
+  command->example("spillway profile");
+  command->example("spillway profile smollm2");
+  command->example("spillway profile dummy:llama-2-7b:q4_0 dummy:tinyllama-1.1b --threads 8");
+  command->note(
       "Without a model: processors, links and the disk, for spillway plan (hardware.json in the "
-      "cache; --hardware FILE).\n"
+      "cache; --hardware FILE).");
+  command->note(
       "With models: which kernels suit their matrices (tuning.json), a second or two for each; "
-      "and, with a GPU, which share of\n"
-      "them the CPU should multiply where they are in host memory (into hardware.json). The "
-      "other commands use it\n"
-      "when it is there (--tuning FILE, --no-tuning), for the number of threads that was measured; "
-      "results may differ in\n"
-      "the last bits. Both want an idle machine.\n"
-      "  spillway profile\n"
-      "  spillway profile smollm2\n"
-      "  spillway profile dummy:llama-2-7b:q4_0 dummy:tinyllama-1.1b --threads 8");
+      "and, with a GPU, which share of them the CPU should multiply where they are in host memory "
+      "(into hardware.json). The other commands use it when it is there (--tuning FILE, "
+      "--no-tuning), for the number of threads that was measured; results may differ in the last "
+      "bits.");
+  command->note("Both want an idle machine.");
   command->action([options] { return profile(*options); });
 }
 

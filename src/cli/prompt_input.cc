@@ -49,15 +49,19 @@ std::string read_text_input(const std::string& path) {
 }
 
 void PromptInput::add_to(Command& command, bool allow_ids) {
-  auto* text_option =
-      command.add_option("-p,--prompt,PROMPT", text, "the text; default: standard input, if piped");
+  auto* text_option = command.add_option("-p,--prompt,PROMPT", text, "the text")
+                          ->default_text("standard input, if piped")
+                          ->basic();
   auto* file_option =
-      command.add_option("-f,--file", file, "the text is in this file; - is standard input");
+      command.add_option("-f,--file", file, "read the text from this file; - is standard input")
+          ->placeholder("FILE")
+          ->basic();
   text_option->excludes(file_option);
   if (allow_ids) {
-    command.add_option("--ids", ids, "token ids instead of text, e.g. 1,15043")
+    command.add_option("--ids", ids, "token ids instead of text, such as 1,15043")
         ->excludes(text_option)
-        ->excludes(file_option);
+        ->excludes(file_option)
+        ->placeholder("LIST");
   }
   command.add_flag("--no-special", no_special, "no BOS or EOS around the text");
 }

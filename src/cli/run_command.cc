@@ -215,36 +215,40 @@ void add_run_command(Command& app) {
   add_kv_store_flags(*command, options->session.kv_store);
   add_draft_flag(*command, options->session.drafts);
   options->prompt.add_to(*command, true);
-  command->add_option("-n,--max-tokens", options->max_tokens, "generate at most this many tokens")
-      ->capture_default_str()
-      ->check(in_range(0, 1 << 24));
+  command->add_option("-n,--max-tokens", options->max_tokens, "most tokens to generate")
+      ->check(in_range(0, 1 << 24))
+      ->basic();
   command
       ->add_option("-c,--ctx", options->context,
                    "room for this many tokens, prompt included; 0 = as many as needed")
-      ->capture_default_str()
       ->check(not_negative());
   command->add_flag("--ignore-end", options->ignore_end, "go on past the model's end token");
   auto* const as_json =
-      command->add_flag("--json", options->json, "one JSON object instead of the text");
-  auto* const chat = command->add_flag(
-      "--chat", options->chat, "send the prompt as a message, with the model's chat template");
+      command->add_flag("--json", options->json, "print one JSON object instead of the text")
+          ->group(HelpGroup::kOutput)
+          ->basic();
+  auto* const chat = command
+                         ->add_flag("--chat", options->chat,
+                                    "send the prompt as a message, with the model's chat template")
+                         ->basic();
   for (const char* raw : {"--ids", "--no-special"}) chat->excludes(command->get_option(raw));
   command->add_option("--system", options->system, "with --chat: what the model is told before it")
-      ->needs(chat);
+      ->needs(chat)
+      ->basic();
   options->chat_template.add_to(*command);
   command->get_option("--template")->needs(chat);
   options->sampling.add_to(*command, SamplingParams());
   command
       ->add_option("--logprobs", options->logprobs,
-                   "in --json: log-probabilities of each token and the N most likely ones")
-      ->needs(as_json);
-  command->footer(
-      "Examples:\n"
-      "  spillway run smollm2 'The capital of France is' -n 16\n"
-      "  spillway run smollm2 --chat 'Tell me about rivers.'\n"
-      "  git log -5 | spillway run smollm2 --chat --system 'Summarize this.'\n"
-      "  spillway run model.gguf -f prompt.txt --temp 0.8 --top-p 0.95 --seed 7\n"
-      "  spillway run ./opt-1.3b -p 'Once upon a time' --json | jq -r .text");
+                   "with --json: log-probabilities of each token and the N most likely ones")
+      ->needs(as_json)
+      ->default_text("none")
+      ->group(HelpGroup::kOutput);
+  command->example("spillway run smollm2 'The capital of France is' -n 16");
+  command->example("spillway run smollm2 --chat 'Tell me about rivers.'");
+  command->example("git log -5 | spillway run smollm2 --chat --system 'Summarize this.'");
+  command->example("spillway run model.gguf -f prompt.txt --temp 0.8 --top-p 0.95 --seed 7");
+  command->example("spillway run ./opt-1.3b -p 'Once upon a time' --json | jq -r .text");
   command->action([options] { return run(*options); });
 }
 

@@ -25,33 +25,37 @@ bool parse_whole(std::string_view text, T& value) {
 
 void SamplingOptions::add_to(Command& command, const SamplingParams& defaults) {
   const auto add = [&](const char* names, auto& value, auto shown, const char* what) {
-    command.add_option(names, value, what)
-        ->default_str(fmt::format("{}", shown))
-        ->group("Sampling");
+    return command.add_option(names, value, what)
+        ->default_text(fmt::format("{}", shown))
+        ->group(HelpGroup::kSampling);
   };
   add("--temp,--temperature", temperature, defaults.temperature,
-      "temperature; 0 = always the most likely token");
-  add("--top-k", top_k, defaults.top_k, "draw from the K most likely tokens; 0 = all");
-  add("--top-p", top_p, defaults.top_p, "draw from the smallest set with this probability");
+      "temperature; 0 = always the most likely token")
+      ->basic();
+  add("--top-k", top_k, defaults.top_k, "sample from the N most likely tokens; 0 = all");
+  add("--top-p", top_p, defaults.top_p, "sample from the smallest set with this probability");
   add("--min-p", min_p, defaults.min_p,
       "drop tokens below this share of the best one's probability");
   add("--repetition-penalty", repetition_penalty, defaults.repetition_penalty,
       "above 1: less of what was already said");
   add("--repetition-window", repetition_window, defaults.repetition_window,
-      "... in the last so many tokens of prompt and answer; 0 = all");
+      "last tokens of prompt and answer that --repetition-penalty counts; 0 = all");
   add("--presence-penalty", presence_penalty, defaults.presence_penalty,
-      "off the logit of tokens in the answer, once");
+      "subtracted from the logit of each token in the answer, once");
   add("--frequency-penalty", frequency_penalty, defaults.frequency_penalty,
-      "... and once for each time they occur");
-  command
-      .add_option("--logit-bias", logit_bias, "ID=BIAS, added to a token's logit; may be repeated")
+      "subtracted from a token's logit for each time it is in the answer");
+  command.add_option("--logit-bias", logit_bias, "added to a token's logit; may be repeated")
       ->allow_extra_args(false)
-      ->group("Sampling");
-  command.add_option("--seed", seed, "same seed, same text (default: drawn)")->group("Sampling");
+      ->placeholder("ID=BIAS")
+      ->group(HelpGroup::kSampling);
+  command.add_option("--seed", seed, "start of the random numbers: same seed, same text")
+      ->placeholder("N")
+      ->default_text("a random one")
+      ->group(HelpGroup::kSampling);
   command.add_option("--stop", stop, "end before this text; may be repeated")
       ->allow_extra_args(false)
       ->check(not_empty())
-      ->group("Sampling");
+      ->group(HelpGroup::kSampling);
 }
 
 SamplingParams SamplingOptions::over(SamplingParams out) const {

@@ -10,8 +10,6 @@
 namespace spillway {
 namespace {
 
-constexpr auto kSchedulingGroup = "Scheduling";
-
 const std::map<std::string, OrderKind>& orders() {
   static const std::map<std::string, OrderKind> all = {{"first", OrderKind::kFirstCome},
                                                        {"fair", OrderKind::kFair},
@@ -28,7 +26,7 @@ SchedulingOptions SchedulingFlags::options() const {
             "--length-predictor off, or give fair or first",
             queue_order);
   SPW_CHECK(predicts() || kv_admission != "predicted", kInvalidArgument,
-            "--kv-admission predicted needs somebody who predicts; leave out --length-predictor "
+            "--kv-admission predicted needs a length predictor; leave out --length-predictor "
             "off, or give whole or room");
   return {.order = order,
           .packs_predicted = predicts() && (kv_admission.empty() || kv_admission == "predicted")};
@@ -39,27 +37,25 @@ void add_scheduling_flags(Command& command, SchedulingFlags& flags,
   flags.queue_order = usual_order;
   command
       .add_option("--length-predictor", flags.length_predictor,
-                  "who says how long answers will be: auto (built in; learns as answers end, and "
-                  "keeps it beside the model's name in the cache folder), mean (as the answers "
-                  "before), off, a file of spillway predictor train, which stays as it is, or a "
-                  "folder with an encoder (docs/scheduling.md)")
-      ->capture_default_str()
-      ->group(kSchedulingGroup);
+                  "what predicts the lengths of answers: auto (built in, learns as answers end and "
+                  "keeps that in the cache folder), mean (of the answers before), off, a file of "
+                  "spillway predictor train, or a folder with an encoder (docs/scheduling.md)")
+      ->placeholder("NAME|PATH")
+      ->group(HelpGroup::kRequests);
   command
       .add_option("--kv-admission", flags.kv_admission,
-                  "how much KV memory there must be before a request begins: predicted (for all at "
-                  "work as long as they will be; default), room (for what is known of it), whole "
-                  "(no more requests than would fit if all were as long as they may be; default "
-                  "with --length-predictor off)")
+                  "how much KV memory there must be before a request is admitted: predicted (for "
+                  "all running requests at their predicted lengths), room (for its prompt) or "
+                  "whole (as if every request became as long as it may)")
       ->check(one_of({"predicted", "room", "whole"}))
-      ->group(kSchedulingGroup);
+      ->default_text("predicted; with --length-predictor off whole")
+      ->group(HelpGroup::kRequests);
   command
       .add_option("--queue-order", flags.queue_order,
-                  "who begins first: fair (clients share), first (come) or shortest "
-                  "(predicted answer: the least mean wait)")
+                  "which request is admitted first: fair (clients share), first (come) or "
+                  "shortest (predicted answer: the least mean wait)")
       ->check(one_of({"fair", "first", "shortest"}))
-      ->capture_default_str()
-      ->group(kSchedulingGroup);
+      ->group(HelpGroup::kRequests);
 }
 
 }  // namespace spillway

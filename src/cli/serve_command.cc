@@ -248,58 +248,88 @@ void add_serve_command(Command& app) {
   add_session_flags(*command, options->session);
   add_kv_store_flags(*command, options->session.kv_store);
   add_draft_flag(*command, options->session.drafts);
-  command->add_option("--host", options->http.host, "address to listen at; 0.0.0.0: all")
-      ->capture_default_str();
-  command->add_option("--port", options->http.port, "0: any that is free")->capture_default_str();
-  command->add_option("--api-key-file", options->key_file,
-                      "clients show one of the keys in this file, one a line (default: all may "
-                      "call); /health needs none");
-  command->add_option("--cors", options->http.cors_origins,
-                      "web pages of this origin may call, such as https://chat.example; * for all");
-  command->add_option("--allowed-hosts", options->allowed_hosts,
-                      "names that clients may call this server by, beside addresses and localhost, "
-                      "with commas or repeated; * for any (default: checked only without keys at "
-                      "127.0.0.1)");
+  command->add_option("--host", options->http.host, "address to listen at; 0.0.0.0 for all")
+      ->placeholder("ADDRESS")
+      ->group(HelpGroup::kServer)
+      ->basic();
+  command->add_option("--port", options->http.port, "port to listen at; 0 for any that is free")
+      ->group(HelpGroup::kServer)
+      ->basic();
+  command
+      ->add_option("--api-key-file", options->key_file,
+                   "keys that clients must send, one a line; /health needs none")
+      ->placeholder("FILE")
+      ->default_text("all may call")
+      ->group(HelpGroup::kServer)
+      ->basic();
+  command
+      ->add_option("--cors", options->http.cors_origins,
+                   "web pages of this origin may call, such as https://chat.example; * for all")
+      ->placeholder("ORIGIN")
+      ->default_text("none")
+      ->group(HelpGroup::kServer);
+  command
+      ->add_option("--allowed-hosts", options->allowed_hosts,
+                   "names that clients may call this server by, beside addresses and localhost, "
+                   "with commas or repeated; * for any")
+      ->placeholder("NAMES")
+      ->default_text("checked only without keys at 127.0.0.1")
+      ->group(HelpGroup::kServer);
   command
       ->add_option("--max-connections-per-client", options->http.most_client_connections,
-                   "connections of one address (default: all but 256, and at least three quarters)")
-      ->check(in_range(1, 1 << 20));
+                   "most connections of one address")
+      ->check(in_range(1, 1 << 20))
+      ->default_text("all but 256, and at least three quarters")
+      ->group(HelpGroup::kServer);
   command
       ->add_option("--share-prefixes", options->share_prefixes,
-                   "KV of prompts that begin alike is shared within a key, or among all: then "
-                   "cached_tokens tells each key what others have asked")
-      ->capture_default_str()
-      ->check(one_of({"key", "all"}));
-  command->add_option("--name", options->name, "what clients call the model (default: its file's)");
+                   "among which requests KV of equal beginnings is shared: those with the same "
+                   "key, or all (then cached_tokens tells each client what others have sent)")
+      ->check(one_of({"key", "all"}))
+      ->group(HelpGroup::kKvCache);
+  command->add_option("--name", options->name, "what clients call the model")
+      ->placeholder("NAME")
+      ->default_text("the file's name")
+      ->group(HelpGroup::kServer)
+      ->basic();
   command
       ->add_option("--alias", options->aliases,
                    "another name that clients may call the model; may be repeated; * for any")
-      ->allow_extra_args(false);
-  command->add_flag("--strict-fields", options->strict_fields,
-                    "refuse requests with fields that are not known (default: these have no "
-                    "effect, and the answer's header X-Spillway-Ignored names them)");
+      ->allow_extra_args(false)
+      ->placeholder("NAME")
+      ->group(HelpGroup::kServer);
+  command
+      ->add_flag("--strict-fields", options->strict_fields,
+                 "refuse requests with unknown fields, which otherwise have no effect and are "
+                 "named in the answer's header X-Spillway-Ignored")
+      ->group(HelpGroup::kRequests);
   add_concurrency_flags(*command, options->context, options->max_sequences, kSequencesOnCpu,
                         kSequencesOnGpu);
   command
       ->add_option("--max-queue", options->max_queue,
-                   "requests that may wait beside them; more are told to come again (429)")
-      ->capture_default_str()
-      ->check(in_range(0, 1 << 20));
-  command->add_flag(
-      "--trust-priorities", options->trust_priorities,
-      "clients may go before others (a priority below 0); behind them they always may");
+                   "most requests that wait besides; more get status 429")
+      ->check(in_range(0, 1 << 20))
+      ->group(HelpGroup::kRequests);
+  command
+      ->add_flag("--trust-priorities", options->trust_priorities,
+                 "clients may go before others (a priority below 0); behind them they always may")
+      ->group(HelpGroup::kRequests);
   add_kv_expansion_flag(*command, options->session.placement);
   add_scheduling_flags(*command, options->scheduling, "fair");
   options->chat_template.add_to(*command);
-  command->add_flag("--log-json", options->json_log, "log lines as JSON");
-  command->add_flag("--log-prompts", options->log_prompts, "also what is asked and answered");
-  command->footer(
-      "SIGTERM or Ctrl-C: what was taken is answered, then it ends; a second Ctrl-C ends at once.\n"
-      "Examples:\n"
-      "  spillway serve smollm2\n"
-      "  curl http://127.0.0.1:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", "
-      "\"content\": \"Hi.\"}]}'\n"
-      "  spillway serve model.gguf --host 0.0.0.0 --api-key-file keys.txt --max-sequences 16");
+  command->add_flag("--log-json", options->json_log, "log lines as JSON")
+      ->group(HelpGroup::kOutput);
+  command->add_flag("--log-prompts", options->log_prompts, "also log what is asked and answered")
+      ->group(HelpGroup::kOutput);
+  command->example("spillway serve smollm2");
+  command->example(
+      "curl http://127.0.0.1:8080/v1/chat/completions \\\n"
+      "-d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi.\"}]}'");
+  command->example(
+      "spillway serve model.gguf --host 0.0.0.0 --api-key-file keys.txt \\\n--max-sequences 16");
+  command->note(
+      "SIGTERM or Ctrl-C: accepted requests are answered, then it ends; a second Ctrl-C ends it "
+      "immediately.");
   command->action([options] { return serve(*options); });
 }
 

@@ -41,7 +41,7 @@ void TemplateOption::add_to(Command& command) {
           "--template", [this](const std::string& value) { read(value); },
           "chat template in place of the model's: " + chat_style_names() +
               ", or a file with a Jinja template")
-      ->type_name("NAME|FILE");
+      ->placeholder("NAME|FILE");
 }
 
 void TemplateOption::read(const std::string& value) {

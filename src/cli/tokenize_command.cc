@@ -42,17 +42,22 @@ int tokenize(const TokenizeOptions& options) {
 }  // namespace
 
 void add_tokenize_command(Command& app) {
-  auto* command = app.add_subcommand("tokenize", "the token ids of a text");
+  auto* command = app.add_subcommand("tokenize", "show the token ids of a text");
   auto options = std::make_shared<TokenizeOptions>();
   command
       ->add_option("-m,--model,MODEL", options->model,
                    "a model, a vocabulary-only GGUF, or a folder with tokenizer.json")
-      ->required();
+      ->required()
+      ->basic();
   options->input.add_to(*command, false);
-  command->add_flag("--parse-special", options->parse_special,
-                    "control tokens spelled out in the text are found");
-  command->add_flag("--json", options->json, "{\"ids\": [...]}");
-  command->footer("  spillway tokenize smollm2 'Hello world'");
+  command
+      ->add_flag("--parse-special", options->parse_special,
+                 "control tokens spelled out in the text are found")
+      ->basic();
+  command->add_flag("--json", options->json, "print {\"ids\": [...]}")
+      ->group(HelpGroup::kOutput)
+      ->basic();
+  command->example("spillway tokenize smollm2 'Hello world'");
   command->action([options] { return tokenize(*options); });
 }
 

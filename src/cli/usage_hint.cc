@@ -54,7 +54,7 @@ std::string subcommand_hint(const Command& parent, const std::string& word,
 }
 
 std::vector<std::string> known_flags(const CommandLine& line, const Command& command) {
-  std::vector<std::string> flags = {"--help"};
+  std::vector<std::string> flags = {"--help", "--help-all"};
   for (const Command* of : {&command, static_cast<const Command*>(&line)}) {
     for (const CommandOption* option : of->options()) {
       const std::vector<std::string> names = option->flags();

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace CLI {
 class Validator;
@@ -13,20 +14,22 @@ class Validator;
 
 namespace spillway {
 
-// A check of one value as it was typed; --help shows `shown`, if not empty, in place of the type.
+// A check of one value as it was typed. Help shows `placeholder`, if not empty, for the value.
 // Copies share the validator.
 class ValueCheck {
  public:
   // `problem` returns what is wrong with a value, or "" for a good one.
   explicit ValueCheck(std::function<std::string(const std::string&)> problem,
-                      const std::string& shown = "");
-  explicit ValueCheck(std::shared_ptr<const CLI::Validator> validator)
-      : validator_(std::move(validator)) {}
+                      const std::string& placeholder = "");
+  explicit ValueCheck(std::shared_ptr<const CLI::Validator> validator, std::string placeholder = "")
+      : validator_(std::move(validator)), placeholder_(std::move(placeholder)) {}
 
   const CLI::Validator& validator() const { return *validator_; }
+  const std::string& placeholder() const { return placeholder_; }
 
  private:
   std::shared_ptr<const CLI::Validator> validator_;
+  std::string placeholder_;
 };
 
 // These accept numbers from `low` to `high`, both included.

@@ -38,14 +38,6 @@ def test_help_names_every_command(spillway):
     assert done.err == ""
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(spillway, command):
-    done = spillway.run(command, "--help")
-    assert done.code == 0
-    assert "--help" in done.out and len(done.out.splitlines()) > 3
-    assert done.err == ""
-
-
 def test_version(spillway):
     done = spillway.run("--version")
     assert done.code == 0
@@ -57,12 +49,6 @@ def test_no_command_and_help_print_the_help(spillway):
     for arguments in ([], ["help"]):
         done = spillway.run(*arguments)
         assert (done.code, done.out, done.err) == (0, expected, "")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_explains_a_command_as_its_flag_does(spillway, command):
-    done = spillway.run("help", command)
-    assert (done.code, done.out, done.err) == (0, spillway.run(command, "--help").out, "")
 
 
 def test_help_for_an_unknown_command_is_wrong_usage(spillway):
@@ -242,12 +228,6 @@ def test_a_misspelled_file_gets_its_neighbour(spillway, tiny_model, tmp_path):
     assert f"did you mean {tmp_path}/tiny-llama.gguf?" in done.err
 
 
-def test_help_explains_commands_of_commands(spillway):
-    done = spillway.run("help", "predictor", "train")
-    assert done.code == 0 and done.out == spillway.run("predictor", "train", "--help").out
-    assert "Usage: spillway predictor train" in done.out
-
-
 @pytest.mark.parametrize("command", ["run", "chat", "eval"])
 def test_without_a_tokenizer_only_flags_are_advised_that_there_are(spillway, command, tmp_path):
     (tmp_path / "text").write_text(TEXT)
@@ -255,7 +235,7 @@ def test_without_a_tokenizer_only_flags_are_advised_that_there_are(spillway, com
     done = spillway.run(command, "dummy:opt-125m", *words, stdin="x\n")
     done.assert_one_line_error(WRONG_USAGE)
     assert "dummy:opt-125m has no tokenizer" in done.err
-    offered = spillway.run("run" if "spillway run" in done.err else command, "--help").out
+    offered = spillway.run("run" if "spillway run" in done.err else command, "--help-all").out
     assert all(flag in offered for flag in re.findall("--[a-z]+", done.err))
 
 

@@ -40,7 +40,7 @@ def test_a_plan_that_is_given_is_priced(spillway, tmp_path):
 
 
 def test_the_example_by_hand_of_help_fits(spillway):
-    text = spillway.run("help", "plan").out
+    text = spillway.run("help", "--all", "plan").out.replace(" \\\n    ", " ")
     (example,) = [line.split()[1:] for line in text.splitlines() if line.startswith("  spillway plan") and "--weights" in line]
     assert spillway.run(*example, "--json").json()["warnings"] == []
 
@@ -195,7 +195,7 @@ def test_lengths_beyond_the_models_positions_are_refused(spillway):
 
 
 def test_machines_whose_prices_are_far_off_are_not_offered(spillway):
-    assert "gh200" not in spillway.run("plan", "--help").out
+    assert "gh200" not in spillway.run("plan", "--help-all").out
     assert "gh200" not in spillway.run(*T4[:2], "--hardware", "none").err
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """README's commands, and those of docs/. README's blocks are run as they stand, with the files that they name and a bound
 on what they generate; a command that is added there needs an entry here. Some blocks of docs/ are run, too. All other
-commands and flags, in texts, in docs/ and in the examples of --help, are looked up in --help."""
+commands and flags, in texts, in docs/ and in the examples of --help-all, are looked up in --help-all."""
 
 import json
 import os
@@ -47,12 +47,12 @@ def text_commands():
 
 @pytest.fixture(scope="module")
 def help_of(spillway):
-    """help_of("run") and help_of("predictor train") return the text of --help; an unknown command fails the test."""
+    """help_of("run") and help_of("predictor train") return the text of --help-all; an unknown command fails the test."""
     known = {}
 
     def look_up(command):
         if command not in known:
-            done = spillway.run(*command.split(), "--help")
+            done = spillway.run(*command.split(), "--help-all")
             assert done.code == 0, f"spillway {command}: {done.err}"
             known[command] = done.out
         return known[command]
@@ -61,8 +61,8 @@ def help_of(spillway):
 
 
 def commands_in(text):
-    """The names of the commands that --help lists."""
-    return re.findall(r"^  ([a-z]+) +\S", text.split("Subcommands:\n")[1], re.MULTILINE) if "Subcommands:" in text else []
+    """The names of the commands that help lists."""
+    return re.findall(r"^  ([a-z]+)  +\S", text, re.MULTILINE)
 
 
 def command_of(words, help_of):
@@ -79,9 +79,8 @@ def flags_of(text):
 
 def required_flags(text):
     """[{"-m", "--model"}]: the options that cannot be left out, without those that are positional arguments, too."""
-    positionals, options = text.split("Options:\n", 1)
-    lines = [line for line in options.splitlines() if " REQUIRED" in line]
-    return [flags_of(line.split()[0]) for line in lines if "MODEL" not in positionals or "--model" not in line]
+    entries = re.findall(r"^  (-.*\n(?:   .*\n)*)", text, re.MULTILINE)
+    return [flags_of(entry.splitlines()[0].split("  ")[0]) for entry in entries if "; required" in re.sub(r"\s+", " ", entry)]
 
 
 def check_flags(line, help_of):
@@ -116,7 +115,8 @@ def test_commands_in_the_documents_exist_with_their_flags(help_of):
 
 def test_examples_of_help_exist_with_their_flags(help_of):
     for command in [*commands_in(help_of("")), "predictor train", "predictor eval"]:
-        for line in re.findall(r"^  (?:.*\| )?(spillway [^#\n|(]*)", help_of(command), re.MULTILINE):
+        text = re.sub(r" \\\n +", " ", help_of(command))
+        for line in re.findall(r"^  (?:.*\| )?(spillway [^#\n|(]*)", text, re.MULTILINE):
             check_flags(line, help_of)
 
 
