@@ -16,6 +16,10 @@
 namespace spillway {
 namespace {
 
+// The estimated time of a plan must be below this fraction of the time of the plan that options
+// give with everything else on the device to replace it.
+constexpr double kWorthChanging = 0.9995;
+
 // Returns the average number of tokens that a sequence has when it ends, with sequences limited to
 // `most` tokens.
 int64_t mean_tokens(const ExpectedRun& run, int64_t most) {
@@ -132,7 +136,7 @@ class Placer {
     for (const RunSize& size : sizes_) {
       trial.size = size;
       auto placed = try_greedy(trial);
-      if (!placed && &size == &sizes_.front()) placed = try_around(trial);
+      if (leaves_open(trial)) placed = around_given(std::move(placed), trial);
       if (!placed) continue;
       if (auto planned = try_planned(*placed, trial)) placed = std::move(planned);
       if (auto shared = try_shared(*placed, trial)) placed = std::move(shared);
@@ -304,15 +308,30 @@ class Placer {
     return try_search(size, trial);
   }
 
-  // Searches for the remaining shares if options give only some of them and everything else does
-  // not fit on the device with these.
-  std::optional<ChosenPlan> try_around(const FitTrial& trial) {
-    if (!r_.fixed || !r_.by_options_alone || trial.by_rule || trial.kv) return std::nullopt;
-    RunSize size = wanted_;
-    size.at_once = 0;
-    auto placed = try_search(size, trial);
-    if (placed) placed->by_hand = true;
-    return placed;
+  // Returns whether options fix a part of the plan, so that the search finds the rest around it.
+  bool leaves_open(const FitTrial& trial) const {
+    return r_.fixed && r_.by_options_alone && !trial.by_rule && !trial.kv;
+  }
+
+  // Searches for what options leave open. `resident` has all of that on the device; it is returned
+  // where the search finds nothing better, and is null if it does not fit. Nothing is searched if
+  // nothing moves by it, or for fewer sequences than wanted where it does not fit.
+  std::optional<ChosenPlan> around_given(std::optional<ChosenPlan> resident,
+                                         const FitTrial& trial) {
+    const bool is_first = trial.size.tokens == sizes_.front().tokens &&
+                          trial.size.sequences == sizes_.front().sequences;
+    if (resident ? resident->plan.all_on_device() : !is_first) return resident;
+    RunSize size = resident ? resident->size : wanted_;
+    if (!resident) size.at_once = 0;
+    auto around = try_search(size, trial);
+    if (!around) return resident;
+    around->by_hand = true;
+    if (!resident) return around;
+    if (around->size.sequences < resident->size.sequences ||
+        price(around->plan, around->size, trial).total_s() >=
+            kWorthChanging * price(resident->plan, resident->size, trial).total_s())
+      return resident;
+    return around;
   }
 
   // Returns a plan that keeps everything on the device, with room for as many whole sequences as
