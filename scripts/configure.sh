@@ -20,3 +20,8 @@ if ! cmake --preset "$1" "${fresh[@]}" "${@:2}" >"$build/configure.log" 2>&1; th
   exit 1
 fi
 echo "configured $build"
+# Without nvcc a build is for CPUs alone, which is worth a word where a GPU would be idle.
+if ! grep -q '^SPILLWAY_CUDA:[A-Z]*=OFF$' "$build/CMakeCache.txt" && grep -q 'CUDA device: OFF' "$build/configure.log" &&
+  nvidia-smi -L >/dev/null 2>&1; then
+  echo "warning: there is an NVIDIA GPU, but no nvcc: this build uses the CPU only. Install NVIDIA's CUDA toolkit and run this again" >&2
+fi

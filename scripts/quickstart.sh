@@ -68,6 +68,10 @@ if ((run_model)); then
   "$spillway" run smollm2 -p "$prompt" -n 64 </dev/null
 fi
 
+if [[ $gpus =~ ^[0-9] && $("$spillway" --version) == *"no CUDA"* ]]; then
+  echo "quickstart: warning: the GPU is not used, as no nvcc was found; install NVIDIA's CUDA toolkit and run this again" >&2
+fi
+
 cat <<EOF
 
 done in ${SECONDS} s. Next:

@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "base/byte_units.h"
 #include "base/plain_numbers.h"
+#include "cli/plan_headline.h"
 #include "cli/predicted_json.h"
 #include "cli/terminal.h"
 #include "engine/model_catalog.h"
@@ -54,17 +56,24 @@ std::string describe_parts(const RunLayout& layout) {
                        tokens(layout.disk_blocks));
   }
   if (layout.staging_blocks > 0 && layout.staging_blocks < layout.sequence_blocks)
-    text += fmt::format("; comes in parts of up to {} tokens", tokens(layout.staging_blocks));
+    text += fmt::format("; attention reads it in partitions of up to {} tokens",
+                        tokens(layout.staging_blocks));
   return text;
+}
+
+std::string describe_bottleneck(std::string_view worker) {
+  if (worker == "to GPU") return "copies to the GPU";
+  if (worker == "to host") return "copies to host memory";
+  return std::string(worker);
 }
 
 std::string describe_batched(const FoundPlan& found) {
   const int64_t requests = found.size.sequences;
-  if (requests == 1) return "more requests at once are hardly faster";
+  if (requests == 1) return "more requests together are hardly faster";
   const Prediction& p = found.predicted;
   return fmt::format(
-      "{0} such requests at once: {1} tokens/s generated, first tokens after {2}, all after {3}; "
-      "--requests {0} says more",
+      "{0} such requests together: {1} tokens/s over everything, first tokens after {2}, all after "
+      "{3}; --requests {0} says more",
       requests, format_number(p.generated_tokens_per_s, 4), format_seconds(p.first_token_s),
       format_seconds(p.latency_s));
 }
@@ -88,6 +97,7 @@ std::string describe_workload(const Planner& planner) {
 
 void print_plan(const Planner& planner, const PlanReport& report) {
   const FoundPlan& found = report.best;
+  print_now(plan_headline(planner, found, report.as_many_as_pay) + "\n");
   const auto line = [](const char* key, const std::string& value) {
     print_now(fmt::format("{:<12}{}\n", key, value));
   };
@@ -113,32 +123,33 @@ void print_plan(const Planner& planner, const PlanReport& report) {
       std::string modules;
       for (const auto& [op, share] : at.modules)
         modules += fmt::format("{}{} {:.0f}%", modules.empty() ? "" : ", ", op, share * 100);
-      text +=
-          fmt::format("{}{:.0f}%{}{}", text.empty() ? "" : "; ", at.share * 100,
-                      modules.empty() ? "" : fmt::format(" ({})", modules),
-                      at.tokens == kAnyTokens ? "" : fmt::format(" up to {} tokens", at.tokens));
+      text += fmt::format(
+          "{}{:.0f}%{}{}", text.empty() ? "" : "; ", at.share * 100,
+          modules.empty() ? "" : fmt::format(" ({})", modules),
+          at.tokens == kAnyTokens ? "" : " in steps of up to " + format_count(at.tokens, "token"));
     }
-    line("CPU", "multiplies " + text + ", of what is not on the GPU");
+    line("CPU", "of the weights that are not on the GPU, it multiplies " + text);
   }
   line("KV", shares(found.plan.kv) + describe_parts(found.needs.layout));
   if (found.plan.activations.disk > 0 || (apart && found.plan.activations.device < 1))
     line("activations", shares(found.plan.activations));
-  line("at once", fmt::format("{}{}{}", format_count(found.size.sequences, "sequence"),
-                              found.plan.micro_batch > 0
-                                  ? fmt::format(", {} in a micro-batch", found.plan.micro_batch)
-                                  : "",
-                              found.plan.kv.host > 0 && apart
-                                  ? fmt::format("; the CPU attends to {} of those in host memory",
-                                                fmt::format("{:.0f}%", p.cpu_attention * 100))
-                                  : ""));
-  line("speed", fmt::format("{} tokens/s generated; decoding {} tokens/s, prompts {}",
+  line("concurrent",
+       fmt::format("{}{}{}", format_count(found.size.sequences, "sequence"),
+                   found.plan.micro_batch > 0
+                       ? fmt::format(", {} in a micro-batch", found.plan.micro_batch)
+                       : "",
+                   found.plan.kv.host > 0 && apart
+                       ? fmt::format("; the CPU attends to {} of those with KV in host memory",
+                                     fmt::format("{:.0f}%", p.cpu_attention * 100))
+                       : ""));
+  line("speed", fmt::format("{} tokens/s over everything; decode {} tokens/s, prefill {}",
                             format_number(p.generated_tokens_per_s, 4),
                             format_number(p.decode_tokens_per_s, 4), format_seconds(p.prefill_s)));
   line("latency", fmt::format("first tokens after {}, a step {}, all after {}",
                               format_seconds(p.first_token_s), format_seconds(p.step_s),
                               format_seconds(p.latency_s)));
   if (report.as_many_as_pay) line("batched", describe_batched(*report.as_many_as_pay));
-  line("bottleneck", p.bottleneck_name());
+  line("bottleneck", describe_bottleneck(p.bottleneck_name()));
   const json memory = memory_json(planner, found);
   for (const auto& [name, of] : memory.items()) {
     if (of["bytes"].get<uint64_t>() == 0) continue;

@@ -169,3 +169,36 @@ def test_other_systems_get_one_clear_line(tmp_path, system, line):
 def test_ubuntu_24_04_installs_as_debian_does(tmp_path):
     done = Deps(tmp_path, package_names(), system='ID=ubuntu\nVERSION_ID="24.04"\nID_LIKE=debian\n').run()
     assert (done.returncode, done.stderr) == (0, "")
+
+
+class Configure:
+    """Runs scripts/configure.sh in a folder of its own, with a fake cmake that says whether it found CUDA, and a fake driver."""
+
+    def __init__(self, root, option, found, driver):
+        (root / "scripts").mkdir()
+        shutil.copy(conftest.ROOT / "scripts" / "configure.sh", root / "scripts")
+        cache = root / "build" / "product" / "CMakeCache.txt"
+        cache.parent.mkdir(parents=True)
+        cache.write_text(f"CMAKE_HOME_DIRECTORY:INTERNAL={root}\nSPILLWAY_CUDA:STRING={option}\n")
+        tools = {"cmake": f"echo '-- CUDA device: {found}'", "nvidia-smi": f"exit {0 if driver else 9}"}
+        (root / "bin").mkdir()
+        for name, body in tools.items():
+            (root / "bin" / name).write_text(f"#!/bin/sh\n{body}\n")
+            (root / "bin" / name).chmod(0o755)
+        self.root = root
+
+    def run(self):
+        env = {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}"}
+        return run("bash", self.root / "scripts" / "configure.sh", "product", env=env)
+
+
+@pytest.mark.parametrize(
+    ("option", "found", "driver", "warned"),
+    [("AUTO", "OFF ", True, True), ("AUTO", "OFF ", False, False), ("OFF", "OFF ", True, False), ("AUTO", "ON 90a-real", True, False)],
+    ids=["a GPU without nvcc", "no GPU", "CUDA not wanted", "a GPU with nvcc"],
+)
+def test_a_build_for_cpus_beside_a_gpu_is_warned_about(tmp_path, option, found, driver, warned):
+    done = Configure(tmp_path, option, found, driver).run()
+    assert (done.returncode, done.stdout) == (0, "configured build/product\n"), done.stderr
+    assert len(done.stderr.splitlines()) == (1 if warned else 0)
+    assert ("no nvcc" in done.stderr) == warned

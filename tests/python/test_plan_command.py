@@ -51,8 +51,27 @@ def test_figures_are_for_people(spillway):
     done = spillway.run("plan", "dummy:opt-175b", "--hardware", "t4", *by_hand)
     assert done.code == 0, done.err
     assert "1 request, a prompt of 512, 512 tokens each" in done.out
-    assert "at once     1 sequence\n" in done.out
+    assert "concurrent  1 sequence\n" in done.out
     assert " h " in done.out and "e+" not in done.out
+
+
+def test_the_first_lines_say_it_in_words(spillway):
+    """Whether it fits, what lives where, how fast it is: the same figures as in JSON."""
+    asked = ["plan", "dummy:opt-30b", "--hardware", "t4", "--no-advice"]
+    found = spillway.run(*asked, "--json").json()
+    fits, homes, speed, empty, machine = spillway.run(*asked).out.splitlines()[:5]
+    assert re.fullmatch(r"It fits: it needs \S+ GiB of the \S+ GiB of GPU memory and \S+ GiB of the \S+ GiB of host memory\.", fits)
+    assert re.fullmatch(r"Weights: \d+% on the GPU and \d+% in host memory\. KV cache: .* (GPU|memory)\.", homes)
+    one, many = (float(rate) for rate in re.findall(r"([\d.]+) tokens/s", speed))
+    assert one == pytest.approx(found["predicted"]["decode_tokens_per_s"], rel=0.005)
+    assert many == pytest.approx(found["as_many_as_pay"]["predicted"]["decode_tokens_per_s"], rel=0.005)
+    assert f"; {found['as_many_as_pay']['requests']} requests together " in speed
+    assert empty == "" and machine.startswith("machine ")
+    some = spillway.run(*asked, "--requests", "8", "--batch", "4").out.splitlines()[2]
+    assert some.startswith("Estimated speed: 8 requests, 4 of them running, together ")
+    too_large = spillway.run(*asked, "--weights", "100,0,0").out
+    assert too_large.startswith("It does not fit: it needs ")
+    assert "Weights: all on the GPU." in too_large
 
 
 def test_the_model_is_called_what_it_was_called(spillway, tiny_model):
@@ -176,8 +195,10 @@ def test_without_a_number_of_requests_both_answers_are_given(spillway):
 def test_no_gpu_is_named_where_none_computes(spillway):
     done = spillway.run(*CPU)
     assert done.code == 0, done.err
-    machine, *lines = done.out.splitlines()
-    assert "without its GPU" in machine and not any("GPU" in line for line in lines)
+    lines = done.out.splitlines()
+    (machine,) = [line for line in lines if line.startswith("machine")]
+    assert "without its GPU" in machine and not any("GPU" in line for line in lines if line != machine)
+    assert "Weights: all in host memory. KV cache: all in host memory." in lines
     assert "100.0% host, 0.0% disk" in done.out
     planned = spillway.run(*CPU, "--json").json()
     assert set(planned["predicted"]["terms_s"]) == {"CPU", "disk read", "disk write"}

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """README's commands, and those of docs/. README's blocks are run as they stand, with the files that they name and a bound
 on what they generate; a command that is added there needs an entry here. Some blocks of docs/ are run, too. All other
-commands and flags, in texts, in docs/ and in the examples of --help-all, are looked up in --help-all."""
+commands and flags, in texts, in docs/ and in the examples of --help-all, are looked up in --help-all.
+
+What `spillway plan` answers is shown as it is: blocks, and the refusal in planning.md; so is the code of families.md.
+SPILLWAY_WRITE_EXAMPLES=1 writes today's answers into the blocks instead, for `git diff` to be read."""
 
 import json
 import os
@@ -172,11 +175,24 @@ class Here:
             process.communicate(timeout=30)
 
 
+PAGES = [conftest.ROOT / "README.md", *sorted((conftest.ROOT / "docs").glob("*.md"))]
+WRITE_EXAMPLES = bool(os.environ.get("SPILLWAY_WRITE_EXAMPLES"))
+
+
 def prints_what_is_shown(here, line):
-    """The fenced block below the command is the end of what it prints."""
-    texts = "\n".join([README, *GUIDES.values()])
-    shown = re.search(rf"^    {re.escape(line)}\n\n```\n(.*?)```", texts, re.MULTILINE | re.DOTALL).group(1)
-    return here.run(line).endswith(shown)
+    """The fenced block below the command is what it prints, but for the line of the machine where the page has none."""
+    for page in PAGES:
+        text = page.read_text()
+        found = re.search(rf"^    {re.escape(line)}\n\n```\n(.*?)```", text, re.MULTILINE | re.DOTALL)
+        if not found:
+            continue
+        printed = here.run(line)
+        if not re.search("^machine ", found.group(1), re.MULTILINE):
+            printed = re.sub("^machine .*\n", "", printed, flags=re.MULTILINE)
+        if WRITE_EXAMPLES:
+            page.write_text(text[: found.start(1)] + printed + text[found.end(1) :])
+        return WRITE_EXAMPLES or printed == found.group(1)
+    return False
 
 
 # The check of each command's output or files.
@@ -224,3 +240,27 @@ def test_a_pipe_into_chat_answers(spillway, folder):
     line = "echo 'Name three rivers.' | spillway chat smollm2"
     assert f"`{line}`" in GUIDES["chat.md"]
     assert Here(spillway, folder).run(line.split("| ")[1], "-n", "8", stdin="Name three rivers.\n").strip()
+
+
+def test_every_plan_with_a_named_machine_is_run():
+    """The answer shown below a command is compared with what the program says (RUN)."""
+    for page in PAGES:
+        for line in re.findall(r"^    (spillway plan .*)\n\n```\n", page.read_text(), re.MULTILINE):
+            assert "--hardware" in line, f"{page.name}: an answer that depends on the machine"
+            assert RUN.get(line) is prints_what_is_shown, f"{page.name}: add to RUN: {line}"
+
+
+def test_a_refusal_is_shown_as_it_is(spillway):
+    line, shown = re.search(r"`(spillway plan [^`]*)` ends with\n\n((?:    .*\n)+)", GUIDES["planning.md"]).groups()
+    done = spillway.run(*line.split()[1:])
+    assert done.code == 1
+    assert done.err.strip().endswith(" ".join(shown.split()))
+
+
+@pytest.mark.parametrize("block", re.findall(r"```(?:cpp|python)\n(.*?)```", GUIDES.get("families.md", ""), re.DOTALL))
+def test_code_that_is_shown_is_in_the_sources(block):
+    """The first line names the file; "..." stands for lines that are left out."""
+    name, *lines = block.splitlines()
+    source = iter((conftest.ROOT / name.lstrip("/# ")).read_text().splitlines())
+    for line in lines:
+        assert line.strip() == "..." or line in source, f"{name} has no such line there: {line}"
