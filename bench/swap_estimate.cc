@@ -177,7 +177,7 @@ class Bench {
       accelerator.synchronize();
       if (step >= kWarmUp) seconds.push_back(now_s() - begin_s);
     }
-    return {median(seconds), decoder.take_stats().turns.waited_s / options_.steps};
+    return {median(seconds), decoder.take_stats().layer_swaps.waited_s / options_.steps};
   }
 
   double estimate(const Cell& cell, double launch_s) const {

@@ -94,7 +94,7 @@ SessionServices heard_by(ApiServer& server) {
 }
 
 // Layer swapping is on by default if requests may wait for KV memory.
-SessionOptions with_turns(const ServeOptions& options) {
+SessionOptions with_layer_swapping(const ServeOptions& options) {
   SessionOptions session = options.session;
   const bool may_wait = !options.scheduling.admits_whole() &&
                         may_preempt(session.compute.attention_topk, session.deterministic);
@@ -176,7 +176,7 @@ int serve(const ServeOptions& options) {
         "others than this machine can call at {}, and there are no keys: give --api-key-file FILE, "
         "or --host 127.0.0.1 behind a proxy that asks for them",
         printable(options.http.host));
-  Session session(with_turns(options), heard_by(server));
+  Session session(with_layer_swapping(options), heard_by(server));
   std::optional<ChatTemplate> chat;
   if (session.tokenizer() != nullptr)
     chat = options.chat_template.try_template(*session.tokenizer());

@@ -44,11 +44,11 @@ LayerSwapControl::LayerSwapControl(Decoder& decoder, KvCache& kv, BlockAllocator
 DecoderStats LayerSwapControl::count_step() {
   const DecoderStats stats = decoder_.take_stats();
   taken_ += stats;
-  counts_.bytes += stats.turns.to_device_bytes + stats.turns.to_host_bytes;
-  counts_.ahead += stats.turns.ahead;
-  counts_.early += stats.turns.early;
-  counts_.waits += stats.turns.waits;
-  counts_.waited_s += stats.turns.waited_s;
+  counts_.bytes += stats.layer_swaps.to_device_bytes + stats.layer_swaps.to_host_bytes;
+  counts_.ahead += stats.layer_swaps.ahead;
+  counts_.early += stats.layer_swaps.early;
+  counts_.waits += stats.layer_swaps.waits;
+  counts_.waited_s += stats.layer_swaps.waited_s;
   return stats;
 }
 
@@ -93,11 +93,11 @@ void LayerSwapControl::step_done(const StepPlan& plan, double seconds, int64_t t
   const int32_t enough_blocks = blocks_for_another();
   const int layers =
       expansion_->next({.seconds = seconds,
-                        .waited_s = step.turns.waited_s,
-                        .copied_s = step.turns.copied_s,
-                        .copied_bytes = step.turns.copied_bytes,
-                        .ahead = step.turns.ahead,
-                        .early = step.turns.early,
+                        .waited_s = step.layer_swaps.waited_s,
+                        .copied_s = step.layer_swaps.copied_s,
+                        .copied_bytes = step.layer_swaps.copied_bytes,
+                        .ahead = step.layer_swaps.ahead,
+                        .early = step.layer_swaps.early,
                         .tokens = tokens,
                         .has_prompts = has_prompt_chunks(plan),
                         .wants_room = has_memory_pressure(plan, enough_blocks),

@@ -41,7 +41,7 @@ struct KvDisk {
 //
 // If some layers are swapped (kv/layer_table.h), the device's planes are buffers of one region;
 // swapped layers live in host memory and are loaded to the device for their part of a step
-// (runtime/kv_turns.h). The region then has more blocks.
+// (runtime/layer_swapper.h). The region then has more blocks.
 class KvGroupCache {
  public:
   // Blocks beyond the device's are in the memory of `host`, pinned for the device, and on disk.
@@ -83,7 +83,8 @@ class KvGroupCache {
   // first layer.
   std::vector<KvPlanes> planes_of_step() const;
 
-  // Says which layers' KV is on the device. Changed by the code that moves it (runtime/kv_turns.h).
+  // Says which layers' KV is on the device. Changed by the code that moves it
+  // (runtime/layer_swapper.h).
   LayerTable& layers() { return layers_; }
   const LayerTable& layers() const { return layers_; }
   // A buffer of the region while each has this many blocks, and a swapped layer's one in

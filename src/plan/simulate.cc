@@ -11,8 +11,8 @@ namespace {
 constexpr Worker kAllWorkers[] = {Worker::kDevice, Worker::kCpu,      Worker::kToDevice,
                                   Worker::kToHost, Worker::kDiskRead, Worker::kDiskWrite};
 
-// Simulates the waits of the runtime: weight_stream.h, residual_store.h, kv_swap.h, kv_turns.h,
-// host_attention.h.
+// Simulates the waits of the runtime: weight_stream.h, residual_store.h, kv_swap.h,
+// layer_swapper.h, host_attention.h.
 class Simulation {
  public:
   // Every step has the same events at the same prices.

@@ -221,13 +221,13 @@ StepBatch Decoder::batch_of(const MicroBatch& batch) const {
 
 void Decoder::change_turns(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves) {
   attach(kv);
-  SPW_ASSERT(turns_ != nullptr);
-  turns_->change(kv.swapped(), turning, moves);
+  SPW_ASSERT(swapper_ != nullptr);
+  swapper_->change(kv.swapped(), turning, moves);
 }
 
 void Decoder::attach(const KvCache& kv) {
-  if (kv.layers().sizes().most > 0 && turns_ == nullptr)
-    turns_ = std::make_unique<KvTurns>(device_, options_.overlap);
+  if (kv.layers().sizes().most > 0 && swapper_ == nullptr)
+    swapper_ = std::make_unique<LayerSwapper>(device_, options_.overlap);
   if (kv.host_blocks() > 0 && host_attention_ == nullptr) {
     if (lane_ == nullptr) lane_ = std::make_unique<HostLane>(device_);
     host_attention_ = std::make_unique<HostAttention>(device_, *options_.host, *lane_, inner_type_,
@@ -281,16 +281,16 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   order_ = order_of_step();
   const ExpectedOps expected(lane_ != nullptr && lane_is_used() ? options_.host : nullptr);
   try {
-    if (turns_ != nullptr) turns_->begin_step(kv.swapped(), kv.swapped_group(), sequences);
+    if (swapper_ != nullptr) swapper_->begin_step(kv.swapped(), kv.swapped_group(), sequences);
     if (options_.stream != nullptr) options_.stream->begin_step(order_);
     run_events(kv);
-    if (turns_ != nullptr) turns_->end_step();
+    if (swapper_ != nullptr) swapper_->end_step();
   } catch (...) {
     drawn_ = {};
     // Work that is still queued refers to step_ and must not outlive it.
     if (lane_ != nullptr) lane_->reset();
     if (swap_ != nullptr) swap_->reset();
-    if (turns_ != nullptr) turns_->reset(kv.swapped());
+    if (swapper_ != nullptr) swapper_->reset(kv.swapped());
     x_->reset();
     throw;
   }
@@ -447,7 +447,7 @@ void Decoder::record(Timeline* timeline) {
   if (host_linear_ != nullptr) host_linear_->record(timeline);
   if (host_attention_ != nullptr) host_attention_->record(timeline);
   if (swap_ != nullptr) swap_->record(timeline);
-  if (turns_ != nullptr) turns_->record(timeline);
+  if (swapper_ != nullptr) swapper_->record(timeline);
 }
 
 // Whether the event belongs to the current linear op, whose rows CPU and GPU share.
@@ -499,7 +499,7 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
       if (event.subject == kWeights) return stream->load_next();
       if (event.subject == kKv) return swap_->load(kv, layer, group());
       if (event.subject == kHandOver) return take_over(*batch);
-      if (event.subject == kLayerKv) return turns_->load(kv.swapped(), swapped_layer());
+      if (event.subject == kLayerKv) return swapper_->load(kv.swapped(), swapped_layer());
       return x_->expect(batch->first_row, batch->tokens, *stalls_);
     case EventKind::kWait:
       if (event.subject == kWeights) {
@@ -507,7 +507,7 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
       } else if (event.subject == kKv) {
         now_.swapped = swap_->begin(kv, layer, group(), attention_params(layer), *stalls_);
       } else if (event.subject == kLayerKv) {
-        turns_->wait_for(kv.swapped(), swapped_layer());
+        swapper_->wait_for(kv.swapped(), swapped_layer());
       } else {
         take_rows(*batch);
       }
@@ -525,11 +525,11 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
     case EventKind::kStore:
       if (event.subject == kKv) return swap_->end(kv, layer, group(), *stalls_);
       if (event.subject == kHandOver) return hand_over(*batch);
-      if (event.subject == kLayerKv) return turns_->store(kv.swapped(), swapped_layer());
+      if (event.subject == kLayerKv) return swapper_->store(kv.swapped(), swapped_layer());
       return x_->put(*stalls_);
     case EventKind::kRelease:
       if (event.subject == kWeights) return stream->release(event.group);
-      if (event.subject == kLayerKv) return turns_->release(kv.swapped(), swapped_layer());
+      if (event.subject == kLayerKv) return swapper_->release(kv.swapped(), swapped_layer());
       return x_->release();
   }
 }
@@ -572,8 +572,8 @@ DecoderStats Decoder::take_stats() {
   if (host_attention_ != nullptr) stats.host_attention = host_attention_->take_stats();
   if (host_linear_ != nullptr) stats.host_linear = host_linear_->take_stats();
   if (swap_ != nullptr) stats.swap = swap_->take_stats();
-  if (turns_ != nullptr) stats.turns = turns_->take_stats();
-  stats.stall_s[static_cast<size_t>(StallCause::kKvLoad)] += stats.turns.waited_s;
+  if (swapper_ != nullptr) stats.layer_swaps = swapper_->take_stats();
+  stats.stall_s[static_cast<size_t>(StallCause::kKvLoad)] += stats.layer_swaps.waited_s;
   if (options_.stream != nullptr) stats.weights = options_.stream->take_stats();
   stats.activations = x_->take_stats();
   stats.attention = std::exchange(traffic_, {});
@@ -584,7 +584,7 @@ DecoderStats& DecoderStats::operator+=(const DecoderStats& other) {
   host_attention += other.host_attention;
   host_linear += other.host_linear;
   swap += other.swap;
-  turns += other.turns;
+  layer_swaps += other.layer_swaps;
   weights += other.weights;
   activations += other.activations;
   attention += other.attention;

@@ -27,7 +27,7 @@
 #include "runtime/host_linear.h"
 #include "runtime/host_tables.h"
 #include "runtime/kv_swap.h"
-#include "runtime/kv_turns.h"
+#include "runtime/layer_swapper.h"
 #include "runtime/micro_batch.h"
 #include "runtime/model_weights.h"
 #include "runtime/residual_store.h"
@@ -77,7 +77,7 @@ struct DecoderStats {
   HostAttention::Stats host_attention;
   HostLinear::Stats host_linear;
   KvSwap::Stats swap;
-  KvTurns::Stats turns;
+  LayerSwapper::Stats layer_swaps;
   WeightStream::Stats weights;
   ResidualStore::Stats activations;
   AttentionTraffic attention;
@@ -117,7 +117,7 @@ class Decoder {
   void attach(const KvCache& kv);
 
   // Changes the number of swapped layers to `turning`, at most the number that the cache was made
-  // for (KvTurns::change). This changes device_blocks() of the cache. Call it between steps.
+  // for (LayerSwapper::change). This changes device_blocks() of the cache. Call it between steps.
   void change_turns(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves = {});
 
   // Returns the statistics of the steps since the last call. Waits for the device.
@@ -247,8 +247,8 @@ class Decoder {
   std::unique_ptr<HostLinear> host_linear_;
   std::unique_ptr<HostAttention> host_attention_;
   std::unique_ptr<KvSwap> swap_;
-  std::unique_ptr<KvTurns> turns_;      // null where all layers' KV is resident
-  std::unique_ptr<HostTables> tables_;  // null where embeddings are on the device
+  std::unique_ptr<LayerSwapper> swapper_;  // null where all layers' KV is resident
+  std::unique_ptr<HostTables> tables_;     // null where embeddings are on the device
 
   CutStep step_;  // the current one, divided into micro-batches
   StepShape shape_;

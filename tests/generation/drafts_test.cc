@@ -13,8 +13,8 @@
 #include "engine/engine.h"
 #include "engine/sampler.h"
 #include "tests/generation/engine_answers.h"
+#include "tests/generation/swapping_runtime.h"
 #include "tests/generation/tiny_models.h"
-#include "tests/generation/turns_runtime.h"
 
 namespace spillway::testing_models {
 namespace {
@@ -210,7 +210,7 @@ INSTANTIATE_TEST_SUITE_P(Families, DraftsTest,
 
 // The number of swapped layers changes from step to step.
 TEST(DraftsOnAcceleratorTest, AnswersAreTheSameWithSwappedLayers) {
-  TurnsRuntime runtime("llama-deep");
+  SwappingRuntime runtime("llama-deep");
   std::vector<std::vector<Told>> told;
   int64_t accepted = 0;
   for (const DraftOptions& drafts : {DraftOptions{}, kLookup}) {

@@ -21,7 +21,7 @@
 #include "serve/api/api_server.h"
 #include "serve/http/http_client.h"
 #include "storage/async_io.h"
-#include "tests/generation/turns_runtime.h"
+#include "tests/generation/swapping_runtime.h"
 
 namespace spillway::testing_models {
 namespace {
@@ -101,7 +101,7 @@ class ServerKvTest : public testing::TestWithParam<Beside> {};
 
 TEST_P(ServerKvTest, AnswersAreThoseOfEachAlone) {
   const auto& [name, type, predicts, host_blocks] = GetParam();
-  TurnsRuntime runtime("llama-deep", /*max_delay_us=*/50);
+  SwappingRuntime runtime("llama-deep", /*max_delay_us=*/50);
   const std::vector<json> asked = questions();
   std::vector<json> wanted;
   {

@@ -229,7 +229,7 @@ TEST_P(SpanningTest, SoDoPartsWhoseLayersTakeTurns) {
         EXPECT_EQ(logits, expected);
       }
       const DecoderStats stats = placed.decoder->take_stats();
-      EXPECT_GT(stats.turns.to_device_bytes, 0u);
+      EXPECT_GT(stats.layer_swaps.to_device_bytes, 0u);
       EXPECT_GT(stats.swap.to_device_bytes + stats.swap.disk_read_bytes, 0u);
     }
   }
@@ -336,7 +336,7 @@ TEST_P(SpanningTest, SpansWhileLayersTakeTurns) {
       EngineStats stats;
       EXPECT_EQ(answers(placed, requests, {.reuse_prefixes = reuse}, &stats, turning), expected);
       EXPECT_EQ(stats.turn_changes > 4, turning.size() > 1);
-      EXPECT_GT(placed.decoder->take_stats().turns.to_device_bytes, 0u);
+      EXPECT_GT(placed.decoder->take_stats().layer_swaps.to_device_bytes, 0u);
     }
   }
 }

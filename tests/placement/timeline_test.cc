@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/generation/turns_runtime.h"
+#include "tests/generation/swapping_runtime.h"
 #include "tests/placement/placed_model.h"
 
 namespace spillway::placement {
@@ -32,11 +32,11 @@ Placement shared_between_all() {
 
 // Copies of swapped layers' KV are on the link's lanes, and waits for them on the GPU's.
 TEST(TimelineTest, SwappedLayersAreInTheDrawing) {
-  using testing_models::TurnsRuntime;
+  using testing_models::SwappingRuntime;
   constexpr int kSwapped = 5, kSteps = 4;
   const auto ids = testing_models::tiny_prompt(32, 5);
   const std::vector<BlockId> table = {DeviceBlock{1}, DeviceBlock{0}, DeviceBlock{2}};
-  TurnsRuntime runtime("llama-deep");
+  SwappingRuntime runtime("llama-deep");
   const auto run = [&](KvCache& kv, Decoder& decoder) {
     std::vector<float> all;
     for (int step = 0; step < kSteps; ++step) {

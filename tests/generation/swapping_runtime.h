@@ -21,8 +21,9 @@ namespace spillway::testing_models {
 inline constexpr int kLayers = 9;
 
 // A tiny model on an accelerator whose copies arrive late.
-struct TurnsRuntime {
-  explicit TurnsRuntime(const std::string& kind, int max_delay_us = 100) : model(tiny_model(kind)) {
+struct SwappingRuntime {
+  explicit SwappingRuntime(const std::string& kind, int max_delay_us = 100)
+      : model(tiny_model(kind)) {
     EmulatedAcceleratorOptions options;
     options.max_delay_us = max_delay_us;
     accelerator = std::make_unique<EmulatedAccelerator>(options);

@@ -19,12 +19,12 @@
 #include "predict/simple_predictors.h"
 #include "runtime/device_traits.h"
 #include "tests/generation/engine_answers.h"
-#include "tests/generation/turns_runtime.h"
+#include "tests/generation/swapping_runtime.h"
 
 namespace spillway::testing_models {
 namespace {
 
-class KvTurnsTest : public testing::TestWithParam<const char*> {
+class LayerSwappingTest : public testing::TestWithParam<const char*> {
  protected:
   // Returns the answers with the KV of all layers on the device, and room for all requests.
   std::vector<Answer> expected(const std::vector<GenerationRequest>& requests,
@@ -35,10 +35,10 @@ class KvTurnsTest : public testing::TestWithParam<const char*> {
     return answers_of(engine, requests);
   }
 
-  TurnsRuntime runtime_{GetParam()};
+  SwappingRuntime runtime_{GetParam()};
 };
 
-TEST_P(KvTurnsTest, AnswersAreTheSameWhateverTakesTurns) {
+TEST_P(LayerSwappingTest, AnswersAreTheSameWhateverTakesTurns) {
   const auto requests = requests_of(8);
   const auto wanted = expected(requests);
   for (const int spare : {1, 2}) {
@@ -53,15 +53,15 @@ TEST_P(KvTurnsTest, AnswersAreTheSameWhateverTakesTurns) {
       EXPECT_EQ(answers_of(engine, requests), wanted);
       // Each swapped layer is loaded once a step, and the first ones also for the step after the
       // last.
-      const KvTurns::Stats stats = decoder.take_stats().turns;
+      const LayerSwapper::Stats stats = decoder.take_stats().layer_swaps;
       EXPECT_EQ(stats.loads, turning * engine.stats().steps + spare);
     }
   }
 }
 
 // In a model with several layer groups, layers with full attention are swapped.
-TEST(KvTurnsOfGroupsTest, AnswersAreTheSameWhereSomeLayersHaveAWindow) {
-  TurnsRuntime runtime("mixed-deep");
+TEST(LayerSwapperOfGroupsTest, AnswersAreTheSameWhereSomeLayersHaveAWindow) {
+  SwappingRuntime runtime("mixed-deep");
   const auto requests = requests_of(10);
   const auto expected = [&] {
     KvCache kv = runtime.make_kv(200, 0);
@@ -80,7 +80,7 @@ TEST(KvTurnsOfGroupsTest, AnswersAreTheSameWhereSomeLayersHaveAWindow) {
     EXPECT_EQ(kv.device_blocks(kv.swapped_group()), 16 * kFull / (kFull - turning + spare));
     EXPECT_EQ(kv.device_blocks(1 - kv.swapped_group()), 16);
     EXPECT_EQ(answers_of(engine, requests), expected);
-    EXPECT_EQ(decoder.take_stats().turns.loads, turning * engine.stats().steps + spare);
+    EXPECT_EQ(decoder.take_stats().layer_swaps.loads, turning * engine.stats().steps + spare);
   }
   // The number of swapped layers changes while the requests run.
   KvCache kv = runtime.make_kv(16, kFull, 1);
@@ -94,7 +94,7 @@ TEST(KvTurnsOfGroupsTest, AnswersAreTheSameWhereSomeLayersHaveAWindow) {
   EXPECT_GT(engine.stats().turn_changes, 3);
 }
 
-TEST_P(KvTurnsTest, AnswersAreTheSameWhileTheirNumberChanges) {
+TEST_P(LayerSwappingTest, AnswersAreTheSameWhileTheirNumberChanges) {
   const auto requests = requests_of(10);
   const auto wanted = expected(requests);
   for (const int spare : {1, 2}) {
@@ -120,7 +120,7 @@ TEST_P(KvTurnsTest, AnswersAreTheSameWhileTheirNumberChanges) {
 // If the number of buffers does not divide that of swapped layers, a layer comes to another buffer
 // in every step, and all layers move when the number of swapped layers changes. Recorded steps are
 // replayed all the same.
-TEST_P(KvTurnsTest, AMovedLayerRecordsNothingAgain) {
+TEST_P(LayerSwappingTest, AMovedLayerRecordsNothingAgain) {
   const auto ids = tiny_prompt(96, 5);
   const std::vector<BlockId> table = {DeviceBlock{3}, DeviceBlock{0}, DeviceBlock{5},
                                       DeviceBlock{1}, DeviceBlock{4}, DeviceBlock{2}};
@@ -162,7 +162,7 @@ TEST_P(KvTurnsTest, AMovedLayerRecordsNothingAgain) {
   }
 }
 
-TEST_P(KvTurnsTest, MoreRequestsRunAtOnceThanTheDeviceHasRoomFor) {
+TEST_P(LayerSwappingTest, MoreRequestsRunAtOnceThanTheDeviceHasRoomFor) {
   std::vector<GenerationRequest> requests;
   for (uint32_t n = 0; n < 12; ++n) requests.push_back(make_request(30, n, 30));
   const auto wanted = expected(requests);
@@ -180,7 +180,7 @@ TEST_P(KvTurnsTest, MoreRequestsRunAtOnceThanTheDeviceHasRoomFor) {
   }
 }
 
-TEST_P(KvTurnsTest, AnswersAreTheSameWhileTheirNumberIsFound) {
+TEST_P(LayerSwappingTest, AnswersAreTheSameWhileTheirNumberIsFound) {
   std::vector<GenerationRequest> requests = requests_of(40);
   const auto wanted = expected(requests);
   KvCache kv = runtime_.make_kv(12, kLayers - 1);
@@ -192,7 +192,7 @@ TEST_P(KvTurnsTest, AnswersAreTheSameWhileTheirNumberIsFound) {
 }
 
 // Two requests will not fit together, which is predicted long before they have grown.
-TEST_P(KvTurnsTest, WherePredictedThereIsRoomBeforeAnybodyHasToWait) {
+TEST_P(LayerSwappingTest, WherePredictedThereIsRoomBeforeAnybodyHasToWait) {
   AnswerLengths lengths(std::make_unique<RunningMeanPredictor>(LengthBuckets::linear(512)), {}, "");
   for (const bool predicts : {false, true}) {
     KvCache kv = runtime_.make_kv(14, kLayers - 1);
@@ -210,7 +210,7 @@ TEST_P(KvTurnsTest, WherePredictedThereIsRoomBeforeAnybodyHasToWait) {
   }
 }
 
-TEST_P(KvTurnsTest, MicroBatchesShareALayersTurn) {
+TEST_P(LayerSwappingTest, MicroBatchesShareALayersTurn) {
   const auto requests = requests_of(8);
   const auto wanted = expected(requests);
   KvCache kv = runtime_.make_kv(30, 5);
@@ -221,7 +221,7 @@ TEST_P(KvTurnsTest, MicroBatchesShareALayersTurn) {
 }
 
 // Each layer is loaded when it is needed, as FlexGen does it, and none ahead of its step.
-TEST_P(KvTurnsTest, AnswersAreTheSameWhereLayersComeOnDemand) {
+TEST_P(LayerSwappingTest, AnswersAreTheSameWhereLayersComeOnDemand) {
   const auto requests = requests_of(8);
   const auto wanted = expected(requests);
   KvCache kv = runtime_.make_kv(14, 6);
@@ -230,11 +230,11 @@ TEST_P(KvTurnsTest, AnswersAreTheSameWhereLayersComeOnDemand) {
   Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true});
   engine.change_turns(6);
   EXPECT_EQ(answers_of(engine, requests), wanted);
-  EXPECT_EQ(decoder.take_stats().turns.loads, 6 * engine.stats().steps);
+  EXPECT_EQ(decoder.take_stats().layer_swaps.loads, 6 * engine.stats().steps);
 }
 
 // Weights and KV come over the same link, each in its own order.
-TEST_P(KvTurnsTest, WeightsStreamBesideThem) {
+TEST_P(LayerSwappingTest, WeightsStreamBesideThem) {
   const auto requests = requests_of(8);
   const auto wanted = expected(requests);
   Plan plan;
@@ -269,7 +269,7 @@ TEST_P(KvTurnsTest, WeightsStreamBesideThem) {
   }
 }
 
-TEST_P(KvTurnsTest, CompressedKvTakesTurnsToo) {
+TEST_P(LayerSwappingTest, CompressedKvTakesTurnsToo) {
   const auto requests = requests_of(6);
   const auto wanted = expected(requests, KvType::kInt8);
   KvCache kv = runtime_.make_kv(14, 6, 1, KvType::kInt8);
@@ -281,7 +281,7 @@ TEST_P(KvTurnsTest, CompressedKvTakesTurnsToo) {
 
 // Blocks that the pool evicts go to the store and come back, whichever layers are swapped
 // meanwhile.
-TEST_P(KvTurnsTest, TheKvStoreHasTheirBlocksToo) {
+TEST_P(LayerSwappingTest, TheKvStoreHasTheirBlocksToo) {
   std::vector<GenerationRequest> requests = requests_of(8);
   for (const GenerationRequest& again : requests_of(8)) requests.push_back(again);
   const auto wanted = expected(requests);
@@ -304,7 +304,7 @@ TEST_P(KvTurnsTest, TheKvStoreHasTheirBlocksToo) {
 
 // The prefix of a request may be blocks from the store and then a whole block in the pool, which is
 // copied. Swapped layers have the copy afterwards, too, though no step writes to it.
-TEST_P(KvTurnsTest, AWholeBlockThatIsCopiedStays) {
+TEST_P(LayerSwappingTest, AWholeBlockThatIsCopiedStays) {
   const std::vector<TokenId> shared = tiny_prompt(2 * kKvBlockTokens, 99);
   const auto begins_with_it = [&](int rest, uint32_t seed, int answer) {
     GenerationRequest request = make_request(rest, seed, answer);
@@ -345,7 +345,7 @@ TEST_P(KvTurnsTest, AWholeBlockThatIsCopiedStays) {
 
 // The pool shrinks while sequences run: some are preempted and come back from the store; the others
 // continue where their blocks are now.
-TEST_P(KvTurnsTest, WhoGivesWayToAPoolThatShrinksIsNotComputedAgain) {
+TEST_P(LayerSwappingTest, WhoGivesWayToAPoolThatShrinksIsNotComputedAgain) {
   const std::vector<GenerationRequest> requests = requests_of(10);
   const auto wanted = expected(requests);
   KvCache kv = runtime_.make_kv(12, 7);
@@ -363,7 +363,7 @@ TEST_P(KvTurnsTest, WhoGivesWayToAPoolThatShrinksIsNotComputedAgain) {
   EXPECT_EQ(engine.stats().recomputed_tokens, 0);
 }
 
-TEST_P(KvTurnsTest, SequencesInHostMemoryRunBesideThem) {
+TEST_P(LayerSwappingTest, SequencesInHostMemoryRunBesideThem) {
   const auto requests = requests_of(8);
   KvCache kv = runtime_.make_kv(10, 5, 1, KvType::kF32, /*host_blocks=*/24);
   KvCache all = runtime_.make_kv(10, 0, 1, KvType::kF32, /*host_blocks=*/24);
@@ -379,7 +379,7 @@ TEST_P(KvTurnsTest, SequencesInHostMemoryRunBesideThem) {
 
 // No request ever waits, since host memory has room for all. But sequences there are attended to by
 // the CPU, so layers are swapped to make room on the device.
-TEST_P(KvTurnsTest, TheirNumberIsFoundBesideSequencesInHostMemory) {
+TEST_P(LayerSwappingTest, TheirNumberIsFoundBesideSequencesInHostMemory) {
   const auto requests = requests_of(40);
   const auto wanted = expected(requests);
   KvCache kv = runtime_.make_kv(12, kLayers - 1, kSpareBuffers, KvType::kF32, /*host_blocks=*/200);
@@ -397,7 +397,7 @@ TEST_P(KvTurnsTest, TheirNumberIsFoundBesideSequencesInHostMemory) {
 
 // If one of two sequences is in host memory, layers are swapped only while the other fills the
 // device.
-TEST_P(KvTurnsTest, WhoIsElsewhereIsDemandWhileTheDeviceHasNoRoom) {
+TEST_P(LayerSwappingTest, WhoIsElsewhereIsDemandWhileTheDeviceHasNoRoom) {
   AnswerLengths lengths(std::make_unique<RunningMeanPredictor>(LengthBuckets::linear(512)), {}, "");
   for (const bool predicts : {false, true}) {
     for (const bool is_left : {false, true}) {
@@ -425,7 +425,7 @@ TEST_P(KvTurnsTest, WhoIsElsewhereIsDemandWhileTheDeviceHasNoRoom) {
 }
 
 // No sequence has KV on the device, so no swapped layer is loaded.
-TEST_P(KvTurnsTest, StepsWithoutRowsOnTheDeviceBringNoLayers) {
+TEST_P(LayerSwappingTest, StepsWithoutRowsOnTheDeviceBringNoLayers) {
   const auto requests = requests_of(8);
   KvCache kv = runtime_.make_kv(1, 5, 1, KvType::kF32, /*host_blocks=*/40);
   const auto wanted = expected(requests);
@@ -437,7 +437,7 @@ TEST_P(KvTurnsTest, StepsWithoutRowsOnTheDeviceBringNoLayers) {
 
 // A step that fails has no effect, nor has a failed change of the number of swapped layers: the
 // answers stay the same.
-TEST_P(KvTurnsTest, FailuresLoseNothingButTime) {
+TEST_P(LayerSwappingTest, FailuresLoseNothingButTime) {
   const auto requests = requests_of(6);
   const auto wanted = expected(requests);
   for (const char* point : {"step.device", "copy.device"}) {
@@ -474,7 +474,7 @@ TEST_P(KvTurnsTest, FailuresLoseNothingButTime) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, KvTurnsTest,
+INSTANTIATE_TEST_SUITE_P(Models, LayerSwappingTest,
                          testing::Values("llama-deep", "opt-deep", "qwen3-deep"),
                          [](const auto& of) {
                            return std::string(of.param).substr(0, std::string(of.param).find('-'));
