@@ -67,7 +67,7 @@ Cell read_cell(const json& of) {
   LoadOptions& load = cell.load;
   load.requests = of.at("requests");
   load.saturates = of.value("saturates", true);
-  load.turning = of.value("turning", load.turning);
+  load.swapped_layers = of.value("turning", load.swapped_layers);
   load.warm_up_s = of.value("warm_up_s", load.warm_up_s);
   load.seconds = of.value("seconds", load.seconds);
   load.seed = of.value("seed", load.seed);
@@ -126,7 +126,7 @@ class Measurement {
   ~Measurement() {
     engine_.cancel_all([](const GenerationEvent&) {});
     try {
-      engine_.change_turns(0);
+      engine_.change_swapped_layers(0);
     } catch (const Error&) {
       // A device error has come before; it will be reported and says more.
     }
@@ -174,7 +174,7 @@ class Measurement {
             .max_sequence_tokens = context_,
             .reuse_prefixes = true,
             .store = stores,
-            .adapts_turns = cell_.load.adapts_turns()};
+            .adapts_swapped_layers = cell_.load.adapts_swapped_layers()};
   }
 
   void learn(int64_t vocabulary) {

@@ -161,13 +161,13 @@ void Engine::cancel_all(const Sink& sink) {
 
 void Engine::note_swaps() {
   const SwapCounts& swaps = swapping_.counts();
-  stats_.turn_bytes = swaps.bytes;
-  stats_.turn_ahead = swaps.ahead;
-  stats_.turn_early = swaps.early;
-  stats_.turn_waits = swaps.waits;
-  stats_.turn_waited_s = swaps.waited_s;
-  stats_.turn_changes = swaps.changes;
-  stats_.turn_changes_s = swaps.changes_s;
+  stats_.layer_swap_bytes = swaps.bytes;
+  stats_.layer_swaps_ahead = swaps.ahead;
+  stats_.layer_swaps_early = swaps.early;
+  stats_.layer_swap_waits = swaps.waits;
+  stats_.layer_swap_waited_s = swaps.waited_s;
+  stats_.layer_swap_changes = swaps.changes;
+  stats_.layer_swap_changes_s = swaps.changes_s;
 }
 
 EngineTraffic Engine::take_traffic() {
@@ -198,7 +198,7 @@ EngineState Engine::state() const {
                         allocator_.free(pool, allocator_.forecast_group())});
   state.store = store_stats();
   const LayerTable& layers = kv_.layers();
-  state.turning = layers.turning();
+  state.swapped_layers = layers.swapped_count();
   if (lengths_ != nullptr) {
     state.lengths = lengths_->counts();
     state.predicted_blocks = swapping_.predicted_blocks();
@@ -208,8 +208,8 @@ EngineState Engine::state() const {
   return state;
 }
 
-void Engine::change_turns(int turning) {
-  swapping_.change(turning);
+void Engine::change_swapped_layers(int swapped_layers) {
+  swapping_.change(swapped_layers);
   note_swaps();
 }
 

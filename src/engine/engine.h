@@ -86,7 +86,7 @@ class Engine {
   // Swaps the KV of this many layers from now on, as far as the cache allows. Sequences whose
   // blocks no longer fit are preempted and computed again. Throws kDevice if copies fail: then all
   // sequences are.
-  void change_turns(int turning);
+  void change_swapped_layers(int swapped_layers);
   bool has_requests() const { return !requests_.empty(); }
   // Call this before a thread other than the one that made the engine uses it.
   void enter_thread() { decoder_.device().enter_thread(); }

@@ -99,12 +99,12 @@ struct EngineStats {
   // those of them that ended before the step before had ended; how often and how long compute
   // waited for a swapped layer's KV; how often the number of swapped layers changed, and how long
   // all requests stood still for that.
-  uint64_t turn_bytes = 0;
-  int64_t turn_ahead = 0, turn_early = 0;
-  int64_t turn_waits = 0;
-  double turn_waited_s = 0;
-  int64_t turn_changes = 0;
-  double turn_changes_s = 0;
+  uint64_t layer_swap_bytes = 0;
+  int64_t layer_swaps_ahead = 0, layer_swaps_early = 0;
+  int64_t layer_swap_waits = 0;
+  double layer_swap_waited_s = 0;
+  int64_t layer_swap_changes = 0;
+  double layer_swap_changes_s = 0;
 };
 
 // The bytes that moved in an interval, and the time spent waiting for them.
@@ -137,7 +137,7 @@ struct EngineState {
   };
   std::vector<Pool> kv = {};
   std::optional<KvStoreStats> store = {};  // set if there is a store
-  int turning = 0;                         // swapped layers
+  int swapped_layers = 0;                  // swapped layers
   double kv_expansion = 1;  // device blocks, relative to their number without swapped layers
   std::optional<LengthCounts> lengths = {};  // set if lengths are predicted
   // KV blocks that running requests and the next ones will need at their peak.

@@ -37,7 +37,7 @@ LayerSwapControl::LayerSwapControl(Decoder& decoder, KvCache& kv, BlockAllocator
       lose_all_(std::move(lose_all)),
       predicts_lengths_(options.lengths != nullptr),
       max_sequences_(options.admission.max_sequences) {
-  if (options.adapts_turns && kv.layers().sizes().most > 0)
+  if (options.adapts_swapped_layers && kv.layers().sizes().most > 0)
     expansion_.emplace(kv.layers().sizes(), kv.swapped().shape().layer_block_bytes());
 }
 
@@ -105,7 +105,7 @@ void LayerSwapControl::step_done(const StepPlan& plan, double seconds, int64_t t
                         .used_blocks = device_blocks() - allocator_.free(Tier::kDevice, group()),
                         .enough_blocks = enough_blocks,
                         .changed_s = std::exchange(changed_s_, 0)});
-  if (layers == kv_.layers().turning()) return;
+  if (layers == kv_.layers().swapped_count()) return;
   const double begun_s = clock_.now_s();
   change(layers);
   changed_s_ = clock_.now_s() - begun_s;
@@ -127,13 +127,13 @@ std::vector<KvCache::BlockCopy> LayerSwapControl::shrink_pool(int32_t blocks) {
 }
 
 void LayerSwapControl::change(int layers) {
-  if (layers == kv_.layers().turning()) return;
+  if (layers == kv_.layers().swapped_count()) return;
   const int32_t blocks = kv_.layers().sizes().blocks_with(layers);
   std::vector<KvCache::BlockCopy> moves;
   if (blocks < device_blocks()) moves = shrink_pool(blocks);
   try {
     prefixes_.store_all_evicted();
-    decoder_.change_turns(kv_, layers, moves);
+    decoder_.change_swapped_layers(kv_, layers, moves);
   } catch (...) {
     lose_all_();
     allocator_.resize(Tier::kDevice, kv_.swapped().device_blocks(), group());

@@ -80,7 +80,7 @@ void ModelRun::share_memory(const RunOrder& order, int64_t planned) {
   options.admission = admission_of(
       order, session_.plan(),
       with_rows(runner.decoder, planned, waits ? most.over_commit : most.full_reservation));
-  options.adapts_turns = may_lose_blocks && session_.resolved().expansion.adapts();
+  options.adapts_swapped_layers = may_lose_blocks && session_.resolved().expansion.adapts();
 }
 
 void ModelRun::make_stores(const RunOrder& order, int64_t tokens, int64_t planned) {

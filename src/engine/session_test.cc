@@ -234,13 +234,13 @@ TEST_F(SharedKvTest, WhatAPlanHasElsewhereIsSharedAsWell) {
 
 // With --kv-expansion auto, layers are also swapped if some KV is in host memory by plan: the GPU's
 // part grows, and the CPU computes attention over the rest.
-TEST_F(SharedKvTest, LayersTakeTurnsBesideKvInHostMemory) {
+TEST_F(SharedKvTest, LayersAreSwappedBesideKvInHostMemory) {
   options_.placement.kv_expansion = "auto";
   options_.placement.kv = "60,40,0";
   Session session(options_, services_);
   session.load(run_);
   const int planned = session.plan().sequences.value_or(1);
-  EXPECT_GT(session.resolved_for(1024, planned).size.most_turning, 0);
+  EXPECT_GT(session.resolved_for(1024, planned).size.most_swapped, 0);
   const Runner runner = session.make_runner(1024, planned);
   EXPECT_GT(runner.kv.host_blocks(), 0);
   EXPECT_GT(runner.kv.layers().sizes().most_blocks(), runner.kv.device_blocks());

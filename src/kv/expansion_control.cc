@@ -55,18 +55,18 @@ constexpr double kLittleWait = 0.01;
 
 }  // namespace
 
-ExpansionControl::ExpansionControl(const TurnSizes& sizes, int64_t layer_block_bytes)
+ExpansionControl::ExpansionControl(const LayerSwapSizes& sizes, int64_t layer_block_bytes)
     : sizes_(sizes), block_bytes_(static_cast<double>(layer_block_bytes)), levels_{0} {
   // With one shared buffer the least gap between two swapped layers limits the copies: of the
   // numbers with the same gap, only the largest is a level.
-  const auto least_gap = [&](int turning) { return sizes.layers / turning; };
-  for (int turning = 1; turning <= sizes.most; ++turning) {
-    const bool is_one = sizes.spare_with(turning) == 1;
-    if (is_one && turning < sizes.most && sizes.spare_with(turning + 1) == 1 &&
-        least_gap(turning + 1) == least_gap(turning))
+  const auto least_gap = [&](int swapped) { return sizes.layers / swapped; };
+  for (int swapped = 1; swapped <= sizes.most; ++swapped) {
+    const bool is_one = sizes.spare_with(swapped) == 1;
+    if (is_one && swapped < sizes.most && sizes.spare_with(swapped + 1) == 1 &&
+        least_gap(swapped + 1) == least_gap(swapped))
       continue;
-    if (sizes.gains_with(turning) && sizes.blocks_with(turning) > sizes.blocks_with(levels_.back()))
-      levels_.push_back(turning);
+    if (sizes.gains_with(swapped) && sizes.blocks_with(swapped) > sizes.blocks_with(levels_.back()))
+      levels_.push_back(swapped);
   }
 }
 
@@ -90,23 +90,23 @@ bool ExpansionControl::Window::has_time_to_spare() const {
 
 // This is the paper's link-saturation condition (3.1).
 bool ExpansionControl::fits(size_t level, int32_t used_blocks, double slack) const {
-  const int turning = levels_[level];
+  const int swapped = levels_[level];
   const double load_s = std::min(used_blocks, blocks(level)) * block_bytes_ / rate_;
   const double layer_s = step_s_ / sizes_.layers;
-  const double room_s = sizes_.spare_with(turning) > 1
-                            ? step_s_ / turning
-                            : layer_s * (sizes_.layers / turning - kInUse);
+  const double room_s = sizes_.spare_with(swapped) > 1
+                            ? step_s_ / swapped
+                            : layer_s * (sizes_.layers / swapped - kInUse);
   return load_s <= slack * room_s;
 }
 
-int ExpansionControl::next(const TurnMeasure& step) {
+int ExpansionControl::next(const LayerSwapMeasure& step) {
   if (levels_.size() == 1) return 0;
   owed_s_ -= step.seconds;
   if (step.changed_s > 0) change_s_ = step.changed_s;
   tried_s_ += step.waited_s;
   if (settling_ > 0) {
     --settling_;
-    return turning();
+    return swapped_count();
   }
   add(step);
   // Waits that follow its own growth are no passing disturbance, so it reacts sooner.
@@ -115,10 +115,10 @@ int ExpansionControl::next(const TurnMeasure& step) {
                           window_.waited_s > 0.5 * window_.seconds &&
                           (is_new || late_ + 1 >= kShortPatience);
   if (window_.steps >= kWindowSteps || waits_long) decide();
-  return turning();
+  return swapped_count();
 }
 
-void ExpansionControl::add(const TurnMeasure& step) {
+void ExpansionControl::add(const LayerSwapMeasure& step) {
   Window& of = window_;
   ++of.steps;
   of.seconds += step.seconds;
@@ -272,7 +272,7 @@ void ExpansionControl::grow_or_hold() {
     seen_ = level_;
   } else if (rate_ > 0) {
     // The measured rate of the link holds only for copies of about the measured size.
-    const int most = brought_nothing_ ? 0 : kAtOnce * turning();
+    const int most = brought_nothing_ ? 0 : kAtOnce * swapped_count();
     while (to + 1 < levels_.size() && levels_[to + 1] <= most &&
            fits(to + 1, blocks(to + 1), kFull))
       ++to;

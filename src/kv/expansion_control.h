@@ -11,7 +11,7 @@
 namespace spillway {
 
 // The measurements of one step.
-struct TurnMeasure {
+struct LayerSwapMeasure {
   double seconds = 0;         // the step and everything that is done for it
   double waited_s = 0;        // part of `seconds` in which ops waited for swapped layers' KV
   double copied_s = 0;        // the link was busy bringing swapped layers' KV
@@ -41,12 +41,12 @@ struct TurnMeasure {
 class ExpansionControl {
  public:
   // `layer_block_bytes`: the bytes of K and V of a block in one layer.
-  ExpansionControl(const TurnSizes& sizes, int64_t layer_block_bytes);
+  ExpansionControl(const LayerSwapSizes& sizes, int64_t layer_block_bytes);
 
-  // Takes the measurements of a step that ran with turning() swapped layers, and returns how many
-  // the next step should have.
-  int next(const TurnMeasure& step);
-  int turning() const { return levels_[level_]; }
+  // Takes the measurements of a step that ran with swapped_count() swapped layers, and returns how
+  // many the next step should have.
+  int next(const LayerSwapMeasure& step);
+  int swapped_count() const { return levels_[level_]; }
   // The numbers of swapped layers that it chooses among, from 0 up. Other numbers bring no more
   // room.
   const std::vector<int>& levels() const { return levels_; }
@@ -71,7 +71,7 @@ class ExpansionControl {
     // ahead.
     bool has_time_to_spare() const;
   };
-  void add(const TurnMeasure& step);
+  void add(const LayerSwapMeasure& step);
   void decide();
   int32_t blocks(size_t level) const { return sizes_.blocks_with(levels_[level]); }
   // Whether, by the latest measurements, the copies of a step at this level take at most `slack`
@@ -97,7 +97,7 @@ class ExpansionControl {
   // try; the cost, its waits and two changes, is then owed before the next try.
   void pay_for_try();
 
-  TurnSizes sizes_;
+  LayerSwapSizes sizes_;
   double block_bytes_;
   std::vector<int> levels_;
   size_t level_ = 0;

@@ -24,7 +24,7 @@ namespace spillway {
 struct KvGroupSizes {
   int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;
   // The most layers that may be swapped (0: none), and the buffers that swapped layers share.
-  int most_turning = 0;
+  int most_swapped = 0;
   int spare_buffers = kSpareBuffers;
 };
 
@@ -92,12 +92,12 @@ class KvGroupCache {
   KvLayerView device_buffer(int buffer, int32_t blocks) const;
   KvLayerView host_buffer(int buffer) const;
   // Divides the region anew for this many swapped layers; all addresses change.
-  LayerTable::Recut recut(int turning) { return layers_.recut(turning); }
+  LayerTable::Recut recut(int swapped) { return layers_.recut(swapped); }
   // Must be called after a block was filled through add_pieces(): the copies of it that swapped
   // layers have on the device are out of date.
   void reload(DeviceBlock block) {
     SPW_ASSERT(has(block));
-    if (layers_.turning() > 0) copies_.push_back({block, block});
+    if (layers_.swapped_count() > 0) copies_.push_back({block, block});
   }
   // Returns the blocks of copy_block() and reload() since the last call, which swapped layers have
   // yet to copy.

@@ -26,7 +26,7 @@ std::vector<LayerTable::Copy> close_up(std::vector<int>& at, int first, int coun
 
 }  // namespace
 
-LayerTable::LayerTable(const TurnSizes& sizes) : sizes_(sizes) {
+LayerTable::LayerTable(const LayerSwapSizes& sizes) : sizes_(sizes) {
   SPW_ASSERT(sizes.layers > 0 && sizes.most >= 0 && sizes.most <= sizes.layers && sizes.spare > 0);
   entries_.resize(static_cast<size_t>(sizes.layers));
   for (int layer = 0; layer < sizes.layers; ++layer) of(layer).device = layer;
@@ -35,15 +35,15 @@ LayerTable::LayerTable(const TurnSizes& sizes) : sizes_(sizes) {
 }
 
 int LayerTable::next_to_load() const {
-  if (turns_.empty() || begun_ - left_ >= std::ssize(shared_)) return -1;
-  return turn_of(begun_);
+  if (swapped_.empty() || begun_ - left_ >= std::ssize(shared_)) return -1;
+  return swapped_layer(begun_);
 }
 
 int LayerTable::device_buffer_in_step(int layer) const {
-  if (!takes_turns(layer)) return device_buffer(layer);
-  SPW_ASSERT(left_ % turning() == 0);
-  const int64_t turn = std::ranges::find(turns_, layer) - turns_.begin();
-  return shared_[static_cast<size_t>((left_ + turn) % std::ssize(shared_))];
+  if (!is_swapped(layer)) return device_buffer(layer);
+  SPW_ASSERT(left_ % swapped_count() == 0);
+  const int64_t position = std::ranges::find(swapped_, layer) - swapped_.begin();
+  return shared_[static_cast<size_t>((left_ + position) % std::ssize(shared_))];
 }
 
 void LayerTable::begin_load(int layer) {
@@ -60,14 +60,14 @@ void LayerTable::confirm(int layer) {
     entry.state = LayerState::kStays;
     return;
   }
-  SPW_ASSERT(layer == turn_of(confirmed_));
+  SPW_ASSERT(layer == swapped_layer(confirmed_));
   ++confirmed_;
   entry.state = LayerState::kHere;
 }
 
 void LayerTable::leave(int layer) {
   Entry& entry = of(layer);
-  SPW_ASSERT(entry.state == LayerState::kHere && layer == turn_of(left_));
+  SPW_ASSERT(entry.state == LayerState::kHere && layer == swapped_layer(left_));
   ++left_;
   entry.state = LayerState::kAway;
   entry.device = -1;
@@ -81,17 +81,17 @@ void LayerTable::reset() {
   }
 }
 
-LayerTable::Recut LayerTable::recut(int turning) {
-  SPW_ASSERT(turning == 0 || (sizes_.gains_with(turning) && turning <= sizes_.most));
+LayerTable::Recut LayerTable::recut(int swapped) {
+  SPW_ASSERT(swapped == 0 || (sizes_.gains_with(swapped) && swapped <= sizes_.most));
   SPW_ASSERT(begun_ == 0);
-  Recut cut{.blocks_before = blocks(), .blocks = sizes_.blocks_with(turning)};
-  const std::vector<int> wanted = choose_swapped_layers(sizes_.layers, turning);
+  Recut cut{.blocks_before = blocks(), .blocks = sizes_.blocks_with(swapped)};
+  const std::vector<int> wanted = choose_swapped_layers(sizes_.layers, swapped);
   std::vector<int> coming, going;
   for (int layer = 0; layer < sizes_.layers; ++layer) {
-    const bool turns = std::ranges::find(wanted, layer) != wanted.end();
-    SPW_ASSERT(state(layer) == (takes_turns(layer) ? LayerState::kAway : LayerState::kStays));
-    if (takes_turns(layer) && !turns) coming.push_back(layer);
-    if (!takes_turns(layer) && turns) going.push_back(layer);
+    const bool swaps = std::ranges::find(wanted, layer) != wanted.end();
+    SPW_ASSERT(state(layer) == (is_swapped(layer) ? LayerState::kAway : LayerState::kStays));
+    if (is_swapped(layer) && !swaps) coming.push_back(layer);
+    if (!is_swapped(layer) && swaps) going.push_back(layer);
   }
   // There are as many host buffers as layers that may be swapped: if all are taken, a layer that
   // stops being swapped leaves its own to one that begins.
@@ -116,7 +116,7 @@ LayerTable::Recut LayerTable::recut(int turning) {
   std::vector<int> at(static_cast<size_t>(buffers()), -1);
   int stay = 0;
   for (int layer = 0; layer < sizes_.layers; ++layer) {
-    if (takes_turns(layer)) continue;
+    if (is_swapped(layer)) continue;
     at[static_cast<size_t>(of(layer).device)] = layer;
     ++stay;
   }
@@ -127,7 +127,7 @@ LayerTable::Recut LayerTable::recut(int turning) {
     // Moves layers to higher addresses, from the last one on: buffer i ends at or before the new
     // buffer i + 1 begins.
     cut.closing = close_up(at, 0, stay);
-    const int shift = sizes_.buffers(turning) - stay;
+    const int shift = sizes_.buffers(swapped) - stay;
     SPW_ASSERT(shift > 0 || cut.blocks == cut.blocks_before);
     for (int i = stay - 1; i >= 0; --i)
       cut.moves.push_back({at[static_cast<size_t>(i)], i, i + shift});
@@ -148,9 +148,9 @@ LayerTable::Recut LayerTable::recut(int turning) {
     of(layer) = {LayerState::kComing, next++, -1};
   }
   shared_.clear();
-  for (int i = 0; turning > 0 && i < sizes_.spare_with(turning); ++i) shared_.push_back(next++);
-  turns_ = wanted;
-  SPW_ASSERT(cut.blocks < cut.blocks_before || next == sizes_.buffers(turning) - stay);
+  for (int i = 0; swapped > 0 && i < sizes_.spare_with(swapped); ++i) shared_.push_back(next++);
+  swapped_ = wanted;
+  SPW_ASSERT(cut.blocks < cut.blocks_before || next == sizes_.buffers(swapped) - stay);
   SPW_ASSERT(cut.blocks >= cut.blocks_before ||
              next == came + stay + static_cast<int>(shared_.size()));
   return cut;

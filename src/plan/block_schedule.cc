@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "model/weight_slots.h"
-#include "tensor/turn_sizes.h"
+#include "tensor/layer_swap_sizes.h"
 
 namespace spillway {
 namespace {

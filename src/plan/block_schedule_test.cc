@@ -15,7 +15,7 @@
 
 #include "model/known_models.h"
 #include "model/transformer_shape.h"
-#include "tensor/turn_sizes.h"
+#include "tensor/layer_swap_sizes.h"
 
 namespace spillway {
 namespace {

@@ -141,10 +141,10 @@ RunLayout layout_run(const Model& model, const Plan& plan, const RunSize& size,
   // such a group is not swapped layer by layer.
   const bool is_shared = layout.kv.readers(swapped) > layout.kv.group(swapped).layers;
   if (is_shared) return layout;
-  layout.turns = {.layers = layout.kv.group(swapped).layers,
-                  .blocks = layout.group_blocks(swapped, layout.device_blocks)};
+  layout.swap_sizes = {.layers = layout.kv.group(swapped).layers,
+                       .blocks = layout.group_blocks(swapped, layout.device_blocks)};
   if (!traits.host_visible && layout.device_blocks > 0) {
-    layout.turns.most = size.most_turning;
+    layout.swap_sizes.most = size.most_swapped;
     layout.swapped_layers = size.swapped_layers;
   }
   return layout;
@@ -220,10 +220,10 @@ void count_kv_group(const RunLayout& layout, int group, Tally device, Tally host
   const KvGroupShape& shape = layout.kv.group(group);
   const auto blocks = static_cast<uint64_t>(layout.group_blocks(group, layout.device_blocks));
   const auto layer = static_cast<uint64_t>(shape.layer_block_bytes());
-  if (layout.turns.most > 0 && group == layout.kv.swapped_group()) {
+  if (layout.swap_sizes.most > 0 && group == layout.kv.swapped_group()) {
     device.add(MemoryTag::kKv, layer * blocks * static_cast<uint64_t>(shape.layers));
-    host.add(MemoryTag::kKv, layer * static_cast<uint64_t>(layout.turns.most_blocks()),
-             layout.turns.most);
+    host.add(MemoryTag::kKv, layer * static_cast<uint64_t>(layout.swap_sizes.most_blocks()),
+             layout.swap_sizes.most);
   } else {
     for (const KvPart part : {KvPart::kKeys, KvPart::kValues})
       device.add(MemoryTag::kKv, static_cast<uint64_t>(shape.plane_block_bytes(part)) * blocks,

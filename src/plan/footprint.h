@@ -15,7 +15,7 @@
 #include "plan/stream_order.h"
 #include "plan/weight_homes.h"
 #include "tensor/kv_shape.h"
-#include "tensor/turn_sizes.h"
+#include "tensor/layer_swap_sizes.h"
 
 namespace spillway {
 
@@ -35,7 +35,7 @@ struct RunSize {
   // The most sequences that may run concurrently in the KV memory of `sequences`, if they turn out
   // shorter; 0: no more than those.
   int64_t at_once = 0;
-  int most_turning = 0;    // the most layers whose KV may be swapped (tensor/turn_sizes.h)
+  int most_swapped = 0;    // the most layers whose KV may be swapped (tensor/layer_swap_sizes.h)
   int swapped_layers = 0;  // layers that are swapped from the first step on
   // The most draft tokens that a step computes for a sequence besides its newest token.
   int draft_tokens = 0;
@@ -77,8 +77,8 @@ struct RunLayout {
   int weight_slots = 0;
   int weight_stages = 0;  // staging buffers for weights read from disk
   TierShares activations;
-  TurnSizes turns;         // division of the device's KV memory among swapped layers
-  int swapped_layers = 0;  // assumed when steps are priced; a run may choose another number
+  LayerSwapSizes swap_sizes;  // division of the device's KV memory among swapped layers
+  int swapped_layers = 0;     // assumed when steps are priced; a run may choose another number
 
   int32_t blocks_away() const { return host_blocks + disk_blocks; }
   // Returns whether no memory alone holds one sequence.

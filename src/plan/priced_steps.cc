@@ -18,8 +18,8 @@ const PricedSteps::Priced& PricedSteps::price(const Plan& plan, const RunLayout&
               layout.max_tokens, layout.micro_tokens, layout.weight_slots, layout.weight_stages,
               layout.swapped_layers);
   key.add(layout.activations);
-  key.add_all(layout.turns.layers, layout.turns.blocks, layout.turns.spare, size.sequences,
-              size.tokens_each, size.keys, size.logits, size.generates);
+  key.add_all(layout.swap_sizes.layers, layout.swap_sizes.blocks, layout.swap_sizes.spare,
+              size.sequences, size.tokens_each, size.keys, size.logits, size.generates);
   // The prices of prompts do not depend on these.
   if (size.generates)
     key.add_all(plan.micro_batch, plan.attention, plan.cpu_attention.value_or(-1));

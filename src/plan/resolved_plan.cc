@@ -56,17 +56,17 @@ ResolvedPlan resolve(PlanContext& context, bool compress, const Plan& plan, cons
                      const KvExpansion& expansion) {
   PlacedWeights& weights = context.weights(compress);
   RunSize sized = size;
-  sized.most_turning = sized.swapped_layers = 0;
+  sized.most_swapped = sized.swapped_layers = 0;
   ResolvedPlan resolved = resolve_sized(weights, plan, sized, traits);
   if (!traits.host_visible && expansion.layers != 0) {
     if (expansion.adapts()) {
-      sized.most_turning = most_swapped_layers(resolved.needs, budgets,
+      sized.most_swapped = most_swapped_layers(resolved.needs, budgets,
                                                LinkPrices(context.hardware()).most_up_per_s());
     } else {
-      sized.most_turning = sized.swapped_layers =
-          requested_swapped_layers(expansion, resolved.needs.layout.turns);
+      sized.most_swapped = sized.swapped_layers =
+          requested_swapped_layers(expansion, resolved.needs.layout.swap_sizes);
     }
-    if (sized.most_turning > 0) resolved = resolve_sized(weights, plan, sized, traits);
+    if (sized.most_swapped > 0) resolved = resolve_sized(weights, plan, sized, traits);
   }
   resolved.expansion = expansion;
   return resolved;

@@ -35,7 +35,7 @@ struct ResolvedPlan {
   std::vector<Tier> homes = {};  // by index in Model::weights
   // One for each entry of plan.cpu_linear, and one without the CPU.
   std::vector<StreamOrder> streaming = {};
-  KvExpansion expansion = {};  // as requested; size.most_turning is the resulting number of layers
+  KvExpansion expansion = {};  // as requested; size.most_swapped is the resulting number of layers
   // The footprint of the smallest run with which the work can begin (ExpectedRun::least_tokens).
   Footprint least_needs = {};
   MaxConcurrent max_concurrent = {};

@@ -94,7 +94,7 @@ StepPrices::StepPrices(const Hardware& hardware, const ModelSpec& spec,
             .swapped_layers = layout.swapped_layers,
             .overlap = plan.overlap};
   if (shape_.swapped_layers > 0) {
-    shape_.layer_buffers = layout.turns.spare_with(shape_.swapped_layers);
+    shape_.layer_buffers = layout.swap_sizes.spare_with(shape_.swapped_layers);
     if (layout.kv.groups() > 1)
       shape_.swappable = spec_.states.groups[static_cast<size_t>(layout.kv.swapped_group())].layers;
   }
@@ -124,7 +124,7 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
     most = 1 / readers_;
   }
   const int32_t device_blocks = layout.swapped_layers > 0
-                                    ? layout.turns.blocks_with(layout.swapped_layers)
+                                    ? layout.swap_sizes.blocks_with(layout.swapped_layers)
                                     : layout.device_blocks;
   const auto blocks = static_cast<double>(device_blocks + layout.blocks_away());
   const double on_host = static_cast<double>(layout.host_blocks) / blocks;

@@ -200,7 +200,7 @@ void Decoder::check_table(const KvCache& kv, const StepSequence& sequence, int g
 
 uint64_t Decoder::program(const KvCache& kv) {
   return programs_.number_of({weights_.generation(), generation_.number(), kv.shapes(),
-                              kv.layers().turning(), attention_topk_});
+                              kv.layers().swapped_count(), attention_topk_});
 }
 
 StepBatch Decoder::batch_of(const MicroBatch& batch) const {
@@ -219,10 +219,11 @@ StepBatch Decoder::batch_of(const MicroBatch& batch) const {
           facts_.layer_types};
 }
 
-void Decoder::change_turns(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves) {
+void Decoder::change_swapped_layers(KvCache& kv, int swapped_layers,
+                                    std::span<const KvCache::BlockCopy> moves) {
   attach(kv);
   SPW_ASSERT(swapper_ != nullptr);
-  swapper_->change(kv.swapped(), turning, moves);
+  swapper_->change(kv.swapped(), swapped_layers, moves);
 }
 
 void Decoder::attach(const KvCache& kv) {
@@ -343,7 +344,7 @@ StepShape Decoder::shape_of_step(const KvCache& kv) const {
     shape.weight_slots = options_.stream->slots();
   }
   const LayerTable& layers = kv.layers();
-  shape.swapped_layers = layers.turning();
+  shape.swapped_layers = layers.swapped_count();
   if (shape.swapped_layers > 0) {
     shape.layer_buffers = layers.sizes().spare_with(shape.swapped_layers);
     if (kv.groups() > 1)

@@ -116,9 +116,11 @@ class Decoder {
   // step. Throws kOutOfMemory.
   void attach(const KvCache& kv);
 
-  // Changes the number of swapped layers to `turning`, at most the number that the cache was made
-  // for (LayerSwapper::change). This changes device_blocks() of the cache. Call it between steps.
-  void change_turns(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves = {});
+  // Changes the number of swapped layers to `swapped_layers`, at most the number that the cache was
+  // made for (LayerSwapper::change). This changes device_blocks() of the cache. Call it between
+  // steps.
+  void change_swapped_layers(KvCache& kv, int swapped_layers,
+                             std::span<const KvCache::BlockCopy> moves = {});
 
   // Returns the statistics of the steps since the last call. Waits for the device.
   DecoderStats take_stats();

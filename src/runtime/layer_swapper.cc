@@ -117,7 +117,7 @@ void LayerSwapper::begin_step(KvGroupCache& kv, int group,
   for (const auto* blocks : {&read_, &written_})
     if (!blocks->empty()) used_ = std::max(used_, blocks->back().number + 1);
   const LayerTable& layers = kv.layers();
-  if (layers.turning() == 0 || (read_.empty() && written_.empty())) return;
+  if (layers.swapped_count() == 0 || (read_.empty() && written_.empty())) return;
   layers_.resize(static_cast<size_t>(kv.shape().layers));
   // Loads wait for work that is already in the compute queue, since it may have filled blocks.
   device_.compute().record(*begun_);
@@ -258,15 +258,15 @@ void LayerSwapper::copy_buffer(const KvGroupCache& kv, const KvLayerView& from,
   stats_.moved_bytes += send(to_device ? *in_ : *out_, to_device, /*layer=*/-1);
 }
 
-void LayerSwapper::change(KvGroupCache& kv, int turning,
+void LayerSwapper::change(KvGroupCache& kv, int swapped,
                           std::span<const KvGroupCache::BlockCopy> moves) {
-  if (turning == kv.layers().turning()) return;
+  if (swapped == kv.layers().swapped_count()) return;
   collect_times();
   reset(kv);
   try {
     kv.move_blocks(device_, moves);
     if (!moves.empty()) device_.synchronize();  // the copies below run in other queues
-    const LayerTable::Recut cut = kv.recut(turning);
+    const LayerTable::Recut cut = kv.recut(swapped);
     used_ = std::min({used_, cut.blocks_before, cut.blocks});
     if (used_ > 0) carry_over(kv, cut);
     for (const LayerTable::Copy& in : cut.ins) kv.layers().confirm(in.layer);

@@ -55,11 +55,11 @@ class LayerSwapper {
   // layers is lost.
   void reset(KvGroupCache& kv);
 
-  // Changes the number of swapped layers to `turning`: 0, or a number that makes room for more
+  // Changes the number of swapped layers to `swapped`: 0, or a number that makes room for more
   // blocks. Blocks that exist both before and after keep their contents. First `moves` copies
   // blocks that will no longer exist to others. Call it between steps. Waits for the copies of
   // layers that become swapped. Throws kDevice; the contents of all blocks are then lost.
-  void change(KvGroupCache& kv, int turning, std::span<const KvGroupCache::BlockCopy> moves = {});
+  void change(KvGroupCache& kv, int swapped, std::span<const KvGroupCache::BlockCopy> moves = {});
 
   struct Stats {
     uint64_t to_device_bytes = 0, to_host_bytes = 0;  // copied in steps

@@ -33,7 +33,7 @@ void run_layers(LayerSwapper& swapper, KvGroupCache& kv, bool overlap, Fn&& atte
     shape.layers = kShape.layers;
     return make_spec(shape).lowered;
   }();
-  const int swapped = kv.layers().turning();
+  const int swapped = kv.layers().swapped_count();
   const StepShape shape{.model = kModel,
                         .swapped_layers = swapped,
                         .layer_buffers = swapped == 0 ? 0 : kv.layers().sizes().spare_with(swapped),
@@ -61,18 +61,18 @@ class SwappingWorld {
       : random_(seed),
         machine_(true),
         kv_(machine_.device(), machine_.host, kShape,
-            {.device_blocks = 8, .most_turning = 6, .spare_buffers = spare}),
+            {.device_blocks = 8, .most_swapped = 6, .spare_buffers = spare}),
         swapper_(machine_.device(), overlap),
         overlap_(overlap) {}
 
   void change() {
-    int turning = static_cast<int>(random_() % 7);
-    if (!kv_.layers().sizes().gains_with(turning)) turning = 0;
-    const int32_t blocks = kv_.layers().sizes().blocks_with(turning);
+    int swapped = static_cast<int>(random_() % 7);
+    if (!kv_.layers().sizes().gains_with(swapped)) swapped = 0;
+    const int32_t blocks = kv_.layers().sizes().blocks_with(swapped);
     std::erase_if(sequences_, [&](const Sequence& of) {
       return std::ranges::any_of(of.table, [&](BlockId block) { return block.number >= blocks; });
     });
-    swapper_.change(kv_.swapped(), turning);
+    swapper_.change(kv_.swapped(), swapped);
     ASSERT_EQ(kv_.device_blocks(), blocks);
   }
 
@@ -242,7 +242,7 @@ INSTANTIATE_TEST_SUITE_P(Come, LayerSwapperBytesTest, testing::Bool(),
 
 // Runs steps whose ops take a millisecond a layer by the accelerator's own clock, with one
 // sequence, or several that alternate so that no step knows the blocks of the next one.
-LayerSwapper::Stats stats_with_link(uint64_t bytes_per_s, int turning, int steps,
+LayerSwapper::Stats stats_with_link(uint64_t bytes_per_s, int swapped, int steps,
                                     int sequences = 1) {
   EmulatedAcceleratorOptions options;
   options.bytes_per_s = bytes_per_s;
@@ -250,9 +250,9 @@ LayerSwapper::Stats stats_with_link(uint64_t bytes_per_s, int turning, int steps
   EmulatedAccelerator device(options);
   CpuDevice host(CpuDeviceOptions{.threads = 1});
   KvCache kv(device, host, kShape,
-             {.device_blocks = 8, .most_turning = turning, .spare_buffers = kSpareBuffers});
+             {.device_blocks = 8, .most_swapped = swapped, .spare_buffers = kSpareBuffers});
   LayerSwapper swapper(device);
-  swapper.change(kv.swapped(), turning);
+  swapper.change(kv.swapped(), swapped);
   const std::vector<BlockId> tables[] = {{DeviceBlock{2}, DeviceBlock{0}, DeviceBlock{1}},
                                          {DeviceBlock{5}, DeviceBlock{3}, DeviceBlock{4}}};
   constexpr int32_t kToken[1] = {};
@@ -270,16 +270,16 @@ LayerSwapper::Stats stats_with_link(uint64_t bytes_per_s, int turning, int steps
 }
 
 TEST(LayerSwapperWaitsTest, EveryLayerThatComesLateIsCountedAndNoOther) {
-  constexpr int kTurning = 6, kSteps = 5;
+  constexpr int kSwapped = 6, kSteps = 5;
   for (const uint64_t bytes_per_s : {uint64_t{0}, uint64_t{1} << 30}) {
-    const LayerSwapper::Stats hidden = stats_with_link(bytes_per_s, kTurning, kSteps);
-    EXPECT_EQ(hidden.loads, kTurning * kSteps);
+    const LayerSwapper::Stats hidden = stats_with_link(bytes_per_s, kSwapped, kSteps);
+    EXPECT_EQ(hidden.loads, kSwapped * kSteps);
     EXPECT_EQ(hidden.waits, 0) << bytes_per_s;
     EXPECT_EQ(hidden.waited_s, 0) << bytes_per_s;
   }
-  const LayerSwapper::Stats late = stats_with_link(1 << 14, kTurning, kSteps);
-  EXPECT_EQ(late.loads, kTurning * kSteps);
-  EXPECT_EQ(late.waits, kTurning * kSteps) << "each takes far longer than its layer before";
+  const LayerSwapper::Stats late = stats_with_link(1 << 14, kSwapped, kSteps);
+  EXPECT_EQ(late.loads, kSwapped * kSteps);
+  EXPECT_EQ(late.waits, kSwapped * kSteps) << "each takes far longer than its layer before";
   EXPECT_GT(late.waited_s, 0);
 }
 
@@ -287,23 +287,23 @@ TEST(LayerSwapperWaitsTest, EveryLayerThatComesLateIsCountedAndNoOther) {
 // queued when layer 10 has been attended to, 3 milliseconds before the end of a step, and its layer
 // 3 when layer 12 has been, 1 millisecond before.
 TEST(LayerSwapperEarlyTest, LayersOfTheNextStepAreEarlyIfTheyAreThereBeforeThisOneHasEnded) {
-  constexpr int kTurning = 6, kSteps = 5;
+  constexpr int kSwapped = 6, kSteps = 5;
   const auto layer_bytes = static_cast<uint64_t>(3 * kShape.block_bytes() / kShape.layers);
   const auto in_ms = [&](double ms) {
     return static_cast<uint64_t>(static_cast<double>(layer_bytes) / (ms / 1e3));
   };
   for (const double ms : {0.1, 0.9}) {
-    const LayerSwapper::Stats both = stats_with_link(in_ms(ms), kTurning, kSteps);
+    const LayerSwapper::Stats both = stats_with_link(in_ms(ms), kSwapped, kSteps);
     EXPECT_EQ(both.ahead, 2 * kSteps) << ms;
     EXPECT_EQ(both.early, 2 * kSteps) << ms;
   }
   for (const double ms : {1.1, 2.2}) {
-    const LayerSwapper::Stats first = stats_with_link(in_ms(ms), kTurning, kSteps);
+    const LayerSwapper::Stats first = stats_with_link(in_ms(ms), kSwapped, kSteps);
     EXPECT_EQ(first.ahead, 2 * kSteps) << ms;
     EXPECT_EQ(first.early, kSteps) << ms;
     EXPECT_EQ(first.waits, 0) << "the link is not full: " << ms;
   }
-  const LayerSwapper::Stats late = stats_with_link(in_ms(3.5), kTurning, kSteps);
+  const LayerSwapper::Stats late = stats_with_link(in_ms(3.5), kSwapped, kSteps);
   EXPECT_EQ(late.ahead, 2 * kSteps);
   EXPECT_EQ(late.early, 0);
   EXPECT_GT(late.waits, 0);

@@ -18,7 +18,7 @@ namespace spillway {
 struct StepArguments {
   uint64_t weights = 0, activations = 0;  // address epochs of their owners
   KvShapes kv = {};
-  int kv_turning = 0;  // swapped layers: the step is split into graph segments at them
+  int swapped_layers = 0;  // swapped layers: the step is split into graph segments at them
   float attention_topk = 0;
   bool operator==(const StepArguments&) const = default;
 };

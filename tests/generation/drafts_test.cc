@@ -226,7 +226,7 @@ TEST(DraftsOnAcceleratorTest, AnswersAreTheSameWithSwappedLayers) {
       EXPECT_EQ(event.error, "");
       if (event.token) answers.at(event.id).answer.ids.push_back(*event.token);
     })) {
-      if (++step % 9 == 0) engine.change_turns(kSwapped[step / 9 % 6]);
+      if (++step % 9 == 0) engine.change_swapped_layers(kSwapped[step / 9 % 6]);
       ASSERT_LT(step, 5000);
     }
     told.emplace_back();

@@ -49,11 +49,11 @@ class LayerSwappingFaultsTest : public testing::Test {
     Decoder decoder = runtime_.make_decoder(64);
     Engine engine(decoder, kv, nullptr,
                   {.admission = {.max_sequences = 3}, .reuse_prefixes = true, .store = &store});
-    engine.change_turns(5);
-    constexpr int kTurning[] = {7, 3, 6};
+    engine.change_swapped_layers(5);
+    constexpr int kSwapped[] = {7, 3, 6};
     Run run;
     run.answers = answers_of(engine, requests_, [&](int step) {
-      if (step % 15 == 14) engine.change_turns(kTurning[step / 15 % 3]);
+      if (step % 15 == 14) engine.change_swapped_layers(kSwapped[step / 15 % 3]);
     });
     run.store = store.stats();
     run.engine = engine.stats();

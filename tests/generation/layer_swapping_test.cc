@@ -38,23 +38,23 @@ class LayerSwappingTest : public testing::TestWithParam<const char*> {
   SwappingRuntime runtime_{GetParam()};
 };
 
-TEST_P(LayerSwappingTest, AnswersAreTheSameWhateverTakesTurns) {
+TEST_P(LayerSwappingTest, AnswersAreTheSameWhicheverLayersAreSwapped) {
   const auto requests = requests_of(8);
   const auto wanted = expected(requests);
   for (const int spare : {1, 2}) {
-    for (int turning = spare + 1; turning <= kLayers; ++turning) {
-      SCOPED_TRACE(testing::Message() << turning << " of " << kLayers << ", spare " << spare);
+    for (int swapped = spare + 1; swapped <= kLayers; ++swapped) {
+      SCOPED_TRACE(testing::Message() << swapped << " of " << kLayers << ", spare " << spare);
       KvCache kv = runtime_.make_kv(14, kLayers, spare);
       Decoder decoder = runtime_.make_decoder(64);
       Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true});
-      engine.change_turns(turning);
-      EXPECT_EQ(kv.device_blocks(), 14 * kLayers / (kLayers - turning + spare));
+      engine.change_swapped_layers(swapped);
+      EXPECT_EQ(kv.device_blocks(), 14 * kLayers / (kLayers - swapped + spare));
       EXPECT_EQ(engine.state().kv.at(0).total, kv.device_blocks());
       EXPECT_EQ(answers_of(engine, requests), wanted);
       // Each swapped layer is loaded once a step, and the first ones also for the step after the
       // last.
       const LayerSwapper::Stats stats = decoder.take_stats().layer_swaps;
-      EXPECT_EQ(stats.loads, turning * engine.stats().steps + spare);
+      EXPECT_EQ(stats.loads, swapped * engine.stats().steps + spare);
     }
   }
 }
@@ -70,28 +70,28 @@ TEST(LayerSwapperOfGroupsTest, AnswersAreTheSameWhereSomeLayersHaveAWindow) {
     return answers_of(engine, requests);
   }();
   constexpr int kFull = kLayers / 3;  // layers
-  for (const auto& [turning, spare] : {std::pair(2, 1), {3, 1}, {3, 2}}) {
-    SCOPED_TRACE(testing::Message() << turning << " of " << kFull << ", spare " << spare);
+  for (const auto& [swapped, spare] : {std::pair(2, 1), {3, 1}, {3, 2}}) {
+    SCOPED_TRACE(testing::Message() << swapped << " of " << kFull << ", spare " << spare);
     KvCache kv = runtime.make_kv(16, kFull, spare);
     ASSERT_EQ(kv.shape(kv.swapped_group()).layers, kFull);
     Decoder decoder = runtime.make_decoder(64);
     Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true});
-    engine.change_turns(turning);
-    EXPECT_EQ(kv.device_blocks(kv.swapped_group()), 16 * kFull / (kFull - turning + spare));
+    engine.change_swapped_layers(swapped);
+    EXPECT_EQ(kv.device_blocks(kv.swapped_group()), 16 * kFull / (kFull - swapped + spare));
     EXPECT_EQ(kv.device_blocks(1 - kv.swapped_group()), 16);
     EXPECT_EQ(answers_of(engine, requests), expected);
-    EXPECT_EQ(decoder.take_stats().layer_swaps.loads, turning * engine.stats().steps + spare);
+    EXPECT_EQ(decoder.take_stats().layer_swaps.loads, swapped * engine.stats().steps + spare);
   }
   // The number of swapped layers changes while the requests run.
   KvCache kv = runtime.make_kv(16, kFull, 1);
   Decoder decoder = runtime.make_decoder(48);
   Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true});
   const auto change = [&](int step) {
-    constexpr int kTurning[] = {0, 2, 3, 0, 3, 2};
-    if (step % 7 == 0) engine.change_turns(kTurning[step / 7 % 6]);
+    constexpr int kSwapped[] = {0, 2, 3, 0, 3, 2};
+    if (step % 7 == 0) engine.change_swapped_layers(kSwapped[step / 7 % 6]);
   };
   EXPECT_EQ(answers_of(engine, requests, change), expected);
-  EXPECT_GT(engine.stats().turn_changes, 3);
+  EXPECT_GT(engine.stats().layer_swap_changes, 3);
 }
 
 TEST_P(LayerSwappingTest, AnswersAreTheSameWhileTheirNumberChanges) {
@@ -107,11 +107,11 @@ TEST_P(LayerSwappingTest, AnswersAreTheSameWhileTheirNumberChanges) {
       std::mt19937 random(seed);
       const auto change = [&](int /*step*/) {
         if (random() % 5 != 0) return;
-        const int turning = static_cast<int>(random() % static_cast<uint32_t>(most + 1));
-        engine.change_turns(turning > spare ? turning : 0);
+        const int swapped = static_cast<int>(random() % static_cast<uint32_t>(most + 1));
+        engine.change_swapped_layers(swapped > spare ? swapped : 0);
       };
       EXPECT_EQ(answers_of(engine, requests, change), wanted);
-      EXPECT_GT(engine.stats().turn_changes, 3);
+      EXPECT_GT(engine.stats().layer_swap_changes, 3);
       EXPECT_EQ(engine.state().kv.at(0).free, engine.state().kv.at(0).total);
     }
   }
@@ -145,11 +145,11 @@ TEST_P(LayerSwappingTest, AMovedLayerRecordsNothingAgain) {
     std::map<int, int> steps_with;
     constexpr int kTurns[] = {0, 5, 9, 5, 0, 4, 9, 3, 0, 4, 5, 3};
     for (int i = 0; i < std::ssize(ids); ++i) {
-      const int turning = kTurns[i / 8];
-      decoder.change_turns(kv, turning);
+      const int swapped = kTurns[i / 8];
+      decoder.change_swapped_layers(kv, swapped);
       const int64_t recordings = ops.recordings(), replays = ops.replays();
       ASSERT_EQ(logits_at(decoder, kv, i), wanted[static_cast<size_t>(i)]) << "step " << i;
-      const int before = steps_with[turning]++;
+      const int before = steps_with[swapped]++;
       ASSERT_EQ(ops.recordings() - recordings, before == 1 ? 1 : 0) << "step " << i;
       ASSERT_EQ(ops.replays() - replays, before > 1 ? 1 : 0) << "step " << i;
     }
@@ -167,13 +167,13 @@ TEST_P(LayerSwappingTest, MoreRequestsRunAtOnceThanTheDeviceHasRoomFor) {
   for (uint32_t n = 0; n < 12; ++n) requests.push_back(make_request(30, n, 30));
   const auto wanted = expected(requests);
   int64_t steps = 0;
-  for (const int turning : {0, 7}) {
+  for (const int swapped : {0, 7}) {
     KvCache kv = runtime_.make_kv(12, 7);
     Decoder decoder = runtime_.make_decoder(64);
     Engine engine(decoder, kv, nullptr, {});
-    engine.change_turns(turning);
+    engine.change_swapped_layers(swapped);
     EXPECT_EQ(answers_of(engine, requests), wanted);
-    if (turning > 0) {
+    if (swapped > 0) {
       EXPECT_LT(engine.stats().steps, steps * 6 / 10);
     }
     steps = engine.stats().steps;
@@ -185,10 +185,10 @@ TEST_P(LayerSwappingTest, AnswersAreTheSameWhileTheirNumberIsFound) {
   const auto wanted = expected(requests);
   KvCache kv = runtime_.make_kv(12, kLayers - 1);
   Decoder decoder = runtime_.make_decoder(48);
-  Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true, .adapts_turns = true});
+  Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true, .adapts_swapped_layers = true});
   EXPECT_EQ(answers_of(engine, requests), wanted);
-  EXPECT_GT(engine.stats().turn_changes, 0) << "requests waited for room";
-  EXPECT_GT(engine.stats().turn_bytes, 0u);
+  EXPECT_GT(engine.stats().layer_swap_changes, 0) << "requests waited for room";
+  EXPECT_GT(engine.stats().layer_swap_bytes, 0u);
 }
 
 // Two requests will not fit together, which is predicted long before they have grown.
@@ -198,7 +198,7 @@ TEST_P(LayerSwappingTest, WherePredictedThereIsRoomBeforeAnybodyHasToWait) {
     KvCache kv = runtime_.make_kv(14, kLayers - 1);
     Decoder decoder = runtime_.make_decoder(48);
     Engine engine(decoder, kv, nullptr,
-                  {.lengths = predicts ? &lengths : nullptr, .adapts_turns = true});
+                  {.lengths = predicts ? &lengths : nullptr, .adapts_swapped_layers = true});
     for (uint32_t n = 0; n < 2; ++n) {
       GenerationRequest request = make_request(20, n + 1, 160);
       request.foreseen.tokens = 160;
@@ -206,7 +206,7 @@ TEST_P(LayerSwappingTest, WherePredictedThereIsRoomBeforeAnybodyHasToWait) {
     }
     for (int step = 0; step < 40; ++step) engine.step([](const GenerationEvent&) {});
     EXPECT_EQ(engine.stats().preemptions, 0);
-    EXPECT_EQ(engine.stats().turn_changes > 0, predicts);
+    EXPECT_EQ(engine.stats().layer_swap_changes > 0, predicts);
   }
 }
 
@@ -216,7 +216,7 @@ TEST_P(LayerSwappingTest, MicroBatchesShareALayersTurn) {
   KvCache kv = runtime_.make_kv(30, 5);
   Decoder decoder = runtime_.make_decoder(64, /*micro_tokens=*/16);
   Engine engine(decoder, kv, nullptr, {});
-  engine.change_turns(5);
+  engine.change_swapped_layers(5);
   EXPECT_EQ(answers_of(engine, requests), wanted);
 }
 
@@ -228,7 +228,7 @@ TEST_P(LayerSwappingTest, AnswersAreTheSameWhereLayersComeOnDemand) {
   Decoder decoder(*runtime_.accelerator, runtime_.model.spec, runtime_.weights,
                   {.max_tokens = 64, .host = &runtime_.host, .overlap = false});
   Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true});
-  engine.change_turns(6);
+  engine.change_swapped_layers(6);
   EXPECT_EQ(answers_of(engine, requests), wanted);
   EXPECT_EQ(decoder.take_stats().layer_swaps.loads, 6 * engine.stats().steps);
 }
@@ -252,30 +252,30 @@ TEST_P(LayerSwappingTest, WeightsStreamBesideThem) {
                        .sequences = 1,
                        .micro_tokens = 64,
                        .kv_type = KvType::kF32,
-                       .most_turning = 6};
+                       .most_swapped = 6};
     Runner runner = make_runner(
         *runtime_.accelerator, runtime_.host, queue, loaded,
         resolve(loaded.model, plan, size, traits_of(*runtime_.accelerator, runtime_.host)));
     Engine engine(runner.decoder, runner.kv, nullptr,
-                  {.reuse_prefixes = true, .adapts_turns = adapts});
-    engine.change_turns(6);
+                  {.reuse_prefixes = true, .adapts_swapped_layers = adapts});
+    engine.change_swapped_layers(6);
     constexpr int kTurns[] = {4, 0, 6};
     const auto change = [&](int step) {
-      if (!adapts && step % 12 == 11) engine.change_turns(kTurns[step / 12 % 3]);
+      if (!adapts && step % 12 == 11) engine.change_swapped_layers(kTurns[step / 12 % 3]);
     };
     EXPECT_EQ(answers_of(engine, requests, change), wanted);
-    EXPECT_GT(engine.stats().turn_changes, 1);
+    EXPECT_GT(engine.stats().layer_swap_changes, 1);
     EXPECT_GT(engine.take_traffic().to_gpu_bytes, 0u);
   }
 }
 
-TEST_P(LayerSwappingTest, CompressedKvTakesTurnsToo) {
+TEST_P(LayerSwappingTest, CompressedKvIsSwappedToo) {
   const auto requests = requests_of(6);
   const auto wanted = expected(requests, KvType::kInt8);
   KvCache kv = runtime_.make_kv(14, 6, 1, KvType::kInt8);
   Decoder decoder = runtime_.make_decoder(64);
   Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true});
-  engine.change_turns(6);
+  engine.change_swapped_layers(6);
   EXPECT_EQ(answers_of(engine, requests), wanted);
 }
 
@@ -292,10 +292,10 @@ TEST_P(LayerSwappingTest, TheKvStoreHasTheirBlocksToo) {
     Decoder decoder = runtime_.make_decoder(64);
     Engine engine(decoder, kv, nullptr,
                   {.admission = {.max_sequences = 3}, .reuse_prefixes = true, .store = &store});
-    engine.change_turns(4);
+    engine.change_swapped_layers(4);
     constexpr int kTurns[] = {7, 0, 5, 3, 6};
     const auto change = [&](int step) {
-      if (changes && step % 9 == 8) engine.change_turns(kTurns[step / 9 % 5]);
+      if (changes && step % 9 == 8) engine.change_swapped_layers(kTurns[step / 9 % 5]);
     };
     EXPECT_EQ(answers_of(engine, requests, change), wanted);
     EXPECT_GT(engine.stats().reused_host_tokens, 0);
@@ -325,7 +325,7 @@ TEST_P(LayerSwappingTest, AWholeBlockThatIsCopiedStays) {
     Decoder decoder = runtime_.make_decoder(64);
     Engine engine(decoder, kv, nullptr,
                   {.admission = {.max_sequences = 8}, .reuse_prefixes = true, .store = &store});
-    engine.change_turns(4);
+    engine.change_swapped_layers(4);
     bool has_ended = false;
     const auto sink = [&](const GenerationEvent& event) { has_ended |= event.finish.has_value(); };
     engine.submit(first);  // both compute the shared part, which is too short to wait for
@@ -352,13 +352,13 @@ TEST_P(LayerSwappingTest, WhoGivesWayToAPoolThatShrinksIsNotComputedAgain) {
   KvStore store(kv, *runtime_.accelerator, runtime_.host, {.slots = 128});
   Decoder decoder = runtime_.make_decoder(64);
   Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true, .store = &store});
-  engine.change_turns(7);
+  engine.change_swapped_layers(7);
   constexpr int kTurns[] = {4, 7, 0, 6, 3, 7};  // each number swaps other layers
   const auto change = [&](int step) {
-    if (step % 8 == 7) engine.change_turns(kTurns[step / 8 % 6]);
+    if (step % 8 == 7) engine.change_swapped_layers(kTurns[step / 8 % 6]);
   };
   EXPECT_EQ(answers_of(engine, requests, change), wanted);
-  EXPECT_GT(engine.stats().turn_changes, 3);
+  EXPECT_GT(engine.stats().layer_swap_changes, 3);
   EXPECT_GT(engine.stats().preemptions, 0);
   EXPECT_EQ(engine.stats().recomputed_tokens, 0);
 }
@@ -371,7 +371,7 @@ TEST_P(LayerSwappingTest, SequencesInHostMemoryRunBesideThem) {
   for (KvCache* const each : {&all, &kv}) {
     Decoder decoder = runtime_.make_decoder(64);
     Engine engine(decoder, *each, nullptr, {});
-    if (each == &kv) engine.change_turns(5);
+    if (each == &kv) engine.change_swapped_layers(5);
     answers.push_back(answers_of(engine, requests));
   }
   EXPECT_EQ(answers[0], answers[1]);
@@ -384,7 +384,7 @@ TEST_P(LayerSwappingTest, TheirNumberIsFoundBesideSequencesInHostMemory) {
   const auto wanted = expected(requests);
   KvCache kv = runtime_.make_kv(12, kLayers - 1, kSpareBuffers, KvType::kF32, /*host_blocks=*/200);
   Decoder decoder = runtime_.make_decoder(48);
-  Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true, .adapts_turns = true});
+  Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true, .adapts_swapped_layers = true});
   int32_t most_away = 0;
   const auto look = [&](int) {
     const auto away = engine.state().kv.at(1);
@@ -392,7 +392,7 @@ TEST_P(LayerSwappingTest, TheirNumberIsFoundBesideSequencesInHostMemory) {
   };
   EXPECT_EQ(answers_of(engine, requests, look), wanted);
   EXPECT_GT(most_away, 0);
-  EXPECT_GT(engine.stats().turn_changes, 0) << "the device was short of room";
+  EXPECT_GT(engine.stats().layer_swap_changes, 0) << "the device was short of room";
 }
 
 // If one of two sequences is in host memory, layers are swapped only while the other fills the
@@ -405,7 +405,7 @@ TEST_P(LayerSwappingTest, WhoIsElsewhereIsDemandWhileTheDeviceHasNoRoom) {
       KvCache kv = runtime_.make_kv(14, kLayers - 1, kSpareBuffers, KvType::kF32, 40);
       Decoder decoder = runtime_.make_decoder(48);
       Engine engine(decoder, kv, nullptr,
-                    {.lengths = predicts ? &lengths : nullptr, .adapts_turns = true});
+                    {.lengths = predicts ? &lengths : nullptr, .adapts_swapped_layers = true});
       std::vector<RequestId> ids;
       for (uint32_t n = 0; n < 2; ++n) {
         GenerationRequest request = make_request(20, n + 1, 160);
@@ -419,7 +419,7 @@ TEST_P(LayerSwappingTest, WhoIsElsewhereIsDemandWhileTheDeviceHasNoRoom) {
       }
       EXPECT_EQ(engine.state().running, is_left ? 1 : 2);
       EXPECT_LT(engine.state().kv.at(1).free, engine.state().kv.at(1).total);
-      EXPECT_EQ(engine.stats().turn_changes > 0, !is_left);
+      EXPECT_EQ(engine.stats().layer_swap_changes > 0, !is_left);
     }
   }
 }
@@ -431,7 +431,7 @@ TEST_P(LayerSwappingTest, StepsWithoutRowsOnTheDeviceBringNoLayers) {
   const auto wanted = expected(requests);
   Decoder decoder = runtime_.make_decoder(64);
   Engine engine(decoder, kv, nullptr, {});
-  engine.change_turns(5);
+  engine.change_swapped_layers(5);
   EXPECT_EQ(answers_of(engine, requests), wanted);
 }
 
@@ -458,7 +458,7 @@ TEST_P(LayerSwappingTest, FailuresLoseNothingButTime) {
       bool more = true;
       for (int step = 0; more && step < 2000; ++step) {
         try {
-          if (step % 6 == 0) engine.change_turns(kTurns[step / 6 % 5]);
+          if (step % 6 == 0) engine.change_swapped_layers(kTurns[step / 6 % 5]);
           more = engine.step(sink);
         } catch (const Error& error) {
           EXPECT_EQ(error.code(), ErrorCode::kDevice);

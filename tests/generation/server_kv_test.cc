@@ -133,7 +133,7 @@ TEST_P(ServerKvTest, AnswersAreThoseOfEachAlone) {
                  .lengths = predicts ? &lengths : nullptr,
                  .reuse_prefixes = true,
                  .store = &store,
-                 .adapts_turns = true});
+                 .adapts_swapped_layers = true});
   RunningServer server(engine);
   for (int round = 0; round < 3; ++round) {
     SCOPED_TRACE(testing::Message() << "round " << round);

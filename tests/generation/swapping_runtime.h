@@ -31,12 +31,12 @@ struct SwappingRuntime {
     host.ops().set_deterministic(true);
     weights = load_weights(*accelerator, model, {}, {});
   }
-  KvCache make_kv(int32_t blocks, int most_turning, int spare = kSpareBuffers,
+  KvCache make_kv(int32_t blocks, int most_swapped, int spare = kSpareBuffers,
                   KvType type = KvType::kF32, int32_t host_blocks = 0) {
     return KvCache(*accelerator, host, kv_shapes(model.spec.states, type),
                    {.device_blocks = blocks,
                     .host_blocks = host_blocks,
-                    .most_turning = most_turning,
+                    .most_swapped = most_swapped,
                     .spare_buffers = spare});
   }
   Decoder make_decoder(int max_tokens, int micro_tokens = 0) {

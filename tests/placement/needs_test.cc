@@ -176,10 +176,10 @@ TEST(NeedsTest, ALongSequenceTakesWhatItSaidItNeeds) {
   }
 }
 
-TEST(NeedsTest, LayersThatTakeTurnsNeedTheirRoomInHostMemory) {
+TEST(NeedsTest, SwappedLayersNeedTheirRoomInHostMemory) {
   const Plan plan;
   RunSize size = kSize;
-  size.most_turning = 4;
+  size.most_swapped = 4;
   CpuDevice host(CpuDeviceOptions{.threads = 2});
   EmulatedAccelerator accelerator{EmulatedAcceleratorOptions{}};
   IoQueue queue;
@@ -191,8 +191,8 @@ TEST(NeedsTest, LayersThatTakeTurnsNeedTheirRoomInHostMemory) {
   loaded.weights = load_weights(accelerator, loaded.model, {}, {}, {.host = &host});
   Runner runner = make_runner(accelerator, host, queue, loaded, resolved);
   const int32_t before = runner.kv.device_blocks();
-  for (const int turning : {0, 4}) {
-    runner.decoder.change_turns(runner.kv, turning);
+  for (const int swapped : {0, 4}) {
+    runner.decoder.change_swapped_layers(runner.kv, swapped);
     run_steps(runner);
     expect_taken(needs.device, accelerator.usage(), "device");
     expect_taken(needs.host, host.usage(), "host");

@@ -54,7 +54,7 @@ TEST(TimelineTest, SwappedLayersAreInTheDrawing) {
   KvCache resident = runtime.make_kv(3, 0), swapped = runtime.make_kv(3, kSwapped);
   Decoder plain = runtime.make_decoder(32), drawn = runtime.make_decoder(32);
   const auto expected = run(resident, plain);
-  drawn.change_turns(swapped, kSwapped);
+  drawn.change_swapped_layers(swapped, kSwapped);
   Timeline timeline(*runtime.accelerator);
   drawn.record(&timeline);
   EXPECT_EQ(run(swapped, drawn), expected);

@@ -66,23 +66,26 @@ struct ServerMetrics::Impl : MetricRegistry {
   Gauge& kv_expansion =
       gauge("spillway_kv_expansion",
             "Blocks of KV on the GPU by what there would be if no layers took turns.");
-  Gauge& kv_turning =
+  Gauge& swapped_layers =
       gauge("spillway_kv_layers_turning", "Layers whose KV takes turns on the GPU.");
-  Counter& turn_bytes = counter("spillway_kv_turn_bytes_total",
-                                "Bytes that moved for layers whose KV takes turns on the GPU.");
-  Counter& turn_ahead =
+  Counter& layer_swap_bytes =
+      counter("spillway_kv_turn_bytes_total",
+              "Bytes that moved for layers whose KV takes turns on the GPU.");
+  Counter& layer_swaps_ahead =
       counter("spillway_kv_turn_ahead_total",
               "Layers whose KV was sent for while the step before theirs was under way.");
-  Counter& turn_early = counter("spillway_kv_turn_early_total",
-                                "Of these, that were there before that step had ended.");
-  Counter& turn_waits = counter("spillway_kv_turn_waits_total",
-                                "How often a step waited for a layer whose KV came late.");
-  Counter& turn_waited_s = counter("spillway_kv_turn_wait_seconds_total",
-                                   "What steps waited for layers whose KV takes turns.");
-  Counter& turn_changes = counter("spillway_kv_turn_changes_total",
-                                  "How often another number of layers was chosen to take turns.");
-  Counter& turn_changes_s = counter("spillway_kv_turn_change_seconds_total",
-                                    "How long no step ran while memory was cut anew for that.");
+  Counter& layer_swaps_early = counter("spillway_kv_turn_early_total",
+                                       "Of these, that were there before that step had ended.");
+  Counter& layer_swap_waits = counter("spillway_kv_turn_waits_total",
+                                      "How often a step waited for a layer whose KV came late.");
+  Counter& layer_swap_waited_s = counter("spillway_kv_turn_wait_seconds_total",
+                                         "What steps waited for layers whose KV takes turns.");
+  Counter& layer_swap_changes =
+      counter("spillway_kv_turn_changes_total",
+              "How often another number of layers was chosen to take turns.");
+  Counter& layer_swap_changes_s =
+      counter("spillway_kv_turn_change_seconds_total",
+              "How long no step ran while memory was cut anew for that.");
   Histogram& first_token_s = histogram("spillway_time_to_first_token_seconds",
                                        "From a request to its first token.", kSeconds);
   Histogram& next_token_s = histogram("spillway_time_between_tokens_seconds",
@@ -254,14 +257,14 @@ void ServerMetrics::step(const StepReport& report) {
   follow(of.draft_accepted, static_cast<double>(report.stats.draft_accepted));
   follow(of.preemptions, static_cast<double>(report.stats.preemptions));
   of.kv_expansion.Set(report.state.kv_expansion);
-  of.kv_turning.Set(report.state.turning);
-  follow(of.turn_bytes, static_cast<double>(report.stats.turn_bytes));
-  follow(of.turn_ahead, static_cast<double>(report.stats.turn_ahead));
-  follow(of.turn_early, static_cast<double>(report.stats.turn_early));
-  follow(of.turn_waits, static_cast<double>(report.stats.turn_waits));
-  follow(of.turn_waited_s, report.stats.turn_waited_s);
-  follow(of.turn_changes, static_cast<double>(report.stats.turn_changes));
-  follow(of.turn_changes_s, report.stats.turn_changes_s);
+  of.swapped_layers.Set(report.state.swapped_layers);
+  follow(of.layer_swap_bytes, static_cast<double>(report.stats.layer_swap_bytes));
+  follow(of.layer_swaps_ahead, static_cast<double>(report.stats.layer_swaps_ahead));
+  follow(of.layer_swaps_early, static_cast<double>(report.stats.layer_swaps_early));
+  follow(of.layer_swap_waits, static_cast<double>(report.stats.layer_swap_waits));
+  follow(of.layer_swap_waited_s, report.stats.layer_swap_waited_s);
+  follow(of.layer_swap_changes, static_cast<double>(report.stats.layer_swap_changes));
+  follow(of.layer_swap_changes_s, report.stats.layer_swap_changes_s);
   const bool computed = static_cast<double>(report.stats.steps) > of.steps.Value();
   follow(of.steps, static_cast<double>(report.stats.steps));
   if (computed) of.step_s.Observe(report.seconds);

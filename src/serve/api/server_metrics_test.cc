@@ -50,21 +50,21 @@ TEST(ServerMetricsTest, LayersThatAreThereBeforeTheirStepAreCounted) {
   ServerMetrics metrics;
   StepReport report = step_of(1, 1);
   for (const int64_t early : {2, 3}) {
-    report.stats.turn_ahead = 2 * early;
-    report.stats.turn_early = early;
+    report.stats.layer_swaps_ahead = 2 * early;
+    report.stats.layer_swaps_early = early;
     metrics.step(report);
   }
   EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_turn_ahead_total 6\n"));
   EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_turn_early_total 3\n"));
 }
 
-TEST(ServerMetricsTest, WaitsForLayersThatTakeTurnsAreCountedAndTimed) {
+TEST(ServerMetricsTest, WaitsForSwappedLayersAreCountedAndTimed) {
   ServerMetrics metrics;
   StepReport report = step_of(1, 1);
-  report.stats.turn_waits = 3;
-  report.stats.turn_waited_s = 0.25;
+  report.stats.layer_swap_waits = 3;
+  report.stats.layer_swap_waited_s = 0.25;
   metrics.step(report);
-  report.stats.turn_waits = 5;
+  report.stats.layer_swap_waits = 5;
   metrics.step(report);
   EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_turn_waits_total 5\n"));
   EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_turn_wait_seconds_total 0.25\n"));
