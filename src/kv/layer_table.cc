@@ -47,36 +47,36 @@ int LayerTable::device_buffer_in_step(int layer) const {
 }
 
 void LayerTable::begin_load(int layer) {
-  SPW_ASSERT(layer == next_to_load() && state(layer) == LayerState::kAway);
+  SPW_ASSERT(layer == next_to_load() && state(layer) == LayerState::kSwappedOut);
   Entry& entry = of(layer);
   entry.device = shared_[static_cast<size_t>(begun_++ % std::ssize(shared_))];
-  entry.state = LayerState::kComing;
+  entry.state = LayerState::kLoading;
 }
 
 void LayerTable::confirm(int layer) {
   Entry& entry = of(layer);
-  SPW_ASSERT(entry.state == LayerState::kComing);
+  SPW_ASSERT(entry.state == LayerState::kLoading);
   if (entry.host < 0) {
-    entry.state = LayerState::kStays;
+    entry.state = LayerState::kNeverSwapped;
     return;
   }
   SPW_ASSERT(layer == swapped_layer(confirmed_));
   ++confirmed_;
-  entry.state = LayerState::kHere;
+  entry.state = LayerState::kResident;
 }
 
 void LayerTable::leave(int layer) {
   Entry& entry = of(layer);
-  SPW_ASSERT(entry.state == LayerState::kHere && layer == swapped_layer(left_));
+  SPW_ASSERT(entry.state == LayerState::kResident && layer == swapped_layer(left_));
   ++left_;
-  entry.state = LayerState::kAway;
+  entry.state = LayerState::kSwappedOut;
   entry.device = -1;
 }
 
 void LayerTable::reset() {
   begun_ = confirmed_ = left_ = 0;
   for (Entry& entry : entries_) {
-    entry.state = entry.host < 0 ? LayerState::kStays : LayerState::kAway;
+    entry.state = entry.host < 0 ? LayerState::kNeverSwapped : LayerState::kSwappedOut;
     if (entry.host >= 0) entry.device = -1;
   }
 }
@@ -86,31 +86,32 @@ LayerTable::Recut LayerTable::recut(int swapped) {
   SPW_ASSERT(begun_ == 0);
   Recut cut{.blocks_before = blocks(), .blocks = sizes_.blocks_with(swapped)};
   const std::vector<int> wanted = choose_swapped_layers(sizes_.layers, swapped);
-  std::vector<int> coming, going;
+  std::vector<int> joining, going;
   for (int layer = 0; layer < sizes_.layers; ++layer) {
     const bool swaps = std::ranges::find(wanted, layer) != wanted.end();
-    SPW_ASSERT(state(layer) == (is_swapped(layer) ? LayerState::kAway : LayerState::kStays));
-    if (is_swapped(layer) && !swaps) coming.push_back(layer);
+    SPW_ASSERT(state(layer) ==
+               (is_swapped(layer) ? LayerState::kSwappedOut : LayerState::kNeverSwapped));
+    if (is_swapped(layer) && !swaps) joining.push_back(layer);
     if (!is_swapped(layer) && swaps) going.push_back(layer);
   }
   // There are as many host buffers as layers that may be swapped: if all are taken, a layer that
   // stops being swapped leaves its own to one that begins.
   int free = shared_.empty() ? -1 : shared_.front();
   while (going.size() > free_host_.size()) {
-    const int in = coming.back(), out = going.back();
-    coming.pop_back();
+    const int in = joining.back(), out = going.back();
+    joining.pop_back();
     going.pop_back();
     const int host = of(in).host, left = of(out).device;
     cut.exchanges.push_back({{in, host, free}, {out, left, host}});
-    of(in) = {LayerState::kStays, free, -1};
-    of(out) = {LayerState::kAway, -1, host};
+    of(in) = {LayerState::kNeverSwapped, free, -1};
+    of(out) = {LayerState::kSwappedOut, -1, host};
     free = left;
   }
   for (const int layer : going) {
     const int host = free_host_.back();
     free_host_.pop_back();
     cut.outs.push_back({layer, of(layer).device, host});
-    of(layer) = {LayerState::kAway, -1, host};
+    of(layer) = {LayerState::kSwappedOut, -1, host};
   }
 
   std::vector<int> at(static_cast<size_t>(buffers()), -1);
@@ -120,7 +121,7 @@ LayerTable::Recut LayerTable::recut(int swapped) {
     at[static_cast<size_t>(of(layer).device)] = layer;
     ++stay;
   }
-  const auto came = static_cast<int>(coming.size());
+  const auto came = static_cast<int>(joining.size());
   const int before = buffers();
   int next = 0;  // the first of the new buffers whose layer was not on the device before
   if (cut.blocks >= cut.blocks_before) {
@@ -142,10 +143,10 @@ LayerTable::Recut LayerTable::recut(int swapped) {
     next = stay;
   }
   for (const Copy& move : cut.moves) of(move.layer).device = move.to;
-  for (const int layer : coming) {
+  for (const int layer : joining) {
     cut.ins.push_back({layer, of(layer).host, next});
     free_host_.push_back(of(layer).host);
-    of(layer) = {LayerState::kComing, next++, -1};
+    of(layer) = {LayerState::kLoading, next++, -1};
   }
   shared_.clear();
   for (int i = 0; swapped > 0 && i < sizes_.spare_with(swapped); ++i) shared_.push_back(next++);

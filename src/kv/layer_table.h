@@ -12,10 +12,10 @@
 namespace spillway {
 
 enum class LayerState : uint8_t {
-  kStays,   // always on the device
-  kAway,    // swapped out: in host memory alone
-  kComing,  // loading: it has a buffer, but its bytes may not be read yet
-  kHere,    // resident: ops called from now on find it in its buffer
+  kNeverSwapped,  // always on the device
+  kSwappedOut,    // swapped out: in host memory alone
+  kLoading,       // loading: it has a buffer, but its bytes may not be read yet
+  kResident,      // resident: ops called from now on find it in its buffer
 };
 
 // Divides the device's memory for KV into equal buffers, and assigns layers to them. Most layers
@@ -84,7 +84,7 @@ class LayerTable {
 
  private:
   struct Entry {
-    LayerState state = LayerState::kStays;
+    LayerState state = LayerState::kNeverSwapped;
     int device = -1;
     int host = -1;
   };

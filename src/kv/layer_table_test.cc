@@ -75,13 +75,13 @@ TEST(LayerTableTest, NoLayerIsReadBeforeItsCopyAndNoBufferHasTwo) {
         expected.push_back(table.device_buffer_in_step(layer));
       for (int layer = 0; layer < layers; ++layer) {
         if (table.is_swapped(layer)) {
-          ASSERT_EQ(table.state(layer), LayerState::kComing) << "none is ever forgotten";
+          ASSERT_EQ(table.state(layer), LayerState::kLoading) << "none is ever forgotten";
           now = std::max(now, arrives.at(layer));
           table.confirm(layer);
         }
         std::set<int> buffers;
         for (int other = 0; other < layers; ++other) {
-          if (table.state(other) == LayerState::kAway) continue;
+          if (table.state(other) == LayerState::kSwappedOut) continue;
           ASSERT_TRUE(buffers.insert(table.device_buffer(other)).second);
           ASSERT_LT(table.device_buffer(other), table.buffers());
         }
@@ -89,7 +89,7 @@ TEST(LayerTableTest, NoLayerIsReadBeforeItsCopyAndNoBufferHasTwo) {
             << "known when the step began";
         now += static_cast<double>(random() % 300);
         if (!table.is_swapped(layer)) continue;
-        ASSERT_EQ(table.state(layer), LayerState::kHere);
+        ASSERT_EQ(table.state(layer), LayerState::kResident);
         table.leave(layer);
         load();
       }

@@ -129,7 +129,7 @@ void LayerSwapper::begin_step(KvGroupCache& kv, int group,
 }
 
 void LayerSwapper::load(KvGroupCache& kv, int layer) {
-  if (kv.layers().state(layer) == LayerState::kComing) return complete_load(kv, layer);
+  if (kv.layers().state(layer) == LayerState::kLoading) return complete_load(kv, layer);
   if (overlap_) return begin_load(kv, layer, left_);
   device_.compute().record(*begun_);
   in_->wait(*begun_);

@@ -259,7 +259,7 @@ class Scheduler::Planner {
   FoundPrefix find_prefix(const Sequence& sequence) {
     if (of_.prefixes_ == nullptr || sequence.given.scored) return {};
     FoundPrefix found = of_.prefixes_->find(sequence.given.id, beginning_);
-    if (found.tokens == 0 || found.is_coming || of_.allocator_.pools().size() == 1) return found;
+    if (found.tokens == 0 || found.is_in_flight || of_.allocator_.pools().size() == 1) return found;
     if (sequence.blocks.spans(sequence.known + 1)) return found;  // it may continue in other pools
     const int64_t end = sequence.reserved > 0 ? sequence.reserved : sequence.given.expected;
     const std::vector<BlockId> held = newly_held(found);
@@ -326,7 +326,7 @@ class Scheduler::Planner {
         continue;
       }
       FoundPrefix found = find_prefix(next);
-      if (found.is_coming && passed < kMostPassed) {
+      if (found.is_in_flight && passed < kMostPassed) {
         ++passed;
         if (std::ranges::any_of(found.fetch, [](const auto& keys) { return !keys.empty(); }))
           plan_.fetches.push_back({place.id, std::move(found.fetch)});

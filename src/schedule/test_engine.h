@@ -642,15 +642,15 @@ class SimulatedEngine : private PrefixSource {
         if (!(computing.runs || begins) || static_cast<size_t>(computing.computed) >= worth ||
             computing.tokens.size() < worth || computing.given.scored)
           continue;
-        found.is_coming |=
+        found.is_in_flight |=
             std::ranges::equal(std::span(computing.tokens).first(worth), tokens.first(worth));
       }
     }
-    if (found.is_coming || !options_.stores) return found;
+    if (found.is_in_flight || !options_.stores) return found;
     found = search.longest([this](const BlockKey& key, int) { return stored_.contains(key); });
     const bool loads =
         std::ranges::any_of(found.loads, [](const auto& keys) { return !keys.empty(); });
-    found.is_coming = loads && sequence.steps_to_fetch > 0;
+    found.is_in_flight = loads && sequence.steps_to_fetch > 0;
     return found;
   }
 
