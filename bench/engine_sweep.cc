@@ -155,18 +155,18 @@ class Measurement {
 
   EngineOptions options_of(const Session& session, Runner& runner, const KvStores& stores,
                            int max_sequences) const {
-    int at_once = max_sequences;
+    int concurrent = max_sequences;
     if (cell_.admission == "whole") {
       const int64_t blocks = (context_ + kKvBlockTokens - 1) / kKvBlockTokens;
-      at_once =
-          static_cast<int>(std::clamp<int64_t>(runner.kv.device_blocks() / blocks, 1, at_once));
+      concurrent =
+          static_cast<int>(std::clamp<int64_t>(runner.kv.device_blocks() / blocks, 1, concurrent));
     }
     SPW_CHECK(cell_.order == "first" || cell_.order == "shortest", kInvalidArgument,
               "the order is {}; give first or shortest", cell_.order);
-    const ServingEstimate estimate =
-        estimate_serving(session, at_once, kUsualPrompt, kUsualAnswer, runner.decoder.max_tokens());
+    const ServingEstimate estimate = estimate_serving(session, concurrent, kUsualPrompt,
+                                                      kUsualAnswer, runner.decoder.max_tokens());
     return {.max_prompt_tokens = estimate.prompt_tokens,
-            .admission = {.max_sequences = at_once},
+            .admission = {.max_sequences = concurrent},
             .scheduling = {.order = cell_.order == "first" ? OrderKind::kFirstCome
                                                            : OrderKind::kShortest,
                            .packs_predicted = cell_.admission == "predicted",

@@ -103,9 +103,9 @@ ExpectedRun expected_run(const BatchOptions& options, const BatchInput& input,
       .requests = static_cast<int64_t>(requests),
       .answers =
           lengths != nullptr ? predicted_answers(input, *lengths, context) : std::vector<int64_t>{},
-      .at_once = options.scheduling.admits_whole()
-                     ? 0
-                     : std::min(static_cast<int64_t>(requests), int64_t{asked}),
+      .max_concurrent = options.scheduling.admits_whole()
+                            ? 0
+                            : std::min(static_cast<int64_t>(requests), int64_t{asked}),
       .host_bytes_taken = lengths != nullptr ? lengths->network_bytes() : 0,
       .results_are_fixed = true,
       .least_sequences = 1,

@@ -46,7 +46,7 @@ class SharedRunTest : public ModelRunTest {
                       .prompt = 40,
                       .requests = 100,
                       .answers = {20, 50, 60, 110},
-                      .at_once = 32,
+                      .max_concurrent = 32,
                       .least_sequences = 1};
   RunOrder serve_ = {.admission = RunOrder::Admission::kContinuous,
                      .reuse = RunOrder::Reuse::kAlways,

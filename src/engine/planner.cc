@@ -125,7 +125,7 @@ SearchRequest Planner::request() const {
                       .budgets = careful(budgets),
                       .size = size,
                       .attention_topk = question.compute.checked_topk(),
-                      .most_sequences = question.most_at_once};
+                      .most_sequences = question.max_concurrent};
   if (question.compute.chunk > 0) asked.smallest_chunk = question.compute.chunk;
   asked.objective = parse_objective(question.objective);
   if (question.max_latency > 0) asked.max_latency_s = question.max_latency;
@@ -137,7 +137,7 @@ SearchRequest Planner::request() const {
 }
 
 PlanRequest Planner::placement() const {
-  const int64_t requests = workload.requests(), most = question.most_at_once;
+  const int64_t requests = workload.requests(), most = question.max_concurrent;
   const bool given = by_hand();
   PlanRequest asked{.context = shared->context,
                     .compressed = question.compute.compress_weights,
@@ -248,7 +248,7 @@ Plan Planner::complete(const FoundPlan& found) const {
 
 RunSize Planner::placement_size() const {
   RunSize all = size;
-  const int64_t requests = workload.requests(), most = question.most_at_once;
+  const int64_t requests = workload.requests(), most = question.max_concurrent;
   all.sequences = most > 0 ? std::min(most, requests) : requests;
   all.tokens = workload.longest();
   return all;

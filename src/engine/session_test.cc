@@ -144,7 +144,7 @@ class SharedKvTest : public SessionTest {
                       .prompt = 40,
                       .requests = 100,
                       .answers = {20, 50, 60, 110},
-                      .at_once = 32,
+                      .max_concurrent = 32,
                       .least_sequences = 1};
 };
 
@@ -170,7 +170,7 @@ TEST_F(SharedKvTest, OtherwiseThereIsRoomForAllOfEach) {
   };
   ASSERT_TRUE(is_shared());
   const ExpectedRun usual = run_;
-  run_.at_once = 0;
+  run_.max_concurrent = 0;
   EXPECT_FALSE(is_shared()) << "they may not wait for each other";
   run_ = usual;
   run_.answers = {900, 900, 900, 984};
@@ -204,29 +204,30 @@ TEST_F(SharedKvTest, WhatAPlanHasElsewhereIsSharedAsWell) {
   {
     Session begun(options_, services_);
     begun.choose_plan(run_);
-    EXPECT_EQ(begun.plan().at_once, 32);
+    EXPECT_EQ(begun.plan().max_concurrent, 32);
     SessionOptions again = options_;
     again.placement.kept = begun.plan();
     ExpectedRun run = run_;
     run.sequences = planned_of(begun);
-    run.at_once = 256;
+    run.max_concurrent = 256;
     Session session(again, services_);
     session.choose_plan(run);
     EXPECT_EQ(session.resolved().max_concurrent.over_commit, 32);
     EXPECT_EQ(session.settings, begun.settings);
-    run.at_once = (planned_of(begun) + 32) / 2;
+    run.max_concurrent = (planned_of(begun) + 32) / 2;
     session.choose_plan(run);
-    EXPECT_EQ(session.resolved().max_concurrent.over_commit, run.at_once) << "fewer were asked for";
+    EXPECT_EQ(session.resolved().max_concurrent.over_commit, run.max_concurrent)
+        << "fewer were asked for";
     EXPECT_EQ(session.settings, begun.settings);
   }
   options_.placement.schedule = "zigzag";
   {
     Session blocks(options_, services_);
     blocks.choose_plan(run_);
-    EXPECT_FALSE(blocks.plan().at_once) << "they do not wait for room";
+    EXPECT_FALSE(blocks.plan().max_concurrent) << "they do not wait for room";
   }
   options_.placement.schedule.clear();
-  run_.at_once = 0;
+  run_.max_concurrent = 0;
   Session whole(options_, services_);
   whole.choose_plan(run_);
   EXPECT_EQ(whole.resolved().max_concurrent.over_commit, planned_of(whole));
@@ -260,7 +261,7 @@ class OutgrownTest : public SharedKvTest {
             .prompt = 4,
             .requests = kRequests,
             .answers = {2, 2, 2, 2},
-            .at_once = kRequests,
+            .max_concurrent = kRequests,
             .least_sequences = 1};
   }
   struct Result {
@@ -270,11 +271,11 @@ class OutgrownTest : public SharedKvTest {
   // Runs all requests concurrently, in KV memory for `whole` full contexts.
   static Result run_all(Session& session, int64_t whole) {
     Runner runner = session.make_runner(32, whole);
-    const auto at_once =
+    const auto concurrent =
         with_rows(runner.decoder, whole, session.resolved().max_concurrent.over_commit);
-    EXPECT_EQ(at_once, kRequests);
+    EXPECT_EQ(concurrent, kRequests);
     Engine engine(runner.decoder, runner.kv, /*tokenizer=*/nullptr,
-                  {.admission = {.max_sequences = at_once},
+                  {.admission = {.max_sequences = concurrent},
                    .scheduling = {.order = OrderKind::kFirstCome, .packs_predicted = true},
                    .max_sequence_tokens = 32});
     std::map<RequestId, size_t> numbers;
@@ -344,11 +345,11 @@ TEST_F(OutgrownTest, SoDoThoseInHostMemory) {
   // A resumed job with the same options plans the same.
   Session begun(options_, services_);
   begun.choose_plan(run_);
-  ASSERT_EQ(begun.plan().at_once, kRequests);
+  ASSERT_EQ(begun.plan().max_concurrent, kRequests);
   options_.placement.kept = begun.plan();
   Session again(options_, services_);
   again.choose_plan(run_);
-  EXPECT_EQ(again.plan().at_once, kRequests);
+  EXPECT_EQ(again.plan().max_concurrent, kRequests);
 }
 
 // Some sequences have KV on the device, others in host memory: one that outgrows one memory is

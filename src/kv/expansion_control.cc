@@ -30,7 +30,7 @@ constexpr double kNoise = 0.02;
 // reference.
 constexpr double kProof = 0.2;
 // One growth multiplies the number of swapped layers by at most this.
-constexpr int kAtOnce = 4;
+constexpr int kMostGrowth = 4;
 // Failed tries may cost at most this share of the time.
 constexpr double kCostOfTries = 0.005;
 // The share of a layer's time in which its KV is in use, from its projections to its attention. It
@@ -272,7 +272,7 @@ void ExpansionControl::grow_or_hold() {
     seen_ = level_;
   } else if (rate_ > 0) {
     // The measured rate of the link holds only for copies of about the measured size.
-    const int most = brought_nothing_ ? 0 : kAtOnce * swapped_count();
+    const int most = brought_nothing_ ? 0 : kMostGrowth * swapped_count();
     while (to + 1 < levels_.size() && levels_[to + 1] <= most &&
            fits(to + 1, blocks(to + 1), kFull))
       ++to;

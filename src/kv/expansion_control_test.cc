@@ -23,7 +23,7 @@ struct Server {
   double held_up = 1;
   bool knows_early = true;  // whether it reports early copies
   double demand = 1e9;      // sequences
-  int32_t at_once = 1;      // blocks of one request: it begins with all of them or not at all
+  int32_t in_request = 1;   // blocks of one request: it begins with all of them or not at all
   double noise = 0.05;
   int young_steps = 0;        // first steps, in which all sequences have just begun and are short
   double weights_wait_s = 0;  // weights wait for the same link
@@ -36,7 +36,7 @@ struct Server {
   }
   int32_t used(int swapped) const {
     const int32_t room = kSizes.blocks_with(swapped);
-    return static_cast<int32_t>(std::min<double>(room - room % at_once, demand * kBlocksOfOne));
+    return static_cast<int32_t>(std::min<double>(room - room % in_request, demand * kBlocksOfOne));
   }
   LayerSwapMeasure step(int swapped) {
     LayerSwapMeasure measure;
@@ -149,9 +149,9 @@ TEST(ExpansionControlTest, IsNotMisledByABeginning) {
 
 // The waiting requests are too large for the room that a first growth brings.
 TEST(ExpansionControlTest, GrowsWhereAFirstStepIsTooSmallForAnybody) {
-  for (const int32_t at_once : {90, 150, 240}) {
-    SCOPED_TRACE(at_once);
-    Server server{.link = 200e9, .at_once = at_once};
+  for (const int32_t in_request : {90, 150, 240}) {
+    SCOPED_TRACE(in_request);
+    Server server{.link = 200e9, .in_request = in_request};
     ExpansionControl control(kSizes, kBlockBytes);
     serve(server, control, 400);
     const Served served = serve(server, control, 500);

@@ -52,7 +52,7 @@ class Placer {
                r_.may_map,
                r_.deterministic,
                r_.attention_topk > 0,
-               r_.may_preempt ? r_.run.at_once : 0};
+               r_.may_preempt ? r_.run.max_concurrent : 0};
     wanted_.draft_tokens = r_.draft_tokens;
     least_ = wanted_;
     if (r_.run.least_sequences > 0) least_.sequences = r_.run.least_sequences;
@@ -60,7 +60,7 @@ class Placer {
     if (r_.run.least_context > 0) least_.tokens = std::min(r_.run.least_context, wanted_.tokens);
     for (RunSize size : smaller_runs(wanted_, least_)) {
       sizes_.push_back(size);
-      if (std::exchange(size.at_once, 0) > size.sequences) sizes_.push_back(size);
+      if (std::exchange(size.max_concurrent, 0) > size.sequences) sizes_.push_back(size);
     }
   }
 
@@ -177,7 +177,7 @@ class Placer {
     if (trial.kv) given.kv = trial.kv;
     given.apply_to(placed.plan);
     placed.plan = with_residence(r_, std::move(placed.plan), trial.compress, trial.size.sequences);
-    placed.size.at_once = at_once_by(placed, trial);
+    placed.size.max_concurrent = over_commit_by(placed, trial);
     // The planner completes a plan that comes from options alone.
     const bool open = by_hand && r_.by_options_alone && !r_.given.cpu_linear;
     if (apart_ && open && !r_.deterministic && placed.plan.weights.device < 1)
@@ -204,18 +204,18 @@ class Placer {
     if (together.total_s() < alone.total_s()) placed.plan = std::move(shared);
   }
 
-  // Returns how many sequences may share the KV memory of the plan's (RunSize::at_once). A resumed
-  // job has as many as before. Returns 0, for none, if sequences do not wait for memory, or if more
-  // sequences would change the processor or the partitions in which the sequences of a plan by hand
-  // are attended to.
-  int64_t at_once_by(const ChosenPlan& placed, const FitTrial& trial) const {
+  // Returns how many sequences may share the KV memory of the plan's (RunSize::max_concurrent). A
+  // resumed job has as many as before. Returns 0, for none, if sequences do not wait for memory, or
+  // if more sequences would change the processor or the partitions in which the sequences of a plan
+  // by hand are attended to.
+  int64_t over_commit_by(const ChosenPlan& placed, const FitTrial& trial) const {
     const Plan& by = placed.plan;
-    if (placed.size.at_once == 0 || by.schedule != ScheduleKind::kContinuous) return 0;
-    if (!placed.by_hand) return placed.size.at_once;
-    if (by.at_once) return *by.at_once;
-    if (r_.kept_at_once) return *r_.kept_at_once;
+    if (placed.size.max_concurrent == 0 || by.schedule != ScheduleKind::kContinuous) return 0;
+    if (!placed.by_hand) return placed.size.max_concurrent;
+    if (by.max_concurrent) return *by.max_concurrent;
+    if (r_.kept_max_concurrent) return *r_.kept_max_concurrent;
     RunSize whole = placed.size;
-    whole.at_once = 0;
+    whole.max_concurrent = 0;
     const RunLayout with = needs_of(by, placed.size, trial).layout,
                     without = needs_of(by, whole, trial).layout;
     const auto all = [&](auto&& is) { return is(with) && is(without); };
@@ -225,7 +225,7 @@ class Placer {
         all([](const RunLayout& of) {
           return of.fixed_blocks > 0 && of.staging_blocks >= of.least_staging();
         });
-    return alike && with.parts == without.parts ? placed.size.at_once : 0;
+    return alike && with.parts == without.parts ? placed.size.max_concurrent : 0;
   }
 
   void settle(ChosenPlan& placed, const FitTrial& trial) {
@@ -276,7 +276,7 @@ class Placer {
     if (placed.plan.micro_batch > 0 && !r_.given.micro_batch)
       placed.plan.micro_batch = static_cast<int>(std::min<int64_t>(
           placed.size.micro_tokens,
-          (placed.plan.micro_batch * placed.size.at_work() + placed.size.sequences - 1) /
+          (placed.plan.micro_batch * placed.size.max_running() + placed.size.sequences - 1) /
               placed.size.sequences));
     try {
       settle(placed, trial);
@@ -309,7 +309,7 @@ class Placer {
   std::optional<ChosenPlan> try_around(const FitTrial& trial) {
     if (!r_.fixed || !r_.by_options_alone || trial.by_rule || trial.kv) return std::nullopt;
     RunSize size = wanted_;
-    size.at_once = 0;
+    size.max_concurrent = 0;
     auto placed = try_search(size, trial);
     if (placed) placed->by_hand = true;
     return placed;
@@ -321,7 +321,8 @@ class Placer {
   // each other.
   std::optional<ChosenPlan> try_shared(const ChosenPlan& whole, const FitTrial& trial) {
     const ExpectedRun& run = r_.run;
-    if (run.at_once < 2 || run.answers.empty() || whole.by_hand || !apart_ || !r_.may_preempt)
+    if (run.max_concurrent < 2 || run.answers.empty() || whole.by_hand || !apart_ ||
+        !r_.may_preempt)
       return std::nullopt;
     // This gains nothing if everything is on the device already.
     if (whole.plan.all_on_device() && whole.size.sequences >= wanted_.sequences)
@@ -335,7 +336,7 @@ class Placer {
       size.sequences = sequences;
       return fit_of(needs_of(shared.plan, size, trial), apart_, careful(trial.budgets)).fits();
     };
-    const int64_t tokens = mean_tokens(run, wanted_.tokens) * run.at_once;
+    const int64_t tokens = mean_tokens(run, wanted_.tokens) * run.max_concurrent;
     int64_t least = std::max<int64_t>(1, (tokens + wanted_.tokens - 1) / wanted_.tokens);
     if (least >= wanted_.sequences || !has_room(least)) return std::nullopt;
     // Finds the most sequences for which there is room, so that little is lost if answers are

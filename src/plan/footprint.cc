@@ -44,7 +44,7 @@ struct Tally {
 int64_t step_tokens(const ModelSpec& spec, const RunSize& size, uint64_t device_bytes,
                     bool offloaded) {
   const int64_t all = size.tokens * size.sequences;
-  const int64_t least = std::max(size.at_work(), std::min<int64_t>(size.micro_tokens, all));
+  const int64_t least = std::max(size.max_running(), std::min<int64_t>(size.micro_tokens, all));
   if (!offloaded) return least;
   const int64_t affordable =
       static_cast<int64_t>(device_bytes / 8) / (spec.hidden * int64_t{sizeof(float)});
@@ -77,7 +77,7 @@ void share_blocks(const TierShares& shares, int64_t run, RunLayout& layout) {
 
 void place_kv(const Plan& plan, const RunSize& size, bool apart, RunLayout& layout) {
   layout.sequence_blocks = blocks_for_tokens(size.tokens);
-  layout.max_concurrent = size.at_work();
+  layout.max_concurrent = size.max_running();
   const auto blocks = try_mul(layout.sequence_blocks, size.sequences);
   SPW_CHECK(blocks && *blocks > 0 && *blocks <= std::numeric_limits<int32_t>::max(),
             kInvalidArgument, "a KV cache for {} sequences of {} tokens cannot be made",
@@ -113,19 +113,19 @@ void place_activations(const ModelSpec& spec, const Plan& plan, const RunSize& s
                            : step_tokens(spec, size, traits.memory_bytes, offloaded));
   // With one sequence whose prompt has one or two chunks, the memory that two layers would take on
   // the device is worth more than the second copy of the weights that it would save.
-  if (streams_weights && size.at_work() == 1 && size.tokens <= 2 * size.micro_tokens)
+  if (streams_weights && size.max_running() == 1 && size.tokens <= 2 * size.micro_tokens)
     layout.max_tokens = std::min(layout.max_tokens, size.micro_tokens);
   // If one sequence reads its KV from elsewhere again and again and weights do not stream, the KV
   // for a layer is loaded while the layer before is computed, not while this layer's is written.
-  if (!streams_weights && size.at_work() == 1 && layout.blocks_away() > 0)
+  if (!streams_weights && size.max_running() == 1 && layout.blocks_away() > 0)
     layout.max_tokens = std::min(layout.max_tokens, size.micro_tokens);
   layout.micro_tokens = static_cast<int>(
       offloaded ? std::min<int64_t>(size.micro_tokens, layout.max_tokens) : layout.max_tokens);
-  layout.logit_rows = rows_with_drafts(sequences_at_once(plan, static_cast<int>(size.at_work())),
-                                       size.draft_tokens);
+  layout.logit_rows = rows_with_drafts(
+      concurrent_sequences(plan, static_cast<int>(size.max_running())), size.draft_tokens);
   layout.draft_tokens = size.draft_tokens;
   const bool several = layout.max_tokens > layout.micro_tokens ||
-                       (plan.micro_batch > 0 && size.at_work() > plan.micro_batch);
+                       (plan.micro_batch > 0 && size.max_running() > plan.micro_batch);
   layout.slots = several ? SlotContent::kLayers : SlotContent::kPieces;
 }
 
@@ -159,7 +159,7 @@ uint64_t conversion_bytes(const ModelSpec& spec, int64_t micro_tokens) {
 // separately.
 int64_t attention_workspace(const ModelSpec& spec, const RunSize& size) {
   const int64_t parts = (size.tokens + 255) / 256;
-  return size.at_work() * spec.heads * parts * (spec.head_dim + 2) * 4;
+  return size.max_running() * spec.heads * parts * (spec.head_dim + 2) * 4;
 }
 
 uint64_t sums_bytes(const ModelSpec& spec, const RunLayout& layout) {
@@ -284,7 +284,7 @@ void count_kv_staging(const ModelSpec& spec, const Plan& plan, const RunSize& si
   // There should be room for a whole sequence: which processor attends to its prompt must not
   // depend on how many other sequences there are.
   const int64_t wanted = std::max<int64_t>(
-      blocks_for_tokens(size.micro_tokens) + std::max(size.at_work(), layout.sequence_blocks),
+      blocks_for_tokens(size.micro_tokens) + std::max(size.max_running(), layout.sequence_blocks),
       plan.attention == AttentionPlace::kCpu ? layout.disk_blocks : layout.blocks_away());
   const int64_t least = layout.parts ? layout.least_staging() : 0;
   int64_t blocks = std::min(room, std::max(least, std::min<int64_t>(wanted, layout.blocks_away())));

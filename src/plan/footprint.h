@@ -34,13 +34,13 @@ struct RunSize {
   bool whole_sequences = false;
   // The most sequences that may run concurrently in the KV memory of `sequences`, if they turn out
   // shorter; 0: no more than those.
-  int64_t at_once = 0;
+  int64_t max_concurrent = 0;
   int most_swapped = 0;    // the most layers whose KV may be swapped (tensor/layer_swap_sizes.h)
   int swapped_layers = 0;  // layers that are swapped from the first step on
   // The most draft tokens that a step computes for a sequence besides its newest token.
   int draft_tokens = 0;
 
-  int64_t at_work() const { return std::max(sequences, at_once); }
+  int64_t max_running() const { return std::max(sequences, max_concurrent); }
 };
 // Returns the most rows of logits of a step in which so many sequences generate. Drafts are for
 // small batches: they add no rows beyond kMostDraftRows.

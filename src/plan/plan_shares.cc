@@ -44,7 +44,7 @@ void PlanShares::set_kv(FoundPlan& found, double device, double host) const {
 
 double PlanShares::least_hidden_states(const FoundPlan& found, int64_t step_tokens) {
   return std::min(1.0,
-                  static_cast<double>(found.size.at_work()) / static_cast<double>(step_tokens));
+                  static_cast<double>(found.size.max_running()) / static_cast<double>(step_tokens));
 }
 
 void PlanShares::set_hidden_states(FoundPlan& found, double device, int64_t step_tokens) {

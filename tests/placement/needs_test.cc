@@ -93,7 +93,7 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     IoQueue queue;
     LoadedModel loaded;
     RunSize size = kSize;
-    if (i % 3 == 1) size.at_once = 9;  // concurrent sequences that share the KV of four
+    if (i % 3 == 1) size.max_concurrent = 9;  // concurrent sequences that share the KV of four
     constexpr const char* kKinds[] = {"opt-350m", "llama", "mixed", "shared"};
     loaded.model =
         testing_models::tiny_model(kKinds[i % 4], i % 5 == 0 ? DType::kQ4_0 : DType::kF32);
@@ -108,7 +108,7 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
                                    .disk_budget = ~uint64_t{0}});
     {
       Runner runner = make_runner(device, host, queue, loaded, resolved, {folder.path()});
-      runner.decoder.expect_rows(size.at_work());
+      runner.decoder.expect_rows(size.max_running());
       run_steps(runner);
     }
     expect_taken(needs.device, device.usage(), "device");

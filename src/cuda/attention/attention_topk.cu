@@ -13,7 +13,7 @@ constexpr int kWarps = kDecodeWarps;
 constexpr int kMaxDims = 256 / kWarpSize;  // dims per lane
 // Rows of V that a warp has in flight: over the bus a row takes microseconds.
 template <KvType kType>
-constexpr int kRowsAtOnce = is_half(kType) ? 4 : 1;
+constexpr int kRowsPerLane = is_half(kType) ? 4 : 1;
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
 static_assert(kDigits == kThreads && kPartTokens == kThreads);
@@ -268,7 +268,7 @@ __global__ __launch_bounds__(kThreads) void attend_chosen_kernel(
       weights[place] = exp2f(score - maximum);
     }
     __syncthreads();
-    constexpr int kRows = kRowsAtOnce<kType>;
+    constexpr int kRows = kRowsPerLane<kType>;
     for (int first = warp; first < count; first += kWarps * kRows) {
       float v[kRows][kMaxDims];
 #pragma unroll

@@ -138,11 +138,11 @@ void dequantize_rows(const WeightView& w, int64_t first_row, const Activations& 
     if constexpr (!requires { Block::kBytes; }) {
       const auto go = [&]<class Out>() {
         // gridDim.y is at most 65535, so longer ranges take several launches.
-        constexpr int64_t kRowsAtOnce = 65535 * 16;
-        for (int64_t begin = 0; begin < out.rows; begin += kRowsAtOnce) {
+        constexpr int64_t kRowsPerLaunch = 65535 * 16;
+        for (int64_t begin = 0; begin < out.rows; begin += kRowsPerLaunch) {
           DequantizeArgs part = args;
           part.first_row += begin;
-          part.rows = std::min(out.rows - begin, kRowsAtOnce);
+          part.rows = std::min(out.rows - begin, kRowsPerLaunch);
           part.out = static_cast<Out*>(args.out) + begin * args.stride;
           launch(dequantize_kernel<Block, Out>,
                  dim3((chunks + 127) / 128, static_cast<unsigned>((part.rows + 15) / 16)),
