@@ -23,12 +23,12 @@ class Scheduling {
       layer_of_piece_.insert(layer_of_piece_.end(), static_cast<size_t>(linear.pieces),
                              linear.layer);
     }
-    SPW_ASSERT(shape.slotfuls.size() == layer_of_piece_.size());
+    SPW_ASSERT(shape.slot_groups.size() == layer_of_piece_.size());
     find_swapped_layers();
     for (size_t first = 0, i = 0; batches_ > 1 && i < layer_of_piece_.size(); ++i) {
       if (layer_of_piece_[i] >= shape.layers()) break;
       if (layer_of_piece_[i] != layer_of_piece_[first]) first = i;
-      SPW_ASSERT(shape.slotfuls[i] - shape.slotfuls[first] < shape.weight_slots);
+      SPW_ASSERT(shape.slot_groups[i] - shape.slot_groups[first] < shape.weight_slots);
     }
   }
 
@@ -141,13 +141,14 @@ class Scheduling {
   void leave_weights(Where at) {
     add(Kind::kRelease, Subject::kWeights, at);
     const int piece = at.group;
-    const auto count = static_cast<int>(shape_.slotfuls.size());
-    const auto slotful = [&](int of) { return shape_.slotfuls[static_cast<size_t>(of)]; };
-    if (!shape_.overlap || (piece + 1 < count && slotful(piece + 1) == slotful(piece))) return;
-    const int next = (slotful(piece) + shape_.weight_slots) % (slotful(count - 1) + 1);
-    const auto first = std::ranges::lower_bound(shape_.slotfuls, next);
-    for (auto i = static_cast<int>(first - shape_.slotfuls.begin());
-         i < count && slotful(i) == next; ++i)
+    const auto count = static_cast<int>(shape_.slot_groups.size());
+    const auto slot_group = [&](int of) { return shape_.slot_groups[static_cast<size_t>(of)]; };
+    if (!shape_.overlap || (piece + 1 < count && slot_group(piece + 1) == slot_group(piece)))
+      return;
+    const int next = (slot_group(piece) + shape_.weight_slots) % (slot_group(count - 1) + 1);
+    const auto first = std::ranges::lower_bound(shape_.slot_groups, next);
+    for (auto i = static_cast<int>(first - shape_.slot_groups.begin());
+         i < count && slot_group(i) == next; ++i)
       load_weights(i);
   }
 

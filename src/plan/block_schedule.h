@@ -99,7 +99,7 @@ struct StepShape {
   std::shared_ptr<const LoweredModel> model = {};
   std::vector<StreamedShape> streamed = {};  // in the order of their use
   // By weight segment: its slot group, numbered 0, 1, ...; a group shares a slot.
-  std::vector<int> slotfuls = {};
+  std::vector<int> slot_groups = {};
   int weight_slots = 2;             // all are filled before the first step
   int pieces_read_ahead = 0;        // weight segments read from disk before a slot for them is free
   int kv_buffers = 2;               // groups whose pages are on the device at the same time

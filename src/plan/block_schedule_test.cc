@@ -33,13 +33,13 @@ constexpr int kLinears[] = {0, 2, 3, 4}, kDown = 4, kHead = 1;
 
 // Adds a weight segment for each linear op of these layers; the segments of a layer share a slot.
 void stream_layers(StepShape& shape, const std::vector<int>& numbers) {
-  int slotful = 0;
+  int slot_group = 0;
   for (const int layer : numbers) {
     for (const int op : kLinears) {
       shape.streamed.push_back({.layer = layer, .op = op});
-      shape.slotfuls.push_back(slotful);
+      shape.slot_groups.push_back(slot_group);
     }
-    ++slotful;
+    ++slot_group;
   }
 }
 
@@ -98,7 +98,7 @@ TEST(BlockScheduleTest, ASlotIsFilledAgainWhenItsLastPieceIsLeft) {
 TEST(BlockScheduleTest, APieceIsMultipliedWhenItIsThere) {
   const StepShape shape{.model = layers(1),
                         .streamed = {{.layer = 0, .op = kDown, .pieces = 2, .on_cpu = true}},
-                        .slotfuls = {0, 1},
+                        .slot_groups = {0, 1},
                         .batches = {{}}};
   EXPECT_THAT(
       described(shape),
@@ -196,7 +196,7 @@ TEST(BlockScheduleTest, ASwappedLayerIsThereFromItsProjectionsToItsAttention) {
 TEST(BlockScheduleTest, MicroBatchesShareASwappedLayersTrip) {
   StepShape shape{.model = layers(2),
                   .streamed = {{.layer = 0, .op = 0, .on_cpu = true}},
-                  .slotfuls = {0},
+                  .slot_groups = {0},
                   .swapped_layers = 2,
                   .layer_buffers = 1,
                   .batches = {{.on_device = false, .on_host = true},
@@ -280,14 +280,14 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
     // With several batches a slot holds a layer.
     const bool by_layers = batches > 1 || pick(1) > 0;
     shape.weight_slots = 1 + pick(3);
-    int slotful = -1, last_layer = -1, pieces = 0;
+    int slot_group = -1, last_layer = -1, pieces = 0;
     const auto stream = [&](int layer, int op) {
       shape.streamed.push_back(
           {.layer = layer, .op = op, .pieces = 1 + pick(2), .on_cpu = pick(2) == 0});
       for (int i = 0; i < shape.streamed.back().pieces; ++i) {
-        if (!by_layers || layer != last_layer || layer == shape.layers()) ++slotful;
+        if (!by_layers || layer != last_layer || layer == shape.layers()) ++slot_group;
         last_layer = layer;
-        shape.slotfuls.push_back(slotful);
+        shape.slot_groups.push_back(slot_group);
         ++pieces;
       }
     };
@@ -318,17 +318,19 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
     int kv_there = 0, rows_coming = -1, rows_taken = -1, cpu_busy = -1;
     // Slot groups that are in a slot or being loaded, and how often; the first ones were loaded
     // before the step.
-    std::vector<int> in_slots(static_cast<size_t>(slotful + 1));
-    const auto slotful_of = [&](int piece) { return shape.slotfuls[static_cast<size_t>(piece)]; };
+    std::vector<int> in_slots(static_cast<size_t>(slot_group + 1));
+    const auto slot_group_of = [&](int piece) {
+      return shape.slot_groups[static_cast<size_t>(piece)];
+    };
     const auto first_of = [&](int piece) {
-      return piece == 0 || slotful_of(piece - 1) != slotful_of(piece);
+      return piece == 0 || slot_group_of(piece - 1) != slot_group_of(piece);
     };
     const auto last_of = [&](int piece) {
-      return piece + 1 == pieces || slotful_of(piece + 1) != slotful_of(piece);
+      return piece + 1 == pieces || slot_group_of(piece + 1) != slot_group_of(piece);
     };
     int slots_taken = 0, used = 0, left = 0, multiplied = 0;
-    for (int i = 0; shape.overlap && i < shape.weight_slots && slotful >= 0; ++i, ++slots_taken)
-      ++in_slots[static_cast<size_t>(i % (slotful + 1))];
+    for (int i = 0; shape.overlap && i < shape.weight_slots && slot_group >= 0; ++i, ++slots_taken)
+      ++in_slots[static_cast<size_t>(i % (slot_group + 1))];
     std::vector<int> layers_done(shape.batches.size(), 0);
     // Swapped layers: 1: loading, 2: resident, 3: stored. The first ones are loading already.
     std::map<int, int> layer_kv;
@@ -343,14 +345,14 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
         case EventSubject::kWeights:
           if (e.kind == EventKind::kWait) {
             EXPECT_EQ(e.group, used++);
-            EXPECT_GT(in_slots[static_cast<size_t>(slotful_of(e.group))], 0);
+            EXPECT_GT(in_slots[static_cast<size_t>(slot_group_of(e.group))], 0);
           } else if (e.kind == EventKind::kLoad && first_of(e.group)) {
-            ++in_slots[static_cast<size_t>(slotful_of(e.group))];
+            ++in_slots[static_cast<size_t>(slot_group_of(e.group))];
             EXPECT_LE(++slots_taken, shape.weight_slots);
           } else if (e.kind == EventKind::kRelease) {
             EXPECT_EQ(e.group, left++);
             if (!last_of(e.group)) break;
-            --in_slots[static_cast<size_t>(slotful_of(e.group))];
+            --in_slots[static_cast<size_t>(slot_group_of(e.group))];
             --slots_taken;
           }
           break;

@@ -60,7 +60,7 @@ StepShape step_of(const WeightPlan& weights, const StreamCut& cut, std::vector<B
   const std::vector<Tier> homes = weight_homes(/*host_visible=*/false, model, weights);
   const std::vector<StreamOrder> orders{stream_order(model, homes, cut)};
   StepShape shape{.model = model.spec.lowered,
-                  .slotfuls = orders.front().slotfuls(),
+                  .slot_groups = orders.front().slot_groups(),
                   .weight_slots = slot_count(cut.slots, orders),
                   .batches = std::move(batches)};
   for (const StreamedLinear& linear : orders.front().linears)

@@ -18,7 +18,7 @@ class Simulation {
   // Every step has the same events at the same prices.
   Simulation(const StepShape& shape, const PriceOfEvent& price, bool keep_events)
       : shape_(shape), keep_events_(keep_events) {
-    weights_there_.resize(shape.slotfuls.size());
+    weights_there_.resize(shape.slot_groups.size());
     rows_there_.resize(shape.batches.size());
     for (const BatchShape& batch : shape.batches) {
       first_group_.push_back(groups_);

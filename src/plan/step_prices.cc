@@ -88,7 +88,7 @@ StepPrices::StepPrices(const Hardware& hardware, const ModelSpec& spec,
   row_bytes_ = 4.0 * static_cast<double>(spec_.hidden);
   shape_ = {.model = spec_.lowered,
             .streamed = weights_->streamed,
-            .slotfuls = weights_->slotfuls,
+            .slot_groups = weights_->slot_groups,
             .weight_slots = std::max(1, layout.weight_slots),
             .kv_buffers = kKvStagingBuffers,
             .swapped_layers = layout.swapped_layers,

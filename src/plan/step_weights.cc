@@ -90,8 +90,8 @@ StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, con
   }
   const StreamOrder order = stream_order(model, homes, cut);
   all.uses_cpu = order.uses_cpu();
-  all.slotfuls = order.slotfuls();
-  all.segments.reserve(all.slotfuls.size());
+  all.slot_groups = order.slot_groups();
+  all.segments.reserve(all.slot_groups.size());
   all.streamed.reserve(order.linears.size());
   Kinds<StepWeights::Segment> segment_kinds(all.segment_kinds);
   for (const StreamedLinear& streamed : order.linears) {

@@ -53,10 +53,10 @@ struct StepWeights {
   std::vector<int> first_of;
   std::vector<int> segments;  // the kind of each, in the order of use
   std::vector<StreamedShape> streamed;
-  std::vector<int> slotfuls;   // by segment (StepShape)
-  double streamed_bytes = 0;   // of all segments
-  double largest_on_disk = 0;  // the most bytes that a segment has on disk
-  double looked_up_bytes = 0;  // bytes of a token's embedding rows if those are in host memory
+  std::vector<int> slot_groups;  // by segment (StepShape)
+  double streamed_bytes = 0;     // of all segments
+  double largest_on_disk = 0;    // the most bytes that a segment has on disk
+  double looked_up_bytes = 0;    // bytes of a token's embedding rows if those are in host memory
   bool uses_cpu = false;
 
   // Returns the kind of an op of a layer as devices run it (LoweredLayer::ops); -1: it is not

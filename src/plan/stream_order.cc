@@ -133,7 +133,7 @@ void cut_op(const std::vector<Matrix>& matrices, bool together, double cpu_share
 
 }  // namespace
 
-std::vector<int> StreamOrder::slotfuls() const {
+std::vector<int> StreamOrder::slot_groups() const {
   std::vector<int> numbers;
   size_t count = 0;
   for (const StreamedLinear& linear : linears) count += linear.pieces.size();
@@ -273,12 +273,12 @@ uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<co
   };
   uint64_t most = 0;
   for (const StreamOrder& order : orders) {
-    const std::vector<int> slotfuls = order.slotfuls();
+    const std::vector<int> slot_groups = order.slot_groups();
     size_t piece = 0;
     uint64_t bytes = 0;
     for (const StreamedLinear& linear : order.linears) {
       for (const OpRows& of_piece : linear.pieces) {
-        if (piece == 0 || slotfuls[piece] != slotfuls[piece - 1]) bytes = kStreamSlotBytes;
+        if (piece == 0 || slot_groups[piece] != slot_groups[piece - 1]) bytes = kStreamSlotBytes;
         for (const MatrixRows& rows : of_piece) bytes += rows_bytes(rows);
         most = std::max(most, bytes);
         ++piece;
@@ -333,8 +333,8 @@ std::vector<CpuRows> cpu_rows(std::span<const StreamOrder* const> orders,
 int slot_count(SlotContent content, std::span<const StreamOrder> orders) {
   int most = 0;
   for (const StreamOrder& order : orders) {
-    const std::vector<int> slotfuls = order.slotfuls();
-    if (!slotfuls.empty()) most = std::max(most, slotfuls.back() + 1);
+    const std::vector<int> slot_groups = order.slot_groups();
+    if (!slot_groups.empty()) most = std::max(most, slot_groups.back() + 1);
   }
   return std::min(content == SlotContent::kLayers ? kLayerSlots : kPieceSlots, most + 1);
 }

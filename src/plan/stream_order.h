@@ -46,7 +46,7 @@ struct StreamOrder {
   // Returns the number of each weight segment's slot group, which is the segments that share a
   // slot. When a group has been used, its slot is free for the group that comes as many groups
   // later as there are slots.
-  std::vector<int> slotfuls() const;
+  std::vector<int> slot_groups() const;
   bool uses_cpu() const;
 };
 

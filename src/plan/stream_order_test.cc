@@ -157,10 +157,10 @@ TEST(StreamOrderTest, PiecesAreSmallOrWholeGroups) {
     }
   }
   // The four ops of a layer share a slot group, and the head comes last.
-  EXPECT_EQ(layers.slotfuls()[3], 0);
-  EXPECT_EQ(layers.slotfuls()[4], 1);
-  EXPECT_EQ(layers.slotfuls().back(), 40);
-  EXPECT_EQ(pieces.slotfuls()[1], 1);
+  EXPECT_EQ(layers.slot_groups()[3], 0);
+  EXPECT_EQ(layers.slot_groups()[4], 1);
+  EXPECT_EQ(layers.slot_groups().back(), 40);
+  EXPECT_EQ(pieces.slot_groups()[1], 1);
 }
 
 TEST(StreamOrderTest, AStepGoesByTheFirstShareForSoManyTokens) {

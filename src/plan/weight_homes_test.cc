@@ -75,7 +75,7 @@ TEST_F(WeightHomesTest, OnlyLayersWithSomethingAwayStream) {
   EXPECT_EQ(bytes.host, 2 * layer);
   const auto homes = weight_homes(false, model, plan);
   const StreamOrder order = stream_order(model, homes, {.slots = SlotContent::kLayers});
-  EXPECT_EQ(order.slotfuls().back(), 1) << "two layers";
+  EXPECT_EQ(order.slot_groups().back(), 1) << "two layers";
   EXPECT_EQ(slot_bytes(gpu_traits(), model, homes, {&order, 1}), kStreamSlotBytes + layer);
 }
 

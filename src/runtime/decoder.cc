@@ -340,7 +340,7 @@ StepShape Decoder::shape_of_step(const KvCache& kv) const {
     const StreamOrder& order = options_.stream->order(order_);
     for (const StreamedLinear& linear : order.linears)
       shape.streamed.push_back(streamed_shape(linear));
-    shape.slotfuls = order.slotfuls();
+    shape.slot_groups = order.slot_groups();
     shape.weight_slots = options_.stream->slots();
   }
   const LayerTable& layers = kv.layers();
@@ -386,7 +386,7 @@ void Decoder::run_events(KvCache& kv) {
     events_ = schedule_step(shape);
     segments_ = graph_segments(events_);
     shape_ = std::move(shape);
-    pieces_.assign(shape_.slotfuls.size(), {});
+    pieces_.assign(shape_.slot_groups.size(), {});
     first_pieces_.clear();
     for (int first = 0; const StreamedShape& linear : shape_.streamed) {
       first_pieces_.push_back(first);

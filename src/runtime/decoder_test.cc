@@ -128,7 +128,7 @@ TEST(RuntimeDecoderTest, EventsAreExecutedInTheOrderOfTheSchedule) {
       if (streams) {
         for (const StreamedLinear& linear : running.orders.front().linears)
           shape.streamed.push_back(streamed_shape(linear));
-        shape.slotfuls = running.orders.front().slotfuls();
+        shape.slot_groups = running.orders.front().slot_groups();
         shape.weight_slots = running.stream->slots();
       }
       std::vector<std::string> expected, drawn;

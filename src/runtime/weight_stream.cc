@@ -26,16 +26,16 @@ struct WeightStream::Stage {
 
 WeightStream::Order WeightStream::describe(StreamOrder order) {
   Order described;
-  const std::vector<int> slotfuls = order.slotfuls();
+  const std::vector<int> slot_groups = order.slot_groups();
   for (const StreamedLinear& linear : order.linears) {
     for (const OpRows& rows : linear.pieces) {
       const size_t number = described.pieces.size();
-      Delivery piece{.slotful = slotfuls[number],
-                     .last_of_slotful =
-                         number + 1 == slotfuls.size() || slotfuls[number + 1] != slotfuls[number]};
-      if (number > 0 && slotfuls[number - 1] == slotfuls[number]) {
+      Delivery piece{.slot_group = slot_groups[number],
+                     .last_of_slot_group = number + 1 == slot_groups.size() ||
+                                           slot_groups[number + 1] != slot_groups[number]};
+      if (number > 0 && slot_groups[number - 1] == slot_groups[number]) {
         const Delivery& before = described.pieces.back();
-        piece.in_slotful = before.in_slotful + 1;
+        piece.in_slot_group = before.in_slot_group + 1;
         piece.offset = before.parts.back().offset + before.parts.back().slot_bytes;
       }
       uint64_t offset = piece.offset;
@@ -62,7 +62,7 @@ WeightStream::Order WeightStream::describe(StreamOrder order) {
       described.pieces.push_back(std::move(piece));
     }
   }
-  described.slotfuls = slotfuls.empty() ? 0 : slotfuls.back() + 1;
+  described.slot_groups = slot_groups.empty() ? 0 : slot_groups.back() + 1;
   described.order = std::move(order);
   return described;
 }
@@ -97,10 +97,10 @@ WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const W
   SPW_ASSERT(options.slots >= 1 && options.stages >= 1 && !orders.empty());
   for (StreamOrder& order : orders) orders_.push_back(describe(std::move(order)));
   bool from_disk = false, from_host = false, all_pinned = true;
-  size_t most_of_a_slotful = 1;
+  size_t largest_slot_group = 1;
   for (const Order& order : orders_) {
     for (const Delivery& piece : order.pieces) {
-      most_of_a_slotful = std::max(most_of_a_slotful, piece.in_slotful + 1);
+      largest_slot_group = std::max(largest_slot_group, piece.in_slot_group + 1);
       for (const Part& part : piece.parts) {
         from_disk = from_disk || part.host == nullptr;
         from_host = from_host || part.host != nullptr;
@@ -116,7 +116,7 @@ WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const W
     slot.base = device.host_visible() ? aligned_part(slot.memory.data(), slot.memory.bytes()).data()
                                       : slot.memory.data();
     slot.left = device.make_event();
-    slot.arrivals.resize(most_of_a_slotful);
+    slot.arrivals.resize(largest_slot_group);
     for (Arrival& arrival : slot.arrivals) arrival.loaded = device.make_event();
   }
   stream_ = device.make_stream();
@@ -162,12 +162,12 @@ int WeightStream::number_of(int64_t item) const {
 const WeightStream::Delivery& WeightStream::piece_of(int64_t item) const {
   return current().pieces[static_cast<size_t>(number_of(item))];
 }
-int64_t WeightStream::slotful_of(int64_t item) const {
+int64_t WeightStream::slot_group_of(int64_t item) const {
   const auto round = (item - first_item_) / static_cast<int64_t>(current().pieces.size());
-  return first_slotful_ + round * current().slotfuls + piece_of(item).slotful;
+  return first_slot_group_ + round * current().slot_groups + piece_of(item).slot_group;
 }
 bool WeightStream::has_room(int64_t item) const {
-  return slotful_of(item) < left_ + static_cast<int64_t>(slots_.size());
+  return slot_group_of(item) < left_ + static_cast<int64_t>(slots_.size());
 }
 // Returns the first item that the slots have no room for.
 int64_t WeightStream::items_at_first() const {
@@ -246,10 +246,10 @@ void WeightStream::begin_step(size_t order) {
   }
   // Slots with copies under way are filled again by the same queue, so after those copies.
   if (loaded_ > released_)
-    first_slotful_ = slotful_of(loaded_ - 1) + 1;
+    first_slot_group_ = slot_group_of(loaded_ - 1) + 1;
   else
-    first_slotful_ = left_;
-  left_ = first_slotful_;
+    first_slot_group_ = left_;
+  left_ = first_slot_group_;
   acquired_ = released_ = first_item_ = loaded_;
   current_ = order;
   if (ahead_ != nullptr) restart_reading();
@@ -462,7 +462,7 @@ std::span<const WeightView> WeightStream::acquire(int piece, StallClock& stalls)
 
 void WeightStream::release(int piece) {
   SPW_ASSERT(released_ < acquired_ && number_of(released_) == piece);
-  const bool last = piece_of(released_).last_of_slotful;
+  const bool last = piece_of(released_).last_of_slot_group;
   if (last) device_.compute().record(*slot(released_).left);
   const std::lock_guard lock(mutex_);
   ++released_;

@@ -94,9 +94,9 @@ class WeightStream {
   // A weight segment.
   struct Delivery {
     std::vector<Part> parts = {};
-    int slotful = 0;
-    size_t in_slotful = 0;
-    bool last_of_slotful = false;
+    int slot_group = 0;
+    size_t in_slot_group = 0;
+    bool last_of_slot_group = false;
     uint64_t offset = 0;               // in the slot
     size_t first_read = 0, reads = 0;  // in Order::reads
   };
@@ -111,7 +111,7 @@ class WeightStream {
     StreamOrder order;
     std::vector<Delivery> pieces;
     std::vector<Read> reads;  // from disk, for all segments once
-    int slotfuls = 0;
+    int slot_groups = 0;
   };
   // A segment in a slot.
   struct Arrival {
@@ -135,10 +135,12 @@ class WeightStream {
   // An item is a segment in the order of loading; items are numbered on and on across rounds.
   const Order& current() const { return orders_[current_]; }
   const Delivery& piece_of(int64_t item) const;
-  int64_t slotful_of(int64_t item) const;
+  int64_t slot_group_of(int64_t item) const;
   int number_of(int64_t item) const;
-  Slot& slot(int64_t item) { return slots_[static_cast<size_t>(slotful_of(item)) % slots_.size()]; }
-  Arrival& arrival(int64_t item) { return slot(item).arrivals[piece_of(item).in_slotful]; }
+  Slot& slot(int64_t item) {
+    return slots_[static_cast<size_t>(slot_group_of(item)) % slots_.size()];
+  }
+  Arrival& arrival(int64_t item) { return slot(item).arrivals[piece_of(item).in_slot_group]; }
   bool has_room(int64_t item) const;
   int64_t items_at_first() const;
   void work();
@@ -173,10 +175,10 @@ class WeightStream {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  size_t current_ = 0;                          // index of the current streaming schedule
-  int64_t first_item_ = 0, first_slotful_ = 0;  // with which it began
-  int64_t loaded_ = 0;                          // items whose loading has been queued
-  int64_t acquired_ = 0;                        // items acquired
+  size_t current_ = 0;                             // index of the current streaming schedule
+  int64_t first_item_ = 0, first_slot_group_ = 0;  // with which it began
+  int64_t loaded_ = 0;                             // items whose loading has been queued
+  int64_t acquired_ = 0;                           // items acquired
   int64_t released_ = 0;
   int64_t left_ = 0;   // slot groups, all of whose items are released
   int64_t asked_ = 0;  // items that may be loaded
