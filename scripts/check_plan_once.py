@@ -15,7 +15,7 @@ import sys
 RULES = [
     ("footprint", "footprint.cc", 2),
     ("weight_homes", "weight_homes.cc", 1),
-    ("stream_orders", "stream_order.cc", 2),
+    ("streaming_schedules", "streaming_schedule.cc", 2),
     ("balanced_linear_shares", "linear_shares.cc", 2),
     ("with_residence_by_gain", "residence.cc", 1),
     ("search_plans", "search.cc", 2),

@@ -16,7 +16,7 @@
 #include "measure/seconds_since.h"
 #include "memory/pinned_buffer.h"
 #include "plan/linear_shares.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "tensor/packed_layout.h"
 #include "tensor/random_fill.h"
 

@@ -8,7 +8,7 @@
 
 #include "model/model_spec.h"
 #include "plan/plan.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "tensor/dtype.h"
 
 namespace spillway {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "model/lowered_layer.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 
 namespace spillway {
 

@@ -12,7 +12,7 @@
 #include "model/model.h"
 #include "plan/device_traits.h"
 #include "plan/plan.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "plan/weight_homes.h"
 #include "tensor/kv_shape.h"
 #include "tensor/layer_swap_sizes.h"

@@ -58,12 +58,12 @@ Model layers_of(int count) {
 StepShape step_of(const WeightPlan& weights, const StreamCut& cut, std::vector<BatchShape> batches,
                   const Model& model = layers_of(2)) {
   const std::vector<Tier> homes = weight_homes(/*host_visible=*/false, model, weights);
-  const std::vector<StreamOrder> orders{stream_order(model, homes, cut)};
+  const std::vector<StreamingSchedule> schedules{streaming_schedule(model, homes, cut)};
   StepShape shape{.model = model.spec.lowered,
-                  .slot_groups = orders.front().slot_groups(),
-                  .weight_slots = slot_count(cut.slots, orders),
+                  .slot_groups = schedules.front().slot_groups(),
+                  .weight_slots = slot_count(cut.slots, schedules),
                   .batches = std::move(batches)};
-  for (const StreamedLinear& linear : orders.front().linears)
+  for (const StreamedLinear& linear : schedules.front().linears)
     shape.streamed.push_back(streamed_shape(linear));
   return shape;
 }

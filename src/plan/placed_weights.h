@@ -15,7 +15,7 @@
 #include "plan/device_traits.h"
 #include "plan/plan.h"
 #include "plan/step_weights.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "plan/weight_homes.h"
 
 namespace spillway {

@@ -17,8 +17,8 @@ ResolvedPlan resolve_sized(PlacedWeights& weights, const Plan& plan, const RunSi
   resolved.needs = footprint(weights, plan, size, traits);
   resolved.homes = weights.homes(plan).of;
   resolved.streaming =
-      stream_orders(weights.model(), resolved.homes, plan.shared_linear(traits.host_visible),
-                    resolved.needs.layout.slots);
+      streaming_schedules(weights.model(), resolved.homes, plan.shared_linear(traits.host_visible),
+                          resolved.needs.layout.slots);
   return resolved;
 }
 

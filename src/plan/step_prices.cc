@@ -29,7 +29,7 @@ double launches_of(LinearFinish finish) {
 }
 
 CpuLinearShare cpu_share(const std::vector<CpuLinearShare>& shares, double tokens) {
-  const size_t number = order_for(shares, static_cast<int64_t>(tokens));
+  const size_t number = schedule_for(shares, static_cast<int64_t>(tokens));
   return number < shares.size() ? shares[number] : CpuLinearShare{};
 }
 

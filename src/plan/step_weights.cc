@@ -88,13 +88,13 @@ StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, con
                            static_cast<double>(slot.rows) * static_cast<double>(slot.cols),
                            static_cast<double>(weight.bytes())});
   }
-  const StreamOrder order = stream_order(model, homes, cut);
-  all.uses_cpu = order.uses_cpu();
-  all.slot_groups = order.slot_groups();
+  const StreamingSchedule schedule = streaming_schedule(model, homes, cut);
+  all.uses_cpu = schedule.uses_cpu();
+  all.slot_groups = schedule.slot_groups();
   all.segments.reserve(all.slot_groups.size());
-  all.streamed.reserve(order.linears.size());
+  all.streamed.reserve(schedule.linears.size());
   Kinds<StepWeights::Segment> segment_kinds(all.segment_kinds);
-  for (const StreamedLinear& streamed : order.linears) {
+  for (const StreamedLinear& streamed : schedule.linears) {
     StepWeights::Linear& of = linear(streamed.layer, streamed.op);
     double cpu_from_disk = 0;
     for (const MatrixRows& rows : streamed.on_cpu) {

@@ -11,7 +11,7 @@
 #include "base/tier.h"
 #include "model/model.h"
 #include "plan/block_schedule.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "tensor/dtype.h"
 
 namespace spillway {

@@ -92,18 +92,18 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
   for (size_t i = 0; i < scratches_.size(); ++i) make(scratches_[i], bytes.scratch[i]);
   for (size_t i = 0; i < angles_.size(); ++i) make(angles_[i], bytes.angles[i]);
   if (options_.stream != nullptr) {
-    std::vector<const StreamOrder*> orders;
+    std::vector<const StreamingSchedule*> schedules;
     bool on_cpu = false;
     for (size_t i = 0; i <= options_.cpu_linear.size(); ++i) {
-      orders.push_back(&options_.stream->order(i));
-      on_cpu = on_cpu || orders.back()->uses_cpu();
+      schedules.push_back(&options_.stream->schedule(i));
+      on_cpu = on_cpu || schedules.back()->uses_cpu();
     }
     if (on_cpu) {
       SPW_ASSERT(options_.host != nullptr && options_.host != &device);
       lane_ = std::make_unique<HostLane>(device);
       host_linear_ = std::make_unique<HostLinear>(
-          device, *options_.host, *lane_, spec, weights, orders,
-          cpu_rows(orders, options_.cpu_linear, of_batch), options_.queue);
+          device, *options_.host, *lane_, spec, weights, schedules,
+          cpu_rows(schedules, options_.cpu_linear, of_batch), options_.queue);
     }
   }
   ops_.prepare({of_batch, spec.widest_input(),
@@ -279,11 +279,11 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   for (const MicroBatch& batch : step_.batches) sums_of(batch);
   attach(kv);
   if (timeline_ != nullptr) record(timeline_);  // attach() may have made new recorders
-  order_ = order_of_step();
+  streaming_schedule_ = schedule_of_step();
   const ExpectedOps expected(lane_ != nullptr && lane_is_used() ? options_.host : nullptr);
   try {
     if (swapper_ != nullptr) swapper_->begin_step(kv.swapped(), kv.swapped_group(), sequences);
-    if (options_.stream != nullptr) options_.stream->begin_step(order_);
+    if (options_.stream != nullptr) options_.stream->begin_step(streaming_schedule_);
     run_events(kv);
     if (swapper_ != nullptr) swapper_->end_step();
   } catch (...) {
@@ -321,26 +321,27 @@ void Decoder::count_attention(const KvCache& kv) {
 
 // Whether the CPU computes a part of the current step.
 bool Decoder::lane_is_used() const {
-  return (options_.stream != nullptr && options_.stream->order(order_).uses_cpu()) ||
+  return (options_.stream != nullptr &&
+          options_.stream->schedule(streaming_schedule_).uses_cpu()) ||
          std::ranges::any_of(step_.batches,
                              [](const MicroBatch& batch) { return batch.on_host.rows > 0; });
 }
 
 // How linear ops are split between CPU and GPU depends only on the tokens that go through a layer
 // together.
-size_t Decoder::order_of_step() const {
+size_t Decoder::schedule_of_step() const {
   int64_t most = 0;
   for (const MicroBatch& batch : step_.batches) most = std::max<int64_t>(most, batch.tokens);
-  return order_for(options_.cpu_linear, most);
+  return schedule_for(options_.cpu_linear, most);
 }
 
 StepShape Decoder::shape_of_step(const KvCache& kv) const {
   StepShape shape{.model = model_, .kv_buffers = kKvStagingBuffers, .overlap = options_.overlap};
   if (options_.stream != nullptr) {
-    const StreamOrder& order = options_.stream->order(order_);
-    for (const StreamedLinear& linear : order.linears)
+    const StreamingSchedule& schedule = options_.stream->schedule(streaming_schedule_);
+    for (const StreamedLinear& linear : schedule.linears)
       shape.streamed.push_back(streamed_shape(linear));
-    shape.slot_groups = order.slot_groups();
+    shape.slot_groups = schedule.slot_groups();
     shape.weight_slots = options_.stream->slots();
   }
   const LayerTable& layers = kv.layers();

@@ -169,7 +169,7 @@ class Decoder {
     return batch.of(spec_.states.layers[static_cast<size_t>(layer)].group);
   }
   bool values_stay(const KvCache& kv) const;
-  size_t order_of_step() const;
+  size_t schedule_of_step() const;
   bool lane_is_used() const;
   StepShape shape_of_step(const KvCache& kv) const;
   void run_events(KvCache& kv);
@@ -259,7 +259,7 @@ class Decoder {
   std::vector<StepPart> parts_;         // the graph segments of the current step
   KvCache* kv_ = nullptr;               // the cache that parts_ refer to
   int64_t tokens_ = 0;
-  size_t order_ = 0;               // the streaming schedule of the current step
+  size_t streaming_schedule_ = 0;  // the streaming schedule of the current step
   std::vector<int> first_pieces_;  // first weight segment of each streamed linear op
   std::vector<std::span<const WeightView>> pieces_;  // acquired weight segments, by number
   // State that the events of a micro-batch in a layer pass to each other.

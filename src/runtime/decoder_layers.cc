@@ -72,7 +72,8 @@ void Decoder::hand_over(const MicroBatch& batch) {
 
 const StreamedLinear* Decoder::try_streamed(int layer, int op) const {
   if (options_.stream == nullptr) return nullptr;
-  const std::vector<StreamedLinear>& linears = options_.stream->order(order_).linears;
+  const std::vector<StreamedLinear>& linears =
+      options_.stream->schedule(streaming_schedule_).linears;
   const auto found = std::ranges::lower_bound(
       linears, std::pair(layer, op), {},
       [](const StreamedLinear& linear) { return std::pair(linear.layer, linear.op); });
@@ -150,7 +151,8 @@ void Decoder::run_linear(const StepEvent& event, int64_t rows) {
   }
   op.run(ops_, some);
   if (now_.streamed == nullptr) return;
-  const std::vector<StreamedLinear>& linears = options_.stream->order(order_).linears;
+  const std::vector<StreamedLinear>& linears =
+      options_.stream->schedule(streaming_schedule_).linears;
   now_.first_piece = first_pieces_[static_cast<size_t>(now_.streamed - linears.data())];
 }
 

@@ -58,7 +58,8 @@ void LinearOp::run(Ops& ops, const SomeRows& rows) const {
 }
 
 HostLinear::HostLinear(Device& device, Device& host, HostLane& lane, const ModelSpec& spec,
-                       const WeightViews& weights, std::span<const StreamOrder* const> orders,
+                       const WeightViews& weights,
+                       std::span<const StreamingSchedule* const> schedules,
                        std::span<const CpuRows> uses, IoQueue* queue)
     : device_(device), host_(host), lane_(lane), weights_(weights), ready_(device.make_signal()) {
   const HostLinearBytes bytes = host_linear_bytes(spec, uses);
@@ -66,22 +67,22 @@ HostLinear::HostLinear(Device& device, Device& host, HostLane& lane, const Model
   output_ = PinnedBuffer(host, device, bytes.output, MemoryTag::kStaging);
   ops_reach_them_ = input_.is_pinned() && output_.is_pinned() && device.reads_pinned_memory();
   staging_ = device.allocate(bytes.staging, MemoryTag::kStaging);
-  copy_biases(orders);
+  copy_biases(schedules);
   bool on_disk = false;
-  for (const StreamOrder* order : orders) {
-    for (const StreamedLinear& linear : order->linears)
+  for (const StreamingSchedule* schedule : schedules) {
+    for (const StreamedLinear& linear : schedule->linears)
       on_disk = on_disk || DiskRows::has(weights, linear);
   }
   if (!on_disk) return;
   SPW_ASSERT(queue != nullptr);
-  disk_rows_ = std::make_unique<DiskRows>(host, *queue, weights, orders);
+  disk_rows_ = std::make_unique<DiskRows>(host, *queue, weights, schedules);
 }
 
 // Biases live on the device; the CPU needs copies.
-void HostLinear::copy_biases(std::span<const StreamOrder* const> orders) {
-  for (const StreamOrder* order : orders) {
-    for (const StreamedLinear& linear : order->linears) {
-      if (linear.layer >= order->layers) continue;  // the head has none
+void HostLinear::copy_biases(std::span<const StreamingSchedule* const> schedules) {
+  for (const StreamingSchedule* schedule : schedules) {
+    for (const StreamedLinear& linear : schedule->linears) {
+      if (linear.layer >= schedule->layers) continue;  // the head has none
       for (const MatrixRows& rows : linear.on_cpu) {
         const WeightView& bias = weights_.list(linear.layer).of(linear.spec_op, rows.matrix).bias;
         std::vector<std::byte>& copy = biases_[{linear.layer, linear.spec_op, rows.matrix}];

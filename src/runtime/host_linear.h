@@ -14,7 +14,7 @@
 #include "base/small_vector.h"
 #include "device/device.h"
 #include "memory/pinned_buffer.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "runtime/disk_rows.h"
 #include "runtime/host_lane.h"
 #include "runtime/model_weights.h"
@@ -58,7 +58,7 @@ class HostLinear {
   // For steps with these streaming schedules, which name rows in `weights`, and with as many tokens
   // as `uses` say. `queue` may be null if none of the rows are on disk.
   HostLinear(Device& device, Device& host, HostLane& lane, const ModelSpec& spec,
-             const WeightViews& weights, std::span<const StreamOrder* const> orders,
+             const WeightViews& weights, std::span<const StreamingSchedule* const> schedules,
              std::span<const CpuRows> uses, IoQueue* queue);
 
   ~HostLinear() { lane_.reset(); }  // ops may still read the results
@@ -88,7 +88,7 @@ class HostLinear {
   void record(Timeline* timeline) { timeline_ = timeline; }
 
  private:
-  void copy_biases(std::span<const StreamOrder* const> orders);
+  void copy_biases(std::span<const StreamingSchedule* const> schedules);
   void begin(const LinearOp& op, const StreamedLinear& streamed);
   int64_t tokens_that_fit(const LinearOp& op, const StreamedLinear& streamed) const;
   void send(const Activations& from, const Activations& to);

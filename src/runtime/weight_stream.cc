@@ -24,10 +24,10 @@ struct WeightStream::Stage {
   std::unique_ptr<DeviceEvent> copied;  // the copy out of memory is done
 };
 
-WeightStream::Order WeightStream::describe(StreamOrder order) {
-  Order described;
-  const std::vector<int> slot_groups = order.slot_groups();
-  for (const StreamedLinear& linear : order.linears) {
+WeightStream::Schedule WeightStream::describe(StreamingSchedule schedule) {
+  Schedule described;
+  const std::vector<int> slot_groups = schedule.slot_groups();
+  for (const StreamedLinear& linear : schedule.linears) {
     for (const OpRows& rows : linear.pieces) {
       const size_t number = described.pieces.size();
       Delivery piece{.slot_group = slot_groups[number],
@@ -63,12 +63,12 @@ WeightStream::Order WeightStream::describe(StreamOrder order) {
     }
   }
   described.slot_groups = slot_groups.empty() ? 0 : slot_groups.back() + 1;
-  described.order = std::move(order);
+  described.schedule = std::move(schedule);
   return described;
 }
 
 // Lists the parts of a segment that are on disk, in pieces that each fit into a staging buffer.
-void WeightStream::add_reads(Order& order, Delivery& piece) {
+void WeightStream::add_reads(Schedule& schedule, Delivery& piece) {
   std::vector<CutExtent> extents;
   struct Begin {
     size_t part = 0;
@@ -83,23 +83,24 @@ void WeightStream::add_reads(Order& order, Delivery& piece) {
       offset += extent.bytes;
     }
   }
-  piece.first_read = order.reads.size();
+  piece.first_read = schedule.reads.size();
   for (const Piece& cut : cut_extents(extents, kStreamReadBytes)) {
     const Begin& begin = begins[cut.index];
-    order.reads.push_back({cut.in_file, begin.part, begin.offset + cut.offset});
+    schedule.reads.push_back({cut.in_file, begin.part, begin.offset + cut.offset});
   }
-  piece.reads = order.reads.size() - piece.first_read;
+  piece.reads = schedule.reads.size() - piece.first_read;
 }
 
 WeightStream::WeightStream(Device& device, Device& host, IoQueue& queue, const WeightViews& weights,
-                           std::vector<StreamOrder> orders, const WeightStreamOptions& options)
+                           std::vector<StreamingSchedule> schedules,
+                           const WeightStreamOptions& options)
     : device_(device), weights_(weights), options_(options) {
-  SPW_ASSERT(options.slots >= 1 && options.stages >= 1 && !orders.empty());
-  for (StreamOrder& order : orders) orders_.push_back(describe(std::move(order)));
+  SPW_ASSERT(options.slots >= 1 && options.stages >= 1 && !schedules.empty());
+  for (StreamingSchedule& schedule : schedules) schedules_.push_back(describe(std::move(schedule)));
   bool from_disk = false, from_host = false, all_pinned = true;
   size_t largest_slot_group = 1;
-  for (const Order& order : orders_) {
-    for (const Delivery& piece : order.pieces) {
+  for (const Schedule& schedule : schedules_) {
+    for (const Delivery& piece : schedule.pieces) {
       largest_slot_group = std::max(largest_slot_group, piece.in_slot_group + 1);
       for (const Part& part : piece.parts) {
         from_disk = from_disk || part.host == nullptr;
@@ -223,14 +224,14 @@ void WeightStream::restart_reading() {
   ahead_->restart(std::move(extents));
 }
 
-void WeightStream::begin_step(size_t order) {
-  SPW_ASSERT(order < orders_.size());
+void WeightStream::begin_step(size_t schedule) {
+  SPW_ASSERT(schedule < schedules_.size());
   // A step that ended early left segments acquired. They are released, and as many others are
   // loaded, as if that step had gone on.
   const int64_t held = acquired_ - released_;
   while (released_ < acquired_) release(number_of(released_));
   std::unique_lock lock(mutex_);
-  if (order == current_) {
+  if (schedule == current_) {
     if (options_.overlap) asked_ += held;
     changed_.notify_all();
     return;
@@ -251,7 +252,7 @@ void WeightStream::begin_step(size_t order) {
     first_slot_group_ = left_;
   left_ = first_slot_group_;
   acquired_ = released_ = first_item_ = loaded_;
-  current_ = order;
+  current_ = schedule;
   if (ahead_ != nullptr) restart_reading();
   asked_ = options_.overlap ? items_at_first() : loaded_;
   changed_.notify_all();

@@ -14,7 +14,7 @@
 
 #include "device/device.h"
 #include "memory/pinned_buffer.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "plan/weight_homes.h"
 #include "runtime/model_weights.h"
 #include "runtime/read_ahead.h"
@@ -37,9 +37,9 @@ struct WeightStreamOptions {
 // copies. Weights from disk come through pinned staging buffers, which are filled before a slot has
 // room (ReadAhead), or straight into the slot if the host can write to it.
 //
-// There are several streaming schedules (plan/stream_order.h), one for each way in which linear ops
-// are split between the GPU and the CPU. begin_step() selects one for a step; segments loaded ahead
-// by another schedule are dropped.
+// There are several streaming schedules (plan/streaming_schedule.h), one for each way in which
+// linear ops are split between the GPU and the CPU. begin_step() selects one for a step; segments
+// loaded ahead by another schedule are dropped.
 //
 // acquire() and release() are called from one thread, in the order of the segments; several may be
 // held. A load that failed ahead of time is tried again when the segment is acquired. If it fails
@@ -49,14 +49,14 @@ struct WeightStreamOptions {
 class WeightStream {
  public:
   WeightStream(Device& device, Device& host, IoQueue& queue, const WeightViews& weights,
-               std::vector<StreamOrder> orders, const WeightStreamOptions& options);
+               std::vector<StreamingSchedule> schedules, const WeightStreamOptions& options);
   ~WeightStream();
   WeightStream(const WeightStream&) = delete;
   WeightStream& operator=(const WeightStream&) = delete;
 
   // Selects the streaming schedule by which segments are numbered and loaded from now on.
-  void begin_step(size_t order);
-  const StreamOrder& order(size_t number) const { return orders_[number].order; }
+  void begin_step(size_t schedule);
+  const StreamingSchedule& schedule(size_t number) const { return schedules_[number].schedule; }
 
   // Allows one more segment to be loaded: the next in order.
   void load_next();
@@ -98,7 +98,7 @@ class WeightStream {
     size_t in_slot_group = 0;
     bool last_of_slot_group = false;
     uint64_t offset = 0;               // in the slot
-    size_t first_read = 0, reads = 0;  // in Order::reads
+    size_t first_read = 0, reads = 0;  // in Schedule::reads
   };
   // A piece of a file that is read at once, and the bytes of a part that it holds.
   struct Read {
@@ -107,8 +107,8 @@ class WeightStream {
     uint64_t offset = 0;
   };
   // A streaming schedule.
-  struct Order {
-    StreamOrder order;
+  struct Schedule {
+    StreamingSchedule schedule;
     std::vector<Delivery> pieces;
     std::vector<Read> reads;  // from disk, for all segments once
     int slot_groups = 0;
@@ -130,10 +130,10 @@ class WeightStream {
   };
   struct Stage;  // staging memory for weights in host memory that is not pinned
 
-  Order describe(StreamOrder order);
-  static void add_reads(Order& order, Delivery& piece);
+  Schedule describe(StreamingSchedule schedule);
+  static void add_reads(Schedule& schedule, Delivery& piece);
   // An item is a segment in the order of loading; items are numbered on and on across rounds.
-  const Order& current() const { return orders_[current_]; }
+  const Schedule& current() const { return schedules_[current_]; }
   const Delivery& piece_of(int64_t item) const;
   int64_t slot_group_of(int64_t item) const;
   int number_of(int64_t item) const;
@@ -164,7 +164,7 @@ class WeightStream {
   Device& device_;
   const WeightViews& weights_;
   const WeightStreamOptions options_;
-  std::vector<Order> orders_;
+  std::vector<Schedule> schedules_;
   uint64_t slot_bytes_ = 0;
   std::vector<Slot> slots_;
   std::unique_ptr<DeviceStream> stream_;

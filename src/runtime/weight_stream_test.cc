@@ -79,31 +79,31 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
     weights_.streamed[static_cast<size_t>(layer)].push_back(weight);
   }
   // Each layer has the first matrix as one segment, and the second as two.
-  static StreamOrder make_order(bool by_layers, int64_t first_row = 0) {
-    StreamOrder order{.layers = kLayers, .by_layers = by_layers};
+  static StreamingSchedule make_schedule(bool by_layers, int64_t first_row = 0) {
+    StreamingSchedule schedule{.layers = kLayers, .by_layers = by_layers};
     for (int layer = 0; layer < kLayers; ++layer) {
       if (layer == kOnDevice) continue;
-      order.linears.push_back(
+      schedule.linears.push_back(
           {.layer = layer, .op = kQuery, .spec_op = kQuery, .pieces = {{{0, 0, 24}}}});
-      order.linears.push_back({.layer = layer,
-                               .op = kDown,
-                               .spec_op = kDown,
-                               .pieces = {{{0, first_row, 320 - first_row}}, {{0, 320, 380}}}});
+      schedule.linears.push_back({.layer = layer,
+                                  .op = kDown,
+                                  .spec_op = kDown,
+                                  .pieces = {{{0, first_row, 320 - first_row}}, {{0, 320, 380}}}});
     }
-    return order;
+    return schedule;
   }
   static constexpr int kPiecesOfALayer = 3, kPieces = 9;
   std::unique_ptr<WeightStream> make_stream(const WeightStreamOptions& options = {},
                                             bool by_layers = true) {
     return std::make_unique<WeightStream>(
         machine_.device(), machine_.host, machine_.queue, weights_,
-        std::vector{make_order(by_layers), make_order(by_layers, 16)}, options);
+        std::vector{make_schedule(by_layers), make_schedule(by_layers, 16)}, options);
   }
 
   // Checks what ops called now would read of a segment.
-  void expect_piece(const StreamOrder& order, int piece, std::span<const WeightView> got) {
+  void expect_piece(const StreamingSchedule& schedule, int piece, std::span<const WeightView> got) {
     int before = 0;
-    for (const StreamedLinear& linear : order.linears) {
+    for (const StreamedLinear& linear : schedule.linears) {
       const auto count = static_cast<int>(linear.pieces.size());
       if (piece >= before + count) {
         before += count;
@@ -123,11 +123,11 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
       return;
     }
   }
-  void expect_step(WeightStream& stream, size_t order = 0) {
-    stream.begin_step(order);
+  void expect_step(WeightStream& stream, size_t schedule = 0) {
+    stream.begin_step(schedule);
     for (int piece = 0; piece < kPieces; ++piece) {
       SCOPED_TRACE(piece);
-      expect_piece(stream.order(order), piece, stream.acquire(piece, stalls_));
+      expect_piece(stream.schedule(schedule), piece, stream.acquire(piece, stalls_));
       release(stream, piece);
     }
   }
@@ -171,7 +171,7 @@ TEST_P(WeightStreamTest, StepsMayGoByAnotherOrder) {
   for (const bool by_layers : {true, false}) {
     for (const int slots : {1, 2, 5}) {
       const auto stream = make_stream({.slots = slots}, by_layers);
-      for (const size_t order : {0, 1, 1, 0, 1, 0, 0}) expect_step(*stream, order);
+      for (const size_t schedule : {0, 1, 1, 0, 1, 0, 0}) expect_step(*stream, schedule);
       stream->acquire(0, stalls_);  // a step that ends early
       expect_step(*stream, 1);
       if (HasFailure()) return;
@@ -192,7 +192,7 @@ TEST_P(WeightStreamTest, NothingIsOverwrittenBeforeItsRelease) {
   wait_a_little();
   EXPECT_EQ(stream->pieces_brought(), 2 * kPiecesOfALayer);
   for (int piece = 0; piece < kPiecesOfALayer; ++piece)
-    expect_piece(stream->order(0), piece, held[static_cast<size_t>(piece)]);
+    expect_piece(stream->schedule(0), piece, held[static_cast<size_t>(piece)]);
   stream->release(0);
   stream->load_next();
   wait_a_little();
@@ -202,7 +202,7 @@ TEST_P(WeightStreamTest, NothingIsOverwrittenBeforeItsRelease) {
   wait_for(2 * kPiecesOfALayer + 1);
   wait_a_little();
   EXPECT_EQ(stream->pieces_brought(), 2 * kPiecesOfALayer + 1) << "nobody has asked for more";
-  expect_piece(stream->order(0), 3, stream->acquire(3, stalls_));
+  expect_piece(stream->schedule(0), 3, stream->acquire(3, stalls_));
 }
 
 TEST_P(WeightStreamTest, ComesAheadOfTheCompute) {

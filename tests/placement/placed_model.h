@@ -101,7 +101,7 @@ struct PlacedModel {
           weight_homes(device->host_visible(), model, {how.weights, how.embeddings, how.overrides});
       stream = std::make_unique<WeightStream>(
           *device, host, queue, weights,
-          stream_orders(model, homes, shares(), how.slot_content, how.piece_bytes),
+          streaming_schedules(model, homes, shares(), how.slot_content, how.piece_bytes),
           WeightStreamOptions{.slots = how.slots, .overlap = how.overlap, .stages = 6});
     }
     const auto on_device = static_cast<int32_t>(kSequences * how.device_sequences + 0.5);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 
 #include <algorithm>
 #include <cmath>
@@ -133,7 +133,7 @@ void cut_op(const std::vector<Matrix>& matrices, bool together, double cpu_share
 
 }  // namespace
 
-std::vector<int> StreamOrder::slot_groups() const {
+std::vector<int> StreamingSchedule::slot_groups() const {
   std::vector<int> numbers;
   size_t count = 0;
   for (const StreamedLinear& linear : linears) count += linear.pieces.size();
@@ -149,7 +149,7 @@ std::vector<int> StreamOrder::slot_groups() const {
   return numbers;
 }
 
-bool StreamOrder::uses_cpu() const {
+bool StreamingSchedule::uses_cpu() const {
   return std::ranges::any_of(linears,
                              [](const StreamedLinear& linear) { return !linear.on_cpu.empty(); });
 }
@@ -168,14 +168,15 @@ uint64_t largest_layer_bytes(const Model& model) {
 
 }  // namespace
 
-StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const StreamCut& cut) {
+StreamingSchedule streaming_schedule(const Model& model, std::span<const Tier> homes,
+                                     const StreamCut& cut) {
   SPW_ASSERT(homes.size() == model.weights.size());
   const bool by_layers = cut.slots == SlotContent::kLayers;
-  StreamOrder order{.layers = model.spec.layer_count(), .by_layers = by_layers};
+  StreamingSchedule schedule{.layers = model.spec.layer_count(), .by_layers = by_layers};
   const LoweredModel& lowered = *model.spec.lowered;
   size_t most = 1;  // the most linear ops that can be streamed
   for (const auto& layer : lowered.layers) most += layer->ops.size();
-  order.linears.reserve(most);
+  schedule.linears.reserve(most);
   std::vector<Matrix> matrices;  // the matrices of the current op
   StreamedLinear at;
   const auto end_op = [&](uint64_t piece_bytes) {
@@ -185,7 +186,7 @@ StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const 
     at.name = layer.name(at.op);
     const bool together = layer.ops[static_cast<size_t>(at.op)].finish == LinearFinish::kGate;
     cut_op(matrices, together, cut.cpu.of(at.name), piece_bytes, at);
-    order.linears.push_back(std::exchange(at, {}));
+    schedule.linears.push_back(std::exchange(at, {}));
     matrices.clear();
   };
   const uint64_t of_layers = by_layers ? ~uint64_t{0} >> 1 : cut.piece_bytes;
@@ -200,7 +201,7 @@ StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const 
   }
   end_op(of_layers);
   const BoundWeight* const head = try_head_of(model);
-  if (head == nullptr) return order;
+  if (head == nullptr) return schedule;
   const auto number = static_cast<size_t>(head - model.weights.data());
   if (homes[number] != Tier::kDevice) {
     at.layer = lowered.layer_count();
@@ -208,24 +209,24 @@ StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const 
     matrices = {{0, head->slot.rows, row_bytes_of(*head), homes[number], number}};
     end_op(by_layers ? largest_layer_bytes(model) : cut.piece_bytes);
   }
-  return order;
+  return schedule;
 }
 
-std::vector<StreamOrder> stream_orders(const Model& model, std::span<const Tier> homes,
-                                       const std::vector<CpuLinearShare>& shares, SlotContent slots,
-                                       uint64_t piece_bytes) {
-  std::vector<StreamOrder> orders;
+std::vector<StreamingSchedule> streaming_schedules(const Model& model, std::span<const Tier> homes,
+                                                   const std::vector<CpuLinearShare>& shares,
+                                                   SlotContent slots, uint64_t piece_bytes) {
+  std::vector<StreamingSchedule> schedules;
   StreamCut cut{.slots = slots, .piece_bytes = piece_bytes};
   for (const CpuLinearShare& entry : shares) {
     cut.cpu = entry;
-    orders.push_back(stream_order(model, homes, cut));
+    schedules.push_back(streaming_schedule(model, homes, cut));
   }
   cut.cpu = {};
-  orders.push_back(stream_order(model, homes, cut));
-  return orders;
+  schedules.push_back(streaming_schedule(model, homes, cut));
+  return schedules;
 }
 
-size_t order_for(const std::vector<CpuLinearShare>& shares, int64_t tokens) {
+size_t schedule_for(const std::vector<CpuLinearShare>& shares, int64_t tokens) {
   size_t i = 0;
   while (i < shares.size() && tokens > shares[i].tokens) ++i;
   return i;
@@ -248,10 +249,11 @@ std::vector<Extent> extents_of(const DeviceTraits& traits, const Model& model,
 }  // namespace
 
 uint64_t disk_rows_bytes(const DeviceTraits& traits, const Model& model,
-                         std::span<const Tier> homes, std::span<const StreamOrder> orders) {
+                         std::span<const Tier> homes,
+                         std::span<const StreamingSchedule> schedules) {
   uint64_t most = 0;
-  for (const StreamOrder& order : orders) {
-    for (const StreamedLinear& linear : order.linears) {
+  for (const StreamingSchedule& schedule : schedules) {
+    for (const StreamedLinear& linear : schedule.linears) {
       std::vector<Extent> extents;
       for (const MatrixRows& rows : linear.on_cpu) {
         const std::vector<Extent> some = extents_of(traits, model, homes, rows);
@@ -265,18 +267,18 @@ uint64_t disk_rows_bytes(const DeviceTraits& traits, const Model& model,
 }
 
 uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<const Tier> homes,
-                    std::span<const StreamOrder> orders) {
+                    std::span<const StreamingSchedule> schedules) {
   const auto rows_bytes = [&](const MatrixRows& rows) {
     const BoundWeight& weight = model.weights[rows.weight];
     const int64_t bytes = rows.count * row_bytes_of(weight);
     return streamed_weight_bytes(bytes, extents_of(traits, model, homes, rows));
   };
   uint64_t most = 0;
-  for (const StreamOrder& order : orders) {
-    const std::vector<int> slot_groups = order.slot_groups();
+  for (const StreamingSchedule& schedule : schedules) {
+    const std::vector<int> slot_groups = schedule.slot_groups();
     size_t piece = 0;
     uint64_t bytes = 0;
-    for (const StreamedLinear& linear : order.linears) {
+    for (const StreamedLinear& linear : schedule.linears) {
       for (const OpRows& of_piece : linear.pieces) {
         if (piece == 0 || slot_groups[piece] != slot_groups[piece - 1]) bytes = kStreamSlotBytes;
         for (const MatrixRows& rows : of_piece) bytes += rows_bytes(rows);
@@ -289,12 +291,12 @@ uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<co
 }
 
 int stream_stages(const Model& model, std::span<const Tier> homes,
-                  std::span<const StreamOrder> orders) {
+                  std::span<const StreamingSchedule> schedules) {
   uint64_t most = 0;
-  for (const StreamOrder& order : orders) {
+  for (const StreamingSchedule& schedule : schedules) {
     bool has_others = false;
     uint64_t largest = 0;
-    for (const StreamedLinear& linear : order.linears) {
+    for (const StreamedLinear& linear : schedule.linears) {
       uint64_t on_disk = 0;
       for (const OpRows& piece : linear.pieces) {
         for (const MatrixRows& rows : piece) {
@@ -314,13 +316,13 @@ int stream_stages(const Model& model, std::span<const Tier> homes,
   return kStreamStages + static_cast<int>((most + kStreamReadBytes - 1) / kStreamReadBytes);
 }
 
-std::vector<CpuRows> cpu_rows(std::span<const StreamOrder* const> orders,
+std::vector<CpuRows> cpu_rows(std::span<const StreamingSchedule* const> schedules,
                               const std::vector<CpuLinearShare>& shares, int64_t most_tokens) {
-  SPW_ASSERT(orders.size() == shares.size() + 1);
+  SPW_ASSERT(schedules.size() == shares.size() + 1);
   std::vector<CpuRows> all;
   for (size_t i = 0; i < shares.size(); ++i) {
     CpuRows of{.tokens = std::min<int64_t>(shares[i].tokens, most_tokens)};
-    for (const StreamedLinear& linear : orders[i]->linears) {
+    for (const StreamedLinear& linear : schedules[i]->linears) {
       int64_t rows = 0;
       for (const MatrixRows& some : linear.on_cpu) rows += some.count;
       of.rows = std::max(of.rows, rows);
@@ -330,10 +332,10 @@ std::vector<CpuRows> cpu_rows(std::span<const StreamOrder* const> orders,
   return all;
 }
 
-int slot_count(SlotContent content, std::span<const StreamOrder> orders) {
+int slot_count(SlotContent content, std::span<const StreamingSchedule> schedules) {
   int most = 0;
-  for (const StreamOrder& order : orders) {
-    const std::vector<int> slot_groups = order.slot_groups();
+  for (const StreamingSchedule& schedule : schedules) {
+    const std::vector<int> slot_groups = schedule.slot_groups();
     if (!slot_groups.empty()) most = std::max(most, slot_groups.back() + 1);
   }
   return std::min(content == SlotContent::kLayers ? kLayerSlots : kPieceSlots, most + 1);
