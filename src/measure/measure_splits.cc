@@ -59,7 +59,7 @@ class SharedLinearLoad {
     fill_random(inner, values.data(), tokens * shape.cols, 2, 0.5F);
     device.copy_to_device(device_x_.data(), values.data(), values.size());
     // Segments have whole groups of rows, as in a step.
-    const auto rows = static_cast<int64_t>(kStreamPieceBytes) / whole_.row_bytes();
+    const auto rows = static_cast<int64_t>(kStreamSegmentBytes) / whole_.row_bytes();
     piece_rows_ = std::clamp<int64_t>(rows / kGroupRows * kGroupRows, kGroupRows,
                                       std::max<int64_t>(shape.rows, kGroupRows));
     for (Slot& slot : slots_) {

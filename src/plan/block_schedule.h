@@ -91,7 +91,7 @@ struct BatchShape {
 struct StreamedShape {
   int layer = 0;  // layer_count() for the head
   int op = 0;
-  int pieces = 1;       // weight segments that are copied to the device
+  int segments = 1;     // weight segments that are copied to the device
   bool on_cpu = false;  // the CPU multiplies some of its rows
   bool operator==(const StreamedShape&) const = default;
 };
@@ -101,7 +101,7 @@ struct StepShape {
   // By weight segment: its slot group, numbered 0, 1, ...; a group shares a slot.
   std::vector<int> slot_groups = {};
   int weight_slots = 2;             // all are filled before the first step
-  int pieces_read_ahead = 0;        // weight segments read from disk before a slot for them is free
+  int segments_read_ahead = 0;      // weight segments read from disk before a slot for them is free
   int kv_buffers = 2;               // groups whose pages are on the device at the same time
   int swapped_layers = 0;           // layers whose KV is swapped (choose_swapped_layers)
   std::vector<int> swappable = {};  // layers that may be swapped; empty: all

@@ -97,7 +97,7 @@ TEST(BlockScheduleTest, ASlotIsFilledAgainWhenItsLastPieceIsLeft) {
 // With one batch, segments are multiplied one by one; the CPU's rows are joined after the last one.
 TEST(BlockScheduleTest, APieceIsMultipliedWhenItIsThere) {
   const StepShape shape{.model = layers(1),
-                        .streamed = {{.layer = 0, .op = kDown, .pieces = 2, .on_cpu = true}},
+                        .streamed = {{.layer = 0, .op = kDown, .segments = 2, .on_cpu = true}},
                         .slot_groups = {0, 1},
                         .batches = {{}}};
   EXPECT_THAT(
@@ -280,15 +280,15 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
     // With several batches a slot holds a layer.
     const bool by_layers = batches > 1 || pick(1) > 0;
     shape.weight_slots = 1 + pick(3);
-    int slot_group = -1, last_layer = -1, pieces = 0;
+    int slot_group = -1, last_layer = -1, segments = 0;
     const auto stream = [&](int layer, int op) {
       shape.streamed.push_back(
-          {.layer = layer, .op = op, .pieces = 1 + pick(2), .on_cpu = pick(2) == 0});
-      for (int i = 0; i < shape.streamed.back().pieces; ++i) {
+          {.layer = layer, .op = op, .segments = 1 + pick(2), .on_cpu = pick(2) == 0});
+      for (int i = 0; i < shape.streamed.back().segments; ++i) {
         if (!by_layers || layer != last_layer || layer == shape.layers()) ++slot_group;
         last_layer = layer;
         shape.slot_groups.push_back(slot_group);
-        ++pieces;
+        ++segments;
       }
     };
     for (int layer = 0; layer < shape.layers(); ++layer) {
@@ -319,14 +319,14 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
     // Slot groups that are in a slot or being loaded, and how often; the first ones were loaded
     // before the step.
     std::vector<int> in_slots(static_cast<size_t>(slot_group + 1));
-    const auto slot_group_of = [&](int piece) {
-      return shape.slot_groups[static_cast<size_t>(piece)];
+    const auto slot_group_of = [&](int segment) {
+      return shape.slot_groups[static_cast<size_t>(segment)];
     };
-    const auto first_of = [&](int piece) {
-      return piece == 0 || slot_group_of(piece - 1) != slot_group_of(piece);
+    const auto first_of = [&](int segment) {
+      return segment == 0 || slot_group_of(segment - 1) != slot_group_of(segment);
     };
-    const auto last_of = [&](int piece) {
-      return piece + 1 == pieces || slot_group_of(piece + 1) != slot_group_of(piece);
+    const auto last_of = [&](int segment) {
+      return segment + 1 == segments || slot_group_of(segment + 1) != slot_group_of(segment);
     };
     int slots_taken = 0, used = 0, left = 0, multiplied = 0;
     for (int i = 0; shape.overlap && i < shape.weight_slots && slot_group >= 0; ++i, ++slots_taken)
@@ -439,13 +439,13 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
       EXPECT_EQ(layer_kv[swapped[static_cast<size_t>(i)]], 1);
     EXPECT_EQ(rows_coming, -1);
     EXPECT_THAT(layers_done, testing::Each(shape.layers()));
-    EXPECT_EQ(used, pieces) << "also where no logits are wanted";
-    EXPECT_EQ(left, pieces);
+    EXPECT_EQ(used, segments) << "also where no logits are wanted";
+    EXPECT_EQ(left, segments);
     const bool logits = std::ranges::any_of(shape.batches, &BatchShape::logits);
     EXPECT_EQ(heads, logits ? 1 : 0);
     const bool head = !shape.streamed.empty() && shape.streamed.back().layer == shape.layers();
-    const int of_head = head ? shape.streamed.back().pieces : 0;
-    EXPECT_EQ(multiplied, (pieces - of_head) * batches + (logits ? of_head : 0));
+    const int of_head = head ? shape.streamed.back().segments : 0;
+    EXPECT_EQ(multiplied, (segments - of_head) * batches + (logits ? of_head : 0));
     if (HasFailure()) return;
   }
 }

@@ -126,7 +126,7 @@ void place_activations(const ModelSpec& spec, const Plan& plan, const RunSize& s
   layout.draft_tokens = size.draft_tokens;
   const bool several = layout.max_tokens > layout.micro_tokens ||
                        (plan.micro_batch > 0 && size.max_running() > plan.micro_batch);
-  layout.slots = several ? SlotContent::kLayers : SlotContent::kPieces;
+  layout.slots = several ? SlotContent::kLayers : SlotContent::kSegments;
 }
 
 RunLayout layout_run(const Model& model, const Plan& plan, const RunSize& size,

@@ -173,7 +173,7 @@ TEST_F(FootprintTest, SequencesThatShareKvHaveRowsInEachStep) {
   size.tokens = size.micro_tokens = 4;
   size.sequences = 1;
   EXPECT_EQ(of(plan).layout.max_tokens, 4);
-  EXPECT_EQ(of(plan).layout.slots, SlotContent::kPieces);
+  EXPECT_EQ(of(plan).layout.slots, SlotContent::kSegments);
   size.max_concurrent = 10;
   EXPECT_EQ(of(plan).layout.max_tokens, 10);
   EXPECT_EQ(of(plan).layout.slots, SlotContent::kLayers);
@@ -216,11 +216,11 @@ TEST_F(FootprintTest, EmbeddingsInHostMemoryTakeSlotsForTheHead) {
   size.tokens = 8;
   size.sequences = 1;
   const Footprint few = of(plan);
-  EXPECT_EQ(few.layout.slots, SlotContent::kPieces);
+  EXPECT_EQ(few.layout.slots, SlotContent::kSegments);
   // The slots hold three segments of 25.7 MB, and the first one of the next step.
   EXPECT_EQ(few.layout.weight_slots, 4);
   EXPECT_GE(few.device.of(MemoryTag::kStaging) / 4, table / 3);
-  EXPECT_LE(few.device.of(MemoryTag::kStaging) / 4, kStreamPieceBytes + kStreamSlotBytes);
+  EXPECT_LE(few.device.of(MemoryTag::kStaging) / 4, kStreamSegmentBytes + kStreamSlotBytes);
   // Rows of both embedding tables for a micro-batch.
   EXPECT_EQ(needs.host.of(MemoryTag::kStaging), 32u * 2 * 768 * 2);
 }

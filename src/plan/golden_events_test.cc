@@ -88,7 +88,7 @@ struct PlacementKind {
 void PrintTo(const PlacementKind& kind, std::ostream* to) { *to << kind.name; }
 
 std::vector<PlacementKind> placement_kinds() {
-  const StreamCut segments{.slots = SlotContent::kPieces};
+  const StreamCut segments{.slots = SlotContent::kSegments};
   const WeightPlan on_device, in_host_memory{.shares = {0, 1, 0}};
   const WeightPlan embeddings_in_host_memory{.embeddings = Tier::kHost};
   const WeightPlan nothing_on_device{.shares = {0, 1, 0}, .embeddings = Tier::kHost};

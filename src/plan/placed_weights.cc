@@ -64,7 +64,7 @@ const StreamingNeeds& PlacedWeights::streaming(const Plan& plan, SlotContent slo
 std::shared_ptr<const StepWeights> PlacedWeights::of_step(const Plan& plan, const StreamCut& cut) {
   const Homes& placed = homes(plan);
   ByteKey key;
-  key.add_all(placed.number, cut.slots, cut.piece_bytes);
+  key.add_all(placed.number, cut.slots, cut.segment_bytes);
   key.add(cut.cpu);
   if (steps_.size() >= kMostSteps) steps_.clear();
   auto& found = steps_[key.take()];

@@ -11,7 +11,7 @@ const PricedSteps::Priced& PricedSteps::price(const Plan& plan, const RunLayout&
   // The key has everything that StepPrices reads of its arguments.
   ByteKey key;
   key.add(cut.cpu);
-  key.add_all(weights_.homes(plan).number, method, cut.slots, cut.piece_bytes, plan.overlap,
+  key.add_all(weights_.homes(plan).number, method, cut.slots, cut.segment_bytes, plan.overlap,
               plan.attention_topk.value_or(0));
   key.add_all(layout.kv.group(0).type, layout.device_blocks, layout.host_blocks, layout.disk_blocks,
               layout.sequence_blocks, layout.staging_blocks, layout.parts, layout.fixed_blocks,

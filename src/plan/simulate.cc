@@ -213,7 +213,7 @@ class Simulation {
   // far as there is staging memory.
   double load_weights(const StepEvent& event) {
     const bool is_read = prices_[at_][Worker::kDiskRead] > 0;
-    const auto ahead = static_cast<size_t>(shape_.pieces_read_ahead);
+    const auto ahead = static_cast<size_t>(shape_.segments_read_ahead);
     if (!is_read || ahead == 0) return work(event, slot_left_);
     const double readable = read_.size() < ahead ? 0 : read_[read_.size() - ahead];
     read_.push_back(work(event, slot_left_, readable));

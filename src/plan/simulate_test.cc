@@ -95,7 +95,7 @@ TEST_F(SimulateTest, TheDiskReadsAheadAsFarAsThereIsStagingMemory) {
     shape.slot_groups.push_back(layer);
   }
   const auto step_with = [&](int ahead) {
-    shape.pieces_read_ahead = ahead;
+    shape.segments_read_ahead = ahead;
     const auto done = simulate_steps(shape, 4, [](const StepEvent& event) {
       EventPrice price;
       if (event.kind == EventKind::kRun && event.op == kLastOp) price[Worker::kDevice] = 0.5;

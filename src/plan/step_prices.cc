@@ -99,7 +99,7 @@ StepPrices::StepPrices(const Hardware& hardware, const ModelSpec& spec,
       shape_.swappable = spec_.states.groups[static_cast<size_t>(layout.kv.swapped_group())].layers;
   }
   const double staged = static_cast<double>(layout.weight_stages) * double{kStreamReadBytes};
-  shape_.pieces_read_ahead =
+  shape_.segments_read_ahead =
       static_cast<int>(std::min(1e6, staged / std::max(1.0, weights_->largest_on_disk)));
   describe_batches(plan, layout);
   bool link_busy = !weights_->segments.empty() || shape_.swapped_layers > 0;
@@ -509,7 +509,7 @@ StepEstimate StepPrices::sums() const {
   size_t at = 0;
   for (const StreamedShape& linear : weights_->streamed) {
     const bool is_head = linear.layer >= spec_.layer_count();
-    for (int i = 0; i < linear.pieces; ++i, ++at) {
+    for (int i = 0; i < linear.segments; ++i, ++at) {
       const int kind = weights_->segments[at];
       if (!is_head) {
         add_price(sums[static_cast<size_t>(linear.layer)], of_segment[static_cast<size_t>(kind)]);

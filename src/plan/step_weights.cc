@@ -104,10 +104,10 @@ StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, con
       of.columns = static_cast<double>(model.weights[rows.weight].slot.cols);
       if (homes[rows.weight] == Tier::kDisk) cpu_from_disk += product.bytes;
     }
-    if (streamed.pieces.empty()) of.cpu_from_disk = cpu_from_disk;
-    for (const OpRows& rows_of : streamed.pieces) {
+    if (streamed.segments.empty()) of.cpu_from_disk = cpu_from_disk;
+    for (const OpRows& rows_of : streamed.segments) {
       StepWeights::Segment segment;
-      segment.cpu_from_disk = cpu_from_disk / static_cast<double>(streamed.pieces.size());
+      segment.cpu_from_disk = cpu_from_disk / static_cast<double>(streamed.segments.size());
       for (const MatrixRows& rows : rows_of) {
         const WeightProduct product = product_of(model, rows);
         (homes[rows.weight] == Tier::kDisk ? segment.from_disk : segment.from_host) +=

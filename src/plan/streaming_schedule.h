@@ -35,7 +35,7 @@ struct StreamedLinear {
   int spec_op = 0;  // index in its list as the model has it, by which weights are found
   std::string_view name = {};
   OpRows on_cpu = {};  // the first rows of the op
-  std::vector<OpRows> pieces = {};
+  std::vector<OpRows> segments = {};
 };
 
 struct StreamingSchedule {
@@ -50,20 +50,20 @@ struct StreamingSchedule {
   bool uses_cpu() const;
 };
 
-// The contents of a slot. With one micro-batch per layer (kPieces), a slot takes a segment of at
-// most kStreamPieceBytes: a segment is multiplied while the next one is loaded, and little memory
+// The contents of a slot. With one micro-batch per layer (kSegments), a slot takes a segment of at
+// most kStreamSegmentBytes: a segment is multiplied while the next one is loaded, and little memory
 // is needed. With several micro-batches (kLayers), a layer must stay until the last of them is
 // through: a slot takes all of it, and its segments are whole ops. The head is divided so that it
 // needs no larger slots than layers do.
-inline constexpr uint64_t kStreamPieceBytes = uint64_t{32} << 20;
-enum class SlotContent : uint8_t { kPieces, kLayers };
+inline constexpr uint64_t kStreamSegmentBytes = uint64_t{32} << 20;
+enum class SlotContent : uint8_t { kSegments, kLayers };
 // Slots in the device's memory: one holds what is computed, and the others are being filled.
-inline constexpr int kPieceSlots = 6, kLayerSlots = 2;
+inline constexpr int kSegmentSlots = 6, kLayerSlots = 2;
 
 struct StreamCut {
   SlotContent slots = SlotContent::kLayers;
   CpuLinearShare cpu = {};
-  uint64_t piece_bytes = kStreamPieceBytes;
+  uint64_t segment_bytes = kStreamSegmentBytes;
 };
 // Returns the streaming schedule. `homes` has the home of each of model.weights. The CPU multiplies
 // its share of the bytes of each op, split at a multiple of 16 rows: q, k and v are split as one
@@ -75,7 +75,7 @@ StreamingSchedule streaming_schedule(const Model& model, std::span<const Tier> h
 std::vector<StreamingSchedule> streaming_schedules(const Model& model, std::span<const Tier> homes,
                                                    const std::vector<CpuLinearShare>& shares,
                                                    SlotContent slots,
-                                                   uint64_t piece_bytes = kStreamPieceBytes);
+                                                   uint64_t segment_bytes = kStreamSegmentBytes);
 // Returns the index of the streaming schedule for a step whose largest micro-batch has so many
 // tokens.
 size_t schedule_for(const std::vector<CpuLinearShare>& shares, int64_t tokens);

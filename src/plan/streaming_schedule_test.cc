@@ -41,7 +41,7 @@ void expect_all_rows(const Model& model, const std::vector<Tier>& homes,
       }
     };
     take(linear.on_cpu);
-    for (const auto& piece : linear.pieces) take(piece);
+    for (const auto& segment : linear.segments) take(segment);
   }
   for (size_t i = 0; i < homes.size(); ++i) {
     const WeightSlot& slot = model.weights[i].slot;
@@ -62,10 +62,10 @@ TEST(StreamingScheduleTest, EveryRowHasOnePlace) {
       const double device = round == 0 ? 0 : share(), disk = round < 3 ? 0 : (1 - device) * share();
       const auto homes = homes_of(model, {device, 1 - device - disk, disk},
                                   round % 2 == 0 ? Tier::kHost : Tier::kDevice);
-      for (const SlotContent slots : {SlotContent::kPieces, SlotContent::kLayers}) {
+      for (const SlotContent slots : {SlotContent::kSegments, SlotContent::kLayers}) {
         for (const double on_cpu : {0.0, share(), 1.0}) {
           const StreamingSchedule schedule = streaming_schedule(
-              model, homes, {.slots = slots, .cpu = {.share = on_cpu}, .piece_bytes = 1 << 20});
+              model, homes, {.slots = slots, .cpu = {.share = on_cpu}, .segment_bytes = 1 << 20});
           expect_all_rows(model, homes, schedule);
         }
       }
@@ -86,7 +86,7 @@ TEST(StreamingScheduleTest, QueryKeyAndValueAreCutAsOneGateAndUpAtTheSameRows) {
   };
   const StreamedLinear& project = schedule.linears[0];
   EXPECT_EQ(of(project.on_cpu), (Rows{{0, 0, 4096}, {1, 0, 2048}}));
-  EXPECT_EQ(of(project.pieces[0]), (Rows{{1, 2048, 2048}, {2, 0, 4096}}));
+  EXPECT_EQ(of(project.segments[0]), (Rows{{1, 2048, 2048}, {2, 0, 4096}}));
   const StreamedLinear& up = schedule.linears[2];
   EXPECT_EQ(up.name, "mlp_up");
   EXPECT_EQ(of(up.on_cpu), (Rows{{0, 0, 5504}, {1, 0, 5504}}));
@@ -130,7 +130,8 @@ TEST(StreamingScheduleTest, TheLargestOpOnDiskIsReadWhileOthersComeFromHostMemor
   const Model model = describe_dummy_model("llama-2-7b:f16");  // gate and up: 2 x 86 MiB
   const auto stages = [&](const TierShares& shares) {
     const auto homes = homes_of(model, shares, Tier::kHost);
-    return stream_stages(model, homes, streaming_schedules(model, homes, {}, SlotContent::kPieces));
+    return stream_stages(model, homes,
+                         streaming_schedules(model, homes, {}, SlotContent::kSegments));
   };
   EXPECT_EQ(stages({0.5, 0.5, 0}), kStreamStages);
   EXPECT_GE(stages({0, 0.5, 0.5}), kStreamStages + 86);
@@ -138,35 +139,35 @@ TEST(StreamingScheduleTest, TheLargestOpOnDiskIsReadWhileOthersComeFromHostMemor
   const Model large = describe_dummy_model("opt-175b");
   const auto homes = homes_of(large, {0, 0.9, 0.1}, Tier::kHost);
   EXPECT_EQ(
-      stream_stages(large, homes, streaming_schedules(large, homes, {}, SlotContent::kPieces)),
+      stream_stages(large, homes, streaming_schedules(large, homes, {}, SlotContent::kSegments)),
       kStreamStages + static_cast<int>(kMostReadAheadBytes / kStreamReadBytes));
 }
 
-TEST(StreamingScheduleTest, PiecesAreSmallOrWholeGroups) {
+TEST(StreamingScheduleTest, SegmentsAreSmallOrWholeGroups) {
   const Model model = describe_dummy_model("opt-13b");
   const auto homes = homes_of(model, {0, 1, 0}, Tier::kHost);
-  const StreamingSchedule pieces =
-      streaming_schedule(model, homes, {.slots = SlotContent::kPieces});
+  const StreamingSchedule segments =
+      streaming_schedule(model, homes, {.slots = SlotContent::kSegments});
   const StreamingSchedule layers =
       streaming_schedule(model, homes, {.slots = SlotContent::kLayers});
-  for (const StreamedLinear& linear : pieces.linears) {
-    for (const auto& piece : linear.pieces) {
+  for (const StreamedLinear& linear : segments.linears) {
+    for (const auto& segment : linear.segments) {
       int64_t bytes = 0;
-      for (const MatrixRows& rows : piece)
+      for (const MatrixRows& rows : segment)
         bytes += rows.count * (linear.name == "mlp_down" ? 20480 : 5120) * 2;
       EXPECT_LE(bytes, int64_t{34} << 20);
     }
   }
   for (const StreamedLinear& linear : layers.linears) {
     if (linear.layer < model.spec.layer_count()) {
-      EXPECT_EQ(linear.pieces.size(), 1U);
+      EXPECT_EQ(linear.segments.size(), 1U);
     }
   }
   // The four ops of a layer share a slot group, and the head comes last.
   EXPECT_EQ(layers.slot_groups()[3], 0);
   EXPECT_EQ(layers.slot_groups()[4], 1);
   EXPECT_EQ(layers.slot_groups().back(), 40);
-  EXPECT_EQ(pieces.slot_groups()[1], 1);
+  EXPECT_EQ(segments.slot_groups()[1], 1);
 }
 
 TEST(StreamingScheduleTest, AStepGoesByTheFirstShareForSoManyTokens) {

@@ -387,11 +387,11 @@ void Decoder::run_events(KvCache& kv) {
     events_ = schedule_step(shape);
     segments_ = graph_segments(events_);
     shape_ = std::move(shape);
-    pieces_.assign(shape_.slot_groups.size(), {});
+    weight_segments_.assign(shape_.slot_groups.size(), {});
     first_pieces_.clear();
     for (int first = 0; const StreamedShape& linear : shape_.streamed) {
       first_pieces_.push_back(first);
-      first += linear.pieces;
+      first += linear.segments;
     }
   }
   const std::vector<MicroBatch>& batches = step_.batches;
@@ -505,7 +505,7 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
       return x_->expect(batch->first_row, batch->tokens, *stalls_);
     case EventKind::kWait:
       if (event.subject == kWeights) {
-        pieces_[static_cast<size_t>(event.group)] = stream->acquire(event.group, *stalls_);
+        weight_segments_[static_cast<size_t>(event.group)] = stream->acquire(event.group, *stalls_);
       } else if (event.subject == kKv) {
         now_.swapped = swap_->begin(kv, layer, group(), attention_params(layer), *stalls_);
       } else if (event.subject == kLayerKv) {

@@ -261,7 +261,7 @@ class Decoder {
   int64_t tokens_ = 0;
   size_t streaming_schedule_ = 0;  // the streaming schedule of the current step
   std::vector<int> first_pieces_;  // first weight segment of each streamed linear op
-  std::vector<std::span<const WeightView>> pieces_;  // acquired weight segments, by number
+  std::vector<std::span<const WeightView>> weight_segments_;  // acquired weight segments, by number
   // State that the events of a micro-batch in a layer pass to each other.
   struct {
     Activations x;
@@ -273,7 +273,7 @@ class Decoder {
     LinearOp op;                               // the current linear op
     const StreamedLinear* streamed = nullptr;  // its streamed rows; null: all is on the device
     bool started = false;                      // the CPU has started its rows of it
-    int first_piece = 0;
+    int first_segment = 0;
   } now_;
 
   Generation generation_;             // address epoch of the memory below

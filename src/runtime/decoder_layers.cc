@@ -153,13 +153,13 @@ void Decoder::run_linear(const StepEvent& event, int64_t rows) {
   if (now_.streamed == nullptr) return;
   const std::vector<StreamedLinear>& linears =
       options_.stream->schedule(streaming_schedule_).linears;
-  now_.first_piece = first_pieces_[static_cast<size_t>(now_.streamed - linears.data())];
+  now_.first_segment = first_pieces_[static_cast<size_t>(now_.streamed - linears.data())];
 }
 
 void Decoder::multiply_segment(const StepEvent& event) {
-  const std::span<const WeightView> views = pieces_[static_cast<size_t>(event.group)];
+  const std::span<const WeightView> views = weight_segments_[static_cast<size_t>(event.group)];
   const OpRows& of_piece =
-      now_.streamed->pieces[static_cast<size_t>(event.group - now_.first_piece)];
+      now_.streamed->segments[static_cast<size_t>(event.group - now_.first_segment)];
   LinearOp::SomeRows some;
   for (size_t i = 0; i < now_.op.parts.size(); ++i) {
     const LinearOp::Part& part = now_.op.parts[i];

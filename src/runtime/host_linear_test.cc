@@ -134,8 +134,8 @@ class HostLinearTest : public testing::TestWithParam<Shared> {
     for (size_t i = 0; i < op.parts.size(); ++i) {
       LinearOp::Rows rows{.view = op.parts[i].whole};
       rows.view.sliced_from = std::exchange(rows.view.rows, 0);
-      for (const OpRows& piece : linear.pieces) {
-        for (const MatrixRows& of : piece) {
+      for (const OpRows& segment : linear.segments) {
+        for (const MatrixRows& of : segment) {
           if (of.matrix != static_cast<int>(i)) continue;
           rows = {op.parts[i].whole.slice(of.first, of.count), of.first};
           const std::vector<std::byte> bytes = bytes_of(linear, of, rows.view);
@@ -215,7 +215,7 @@ TEST_P(HostLinearTest, RowsOfBothAreTheWholeProduct) {
     machine_.device().ops().set_deterministic(tokens > kRoom);
     for (const StreamedLinear& linear : schedule_.linears) {
       EXPECT_FALSE(linear.on_cpu.empty()) << linear.name;
-      EXPECT_FALSE(linear.pieces.empty()) << linear.name;
+      EXPECT_FALSE(linear.segments.empty()) << linear.name;
       expect_whole_product(linear, tokens);
       if (HasFailure()) return;
     }

@@ -62,9 +62,9 @@ class WeightStream {
   void load_next();
   // Returns the rows of a segment, each part on the device for ops called from now on, until
   // release().
-  std::span<const WeightView> acquire(int piece, StallClock& stalls);
+  std::span<const WeightView> acquire(int segment, StallClock& stalls);
   // Call it after the last op that reads the segment.
-  void release(int piece);
+  void release(int segment);
 
   // Bytes count when a segment is acquired: what is loaded ahead belongs to the step that uses it.
   struct Stats {
@@ -76,7 +76,7 @@ class WeightStream {
   // Returns the statistics since the last call.
   Stats take_stats();
   // Segments loaded so far, including those that are not acquired yet.
-  int64_t pieces_brought() const;
+  int64_t segments_loaded() const;
   // Records loads in the timeline from now on; null ends that. Call it between steps.
   void record(Timeline* timeline);
   int slots() const { return static_cast<int>(slots_.size()); }
@@ -92,7 +92,7 @@ class WeightStream {
     uint64_t offset = 0, slot_bytes = 0;  // in the slot
   };
   // A weight segment.
-  struct Delivery {
+  struct Segment {
     std::vector<Part> parts = {};
     int slot_group = 0;
     size_t in_slot_group = 0;
@@ -109,7 +109,7 @@ class WeightStream {
   // A streaming schedule.
   struct Schedule {
     StreamingSchedule schedule;
-    std::vector<Delivery> pieces;
+    std::vector<Segment> segments;
     std::vector<Read> reads;  // from disk, for all segments once
     int slot_groups = 0;
   };
@@ -131,23 +131,23 @@ class WeightStream {
   struct Stage;  // staging memory for weights in host memory that is not pinned
 
   Schedule describe(StreamingSchedule schedule);
-  static void add_reads(Schedule& schedule, Delivery& piece);
+  static void add_reads(Schedule& schedule, Segment& segment);
   // An item is a segment in the order of loading; items are numbered on and on across rounds.
   const Schedule& current() const { return schedules_[current_]; }
-  const Delivery& piece_of(int64_t item) const;
+  const Segment& segment_of(int64_t item) const;
   int64_t slot_group_of(int64_t item) const;
   int number_of(int64_t item) const;
   Slot& slot(int64_t item) {
     return slots_[static_cast<size_t>(slot_group_of(item)) % slots_.size()];
   }
-  Arrival& arrival(int64_t item) { return slot(item).arrivals[piece_of(item).in_slot_group]; }
+  Arrival& arrival(int64_t item) { return slot(item).arrivals[segment_of(item).in_slot_group]; }
   bool has_room(int64_t item) const;
   int64_t items_at_first() const;
   void work();
   void load(int64_t item);
   void load_in_place(int64_t item);
   void begin_reads(int64_t item);
-  void send_piece(int64_t item);
+  void send_segment(int64_t item);
   struct Move {
     const Part* part;
     std::byte* to;

@@ -84,15 +84,16 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
     for (int layer = 0; layer < kLayers; ++layer) {
       if (layer == kOnDevice) continue;
       schedule.linears.push_back(
-          {.layer = layer, .op = kQuery, .spec_op = kQuery, .pieces = {{{0, 0, 24}}}});
-      schedule.linears.push_back({.layer = layer,
-                                  .op = kDown,
-                                  .spec_op = kDown,
-                                  .pieces = {{{0, first_row, 320 - first_row}}, {{0, 320, 380}}}});
+          {.layer = layer, .op = kQuery, .spec_op = kQuery, .segments = {{{0, 0, 24}}}});
+      schedule.linears.push_back(
+          {.layer = layer,
+           .op = kDown,
+           .spec_op = kDown,
+           .segments = {{{0, first_row, 320 - first_row}}, {{0, 320, 380}}}});
     }
     return schedule;
   }
-  static constexpr int kPiecesOfALayer = 3, kPieces = 9;
+  static constexpr int kSegmentsOfALayer = 3, kSegments = 9;
   std::unique_ptr<WeightStream> make_stream(const WeightStreamOptions& options = {},
                                             bool by_layers = true) {
     return std::make_unique<WeightStream>(
@@ -101,15 +102,16 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
   }
 
   // Checks what ops called now would read of a segment.
-  void expect_piece(const StreamingSchedule& schedule, int piece, std::span<const WeightView> got) {
+  void expect_segment(const StreamingSchedule& schedule, int segment,
+                      std::span<const WeightView> got) {
     int before = 0;
     for (const StreamedLinear& linear : schedule.linears) {
-      const auto count = static_cast<int>(linear.pieces.size());
-      if (piece >= before + count) {
+      const auto count = static_cast<int>(linear.segments.size());
+      if (segment >= before + count) {
         before += count;
         continue;
       }
-      const OpRows& rows = linear.pieces[static_cast<size_t>(piece - before)];
+      const OpRows& rows = linear.segments[static_cast<size_t>(segment - before)];
       ASSERT_EQ(got.size(), rows.size());
       for (size_t i = 0; i < rows.size(); ++i) {
         ASSERT_FALSE(got[i].empty());
@@ -125,15 +127,15 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
   }
   void expect_step(WeightStream& stream, size_t schedule = 0) {
     stream.begin_step(schedule);
-    for (int piece = 0; piece < kPieces; ++piece) {
-      SCOPED_TRACE(piece);
-      expect_piece(stream.schedule(schedule), piece, stream.acquire(piece, stalls_));
-      release(stream, piece);
+    for (int segment = 0; segment < kSegments; ++segment) {
+      SCOPED_TRACE(segment);
+      expect_segment(stream.schedule(schedule), segment, stream.acquire(segment, stalls_));
+      release(stream, segment);
     }
   }
   // Releases a segment and allows the next load, as a step with overlap does.
-  static void release(WeightStream& stream, int piece) {
-    stream.release(piece);
+  static void release(WeightStream& stream, int segment) {
+    stream.release(segment);
     stream.load_next();
   }
   uint64_t layer_bytes() const {
@@ -182,44 +184,44 @@ TEST_P(WeightStreamTest, StepsMayGoByAnotherOrder) {
 // The slots are filled once and no further, since acquired segments stay until they are released.
 TEST_P(WeightStreamTest, NothingIsOverwrittenBeforeItsRelease) {
   const auto stream = make_stream({.slots = 2});
-  const auto wait_for = [&](int64_t pieces) {
-    while (stream->pieces_brought() < pieces) std::this_thread::yield();
+  const auto wait_for = [&](int64_t segments) {
+    while (stream->segments_loaded() < segments) std::this_thread::yield();
   };
   std::vector<std::span<const WeightView>> held;
-  for (int piece = 0; piece < kPiecesOfALayer; ++piece)
-    held.push_back(stream->acquire(piece, stalls_));
-  wait_for(2 * kPiecesOfALayer);
+  for (int segment = 0; segment < kSegmentsOfALayer; ++segment)
+    held.push_back(stream->acquire(segment, stalls_));
+  wait_for(2 * kSegmentsOfALayer);
   wait_a_little();
-  EXPECT_EQ(stream->pieces_brought(), 2 * kPiecesOfALayer);
-  for (int piece = 0; piece < kPiecesOfALayer; ++piece)
-    expect_piece(stream->schedule(0), piece, held[static_cast<size_t>(piece)]);
+  EXPECT_EQ(stream->segments_loaded(), 2 * kSegmentsOfALayer);
+  for (int segment = 0; segment < kSegmentsOfALayer; ++segment)
+    expect_segment(stream->schedule(0), segment, held[static_cast<size_t>(segment)]);
   stream->release(0);
   stream->load_next();
   wait_a_little();
-  EXPECT_EQ(stream->pieces_brought(), 2 * kPiecesOfALayer) << "the slot is not left yet";
+  EXPECT_EQ(stream->segments_loaded(), 2 * kSegmentsOfALayer) << "the slot is not left yet";
   stream->release(1);
   stream->release(2);
-  wait_for(2 * kPiecesOfALayer + 1);
+  wait_for(2 * kSegmentsOfALayer + 1);
   wait_a_little();
-  EXPECT_EQ(stream->pieces_brought(), 2 * kPiecesOfALayer + 1) << "nobody has asked for more";
-  expect_piece(stream->schedule(0), 3, stream->acquire(3, stalls_));
+  EXPECT_EQ(stream->segments_loaded(), 2 * kSegmentsOfALayer + 1) << "nobody has asked for more";
+  expect_segment(stream->schedule(0), 3, stream->acquire(3, stalls_));
 }
 
 TEST_P(WeightStreamTest, ComesAheadOfTheCompute) {
   const auto stream = make_stream({.slots = 2});
-  while (stream->pieces_brought() < 2 * kPiecesOfALayer) std::this_thread::yield();
+  while (stream->segments_loaded() < 2 * kSegmentsOfALayer) std::this_thread::yield();
   expect_step(*stream);
 }
 
 TEST_P(WeightStreamTest, WithoutOverlapNothingComesUnasked) {
   const auto stream = make_stream({.slots = 3, .overlap = false});
   wait_a_little();
-  EXPECT_EQ(stream->pieces_brought(), 0);
+  EXPECT_EQ(stream->segments_loaded(), 0);
   stream->acquire(0, stalls_);
-  EXPECT_EQ(stream->pieces_brought(), 1);
+  EXPECT_EQ(stream->segments_loaded(), 1);
   stream->release(0);
   wait_a_little();
-  EXPECT_EQ(stream->pieces_brought(), 1);
+  EXPECT_EQ(stream->segments_loaded(), 1);
   EXPECT_GT(stream->take_stats().load_s, 0);
 }
 
@@ -256,9 +258,9 @@ TEST_P(WeightStreamTest, ANewStepMayBeginAnywhere) {
 TEST_P(WeightStreamTest, ItMayEndAtAnyTime) {
   for (int acquired = 0; acquired < 3; ++acquired) {
     const auto stream = make_stream();
-    for (int piece = 0; piece < acquired; ++piece) {
-      stream->acquire(piece, stalls_);
-      if (piece + 1 < acquired) stream->release(piece);
+    for (int segment = 0; segment < acquired; ++segment) {
+      stream->acquire(segment, stalls_);
+      if (segment + 1 < acquired) stream->release(segment);
     }
   }
   EXPECT_EQ(machine_.used(MemoryTag::kStaging), 0u);

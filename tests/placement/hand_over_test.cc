@@ -115,8 +115,8 @@ std::vector<Placement> placements() {
        .weights = {0, 1, 0},
        .device_sequences = 0.4,
        .slots = 3,
-       .slot_content = SlotContent::kPieces,
-       .piece_bytes = 4096,
+       .slot_content = SlotContent::kSegments,
+       .segment_bytes = 4096,
        .cpu_linear = {{kAnyTokens, 0.5}}},
   };
 }

@@ -199,7 +199,7 @@ TEST_P(PlacementTest, NorOnWhereEmbeddingsAre) {
                                    weights.device, weights.host, weights.disk, overlap));
           PlacedModel placed(cuda(), p, kind, dtype, KvType::kF16, false);
           const StreamingSchedule& schedule = placed.stream->schedule(0);
-          const bool whole = schedule.linears.back().pieces.size() == 1;
+          const bool whole = schedule.linears.back().segments.size() == 1;
           EXPECT_EQ(whole, !std::string_view(kind).ends_with("many-words"));
           EXPECT_EQ(placed.run(), expected);
         }

@@ -23,9 +23,9 @@ Placement shared_between_all() {
   p.weights = {0.3, 0.7, 0};
   p.device_sequences = 0.4;
   p.host_share = 0.5;
-  p.slots = kPieceSlots;
-  p.slot_content = SlotContent::kPieces;
-  p.piece_bytes = 16 << 10;
+  p.slots = kSegmentSlots;
+  p.slot_content = SlotContent::kSegments;
+  p.segment_bytes = 16 << 10;
   p.cpu_linear = {{kAnyTokens, 0.5}};
   return p;
 }
