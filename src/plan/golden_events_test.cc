@@ -55,13 +55,13 @@ Model layers_of(int count) {
 }
 
 // Makes a step with these weights and these micro-batches.
-StepShape step_of(const WeightPlan& weights, const StreamCut& cut, std::vector<BatchShape> batches,
-                  const Model& model = layers_of(2)) {
+StepShape step_of(const WeightPlan& weights, const StreamSplit& split,
+                  std::vector<BatchShape> batches, const Model& model = layers_of(2)) {
   const std::vector<Tier> homes = weight_homes(/*host_visible=*/false, model, weights);
-  const std::vector<StreamingSchedule> schedules{streaming_schedule(model, homes, cut)};
+  const std::vector<StreamingSchedule> schedules{streaming_schedule(model, homes, split)};
   StepShape shape{.model = model.spec.lowered,
                   .slot_groups = schedules.front().slot_groups(),
-                  .weight_slots = slot_count(cut.slots, schedules),
+                  .weight_slots = slot_count(split.slots, schedules),
                   .batches = std::move(batches)};
   for (const StreamedLinear& linear : schedules.front().linears)
     shape.streamed.push_back(streamed_shape(linear));
@@ -88,11 +88,11 @@ struct PlacementKind {
 void PrintTo(const PlacementKind& kind, std::ostream* to) { *to << kind.name; }
 
 std::vector<PlacementKind> placement_kinds() {
-  const StreamCut segments{.slots = SlotContent::kSegments};
+  const StreamSplit segments{.slots = SlotContent::kSegments};
   const WeightPlan on_device, in_host_memory{.shares = {0, 1, 0}};
   const WeightPlan embeddings_in_host_memory{.embeddings = Tier::kHost};
   const WeightPlan nothing_on_device{.shares = {0, 1, 0}, .embeddings = Tier::kHost};
-  StreamCut half_on_cpu = segments;
+  StreamSplit half_on_cpu = segments;
   half_on_cpu.cpu.share = 0.5;
   const BatchShape resident{.logits = true};
   return {

@@ -61,14 +61,15 @@ const StreamingNeeds& PlacedWeights::streaming(const Plan& plan, SlotContent slo
   return needs;
 }
 
-std::shared_ptr<const StepWeights> PlacedWeights::of_step(const Plan& plan, const StreamCut& cut) {
+std::shared_ptr<const StepWeights> PlacedWeights::of_step(const Plan& plan,
+                                                          const StreamSplit& split) {
   const Homes& placed = homes(plan);
   ByteKey key;
-  key.add_all(placed.number, cut.slots, cut.segment_bytes);
-  key.add(cut.cpu);
+  key.add_all(placed.number, split.slots, split.segment_bytes);
+  key.add(split.cpu);
   if (steps_.size() >= kMostSteps) steps_.clear();
   auto& found = steps_[key.take()];
-  if (!found) found = std::make_shared<const StepWeights>(step_weights(model_, placed.of, cut));
+  if (!found) found = std::make_shared<const StepWeights>(step_weights(model_, placed.of, split));
   return found;
 }
 

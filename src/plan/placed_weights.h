@@ -57,7 +57,7 @@ class PlacedWeights {
     return may_map ? homes(plan).mapped : homes(plan).loaded;
   }
   const StreamingNeeds& streaming(const Plan& plan, SlotContent slots);
-  std::shared_ptr<const StepWeights> of_step(const Plan& plan, const StreamCut& cut);
+  std::shared_ptr<const StepWeights> of_step(const Plan& plan, const StreamSplit& cut);
 
  private:
   const Model& model_;

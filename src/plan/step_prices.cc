@@ -46,8 +46,8 @@ void add_price(EventPrice& to, const EventPrice& price, double times = 1) {
 
 }  // namespace
 
-StreamCut StepPrices::cut_of(const Hardware& hardware, const Plan& plan, const RunLayout& layout,
-                             const StepSize& size) {
+StreamSplit StepPrices::cut_of(const Hardware& hardware, const Plan& plan, const RunLayout& layout,
+                               const StepSize& size) {
   const double most_tokens = std::min(
       static_cast<double>(layout.micro_tokens),
       std::min(static_cast<double>(size.sequences), sequences_of_a_batch(plan, layout, size)) *

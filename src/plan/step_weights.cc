@@ -46,7 +46,8 @@ WeightProduct product_of(const Model& model, const MatrixRows& rows) {
 
 }  // namespace
 
-StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, const StreamCut& cut) {
+StepWeights step_weights(const Model& model, const std::vector<Tier>& homes,
+                         const StreamSplit& split) {
   StepWeights all;
   const LoweredModel& lowered = *model.spec.lowered;
   const int layers = lowered.layer_count();
@@ -88,7 +89,7 @@ StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, con
                            static_cast<double>(slot.rows) * static_cast<double>(slot.cols),
                            static_cast<double>(weight.bytes())});
   }
-  const StreamingSchedule schedule = streaming_schedule(model, homes, cut);
+  const StreamingSchedule schedule = streaming_schedule(model, homes, split);
   all.uses_cpu = schedule.uses_cpu();
   all.slot_groups = schedule.slot_groups();
   all.segments.reserve(all.slot_groups.size());

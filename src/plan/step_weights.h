@@ -68,6 +68,7 @@ struct StepWeights {
 
 // Describes the weights of a step. `homes` has the home of each of model.weights, as weight_homes()
 // returns it.
-StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, const StreamCut& cut);
+StepWeights step_weights(const Model& model, const std::vector<Tier>& homes,
+                         const StreamSplit& split);
 
 }  // namespace spillway

@@ -169,9 +169,9 @@ uint64_t largest_layer_bytes(const Model& model) {
 }  // namespace
 
 StreamingSchedule streaming_schedule(const Model& model, std::span<const Tier> homes,
-                                     const StreamCut& cut) {
+                                     const StreamSplit& split) {
   SPW_ASSERT(homes.size() == model.weights.size());
-  const bool by_layers = cut.slots == SlotContent::kLayers;
+  const bool by_layers = split.slots == SlotContent::kLayers;
   StreamingSchedule schedule{.layers = model.spec.layer_count(), .by_layers = by_layers};
   const LoweredModel& lowered = *model.spec.lowered;
   size_t most = 1;  // the most linear ops that can be streamed
@@ -185,11 +185,11 @@ StreamingSchedule streaming_schedule(const Model& model, std::span<const Tier> h
     at.op = layer.number_of(at.spec_op);
     at.name = layer.name(at.op);
     const bool together = layer.ops[static_cast<size_t>(at.op)].finish == LinearFinish::kGate;
-    cut_op(matrices, together, cut.cpu.of(at.name), segment_bytes, at);
+    cut_op(matrices, together, split.cpu.of(at.name), segment_bytes, at);
     schedule.linears.push_back(std::exchange(at, {}));
     matrices.clear();
   };
-  const uint64_t of_layers = by_layers ? ~uint64_t{0} >> 1 : cut.segment_bytes;
+  const uint64_t of_layers = by_layers ? ~uint64_t{0} >> 1 : split.segment_bytes;
   // Weights are in the order of their use.
   for (size_t i = 0; i < homes.size(); ++i) {
     const WeightSlot& slot = model.weights[i].slot;
@@ -207,7 +207,7 @@ StreamingSchedule streaming_schedule(const Model& model, std::span<const Tier> h
     at.layer = lowered.layer_count();
     at.spec_op = lowered.head.ops.back().op;
     matrices = {{0, head->slot.rows, row_bytes_of(*head), homes[number], number}};
-    end_op(by_layers ? largest_layer_bytes(model) : cut.segment_bytes);
+    end_op(by_layers ? largest_layer_bytes(model) : split.segment_bytes);
   }
   return schedule;
 }
@@ -216,13 +216,13 @@ std::vector<StreamingSchedule> streaming_schedules(const Model& model, std::span
                                                    const std::vector<CpuLinearShare>& shares,
                                                    SlotContent slots, uint64_t segment_bytes) {
   std::vector<StreamingSchedule> schedules;
-  StreamCut cut{.slots = slots, .segment_bytes = segment_bytes};
+  StreamSplit split{.slots = slots, .segment_bytes = segment_bytes};
   for (const CpuLinearShare& entry : shares) {
-    cut.cpu = entry;
-    schedules.push_back(streaming_schedule(model, homes, cut));
+    split.cpu = entry;
+    schedules.push_back(streaming_schedule(model, homes, split));
   }
-  cut.cpu = {};
-  schedules.push_back(streaming_schedule(model, homes, cut));
+  split.cpu = {};
+  schedules.push_back(streaming_schedule(model, homes, split));
   return schedules;
 }
 

@@ -60,7 +60,7 @@ enum class SlotContent : uint8_t { kSegments, kLayers };
 // Slots in the device's memory: one holds what is computed, and the others are being filled.
 inline constexpr int kSegmentSlots = 6, kLayerSlots = 2;
 
-struct StreamCut {
+struct StreamSplit {
   SlotContent slots = SlotContent::kLayers;
   CpuLinearShare cpu = {};
   uint64_t segment_bytes = kStreamSegmentBytes;
@@ -70,7 +70,7 @@ struct StreamCut {
 // matrix, gate and up at the same rows. It has no part in an op whose matrices are not all in host
 // memory, or all on disk.
 StreamingSchedule streaming_schedule(const Model& model, std::span<const Tier> homes,
-                                     const StreamCut& cut);
+                                     const StreamSplit& split);
 // Returns a streaming schedule for each of a plan's shares, and at the end one without the CPU.
 std::vector<StreamingSchedule> streaming_schedules(const Model& model, std::span<const Tier> homes,
                                                    const std::vector<CpuLinearShare>& shares,
