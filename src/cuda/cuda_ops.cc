@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "cuda/attention/attention_decode.h"
 #include "cuda/attention/attention_prefill.h"
-#include "cuda/attention/attention_sums.h"
 #include "cuda/attention/attention_topk.h"
+#include "cuda/attention/softmax_state.h"
 #include "cuda/dequantize/dequantize.h"
 #include "cuda/kv/kv_append.h"
 #include "cuda/linear/linear_quant.h"
@@ -327,11 +327,11 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   }
 }
 
-void CudaOps::clear_sums(const AttentionSums& sums) { cuda::clear_sums(sums, queue()); }
+void CudaOps::clear_state(const SoftmaxState& sums) { cuda::clear_state(sums, queue()); }
 
 void CudaOps::attend_part(const Activations& q, const KvLayerView& kv,
                           std::span<const SequenceSpan> spans, const AttentionParams& params,
-                          const AttentionSums& sums) {
+                          const SoftmaxState& sums) {
   if (spans.empty()) return;
   SPW_ASSERT(sums.memory.dtype == DType::kF32 && sums.rows() == q.rows &&
              sums.heads == params.heads && sums.head_dim == kv.head_dim);
@@ -356,7 +356,7 @@ void CudaOps::attend_part(const Activations& q, const KvLayerView& kv,
   // Prefill attention over many rows computes the softmax state of this KV partition by itself,
   // which is then merged into `sums`.
   const int64_t columns = sums.memory.cols;
-  AttentionSums seen{{DType::kF32, q.rows, columns, columns}, sums.heads, sums.head_dim};
+  SoftmaxState seen{{DType::kF32, q.rows, columns, columns}, sums.heads, sums.head_dim};
   seen.memory.data = grown(sums_scratch_, static_cast<size_t>(q.rows * columns) * sizeof(float));
   mark_unseen(seen, stream);
   call.batch = without_first(placed.view, decoding);
@@ -366,15 +366,15 @@ void CudaOps::attend_part(const Activations& q, const KvLayerView& kv,
   const size_t bytes = attention_prefill_scratch_bytes();
   const AttentionScratch scratch{grown(prefill_scratch_, bytes, /*zeroed=*/true), bytes};
   attention_prefill(call, unified_, shape.max_rows, scratch, stream);
-  cuda::add_sums(seen, sums, stream);
+  cuda::merge_state(seen, sums, stream);
 }
 
-void CudaOps::add_sums(const AttentionSums& seen, const AttentionSums& sums) {
-  cuda::add_sums(seen, sums, queue());
+void CudaOps::merge_state(const SoftmaxState& seen, const SoftmaxState& sums) {
+  cuda::merge_state(seen, sums, queue());
 }
 
-void CudaOps::finish_sums(const AttentionSums& sums, const Activations& out) {
-  cuda::finish_sums(sums, out, queue());
+void CudaOps::finish_state(const SoftmaxState& sums, const Activations& out) {
+  cuda::finish_state(sums, out, queue());
 }
 
 void CudaOps::activate(ActivationKind kind, const Activations& x) {

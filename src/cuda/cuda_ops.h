@@ -75,11 +75,11 @@ class CudaOps final : public Ops, public AttentionParts {
   std::optional<KvFault> take_kv_fault() override;
   void attention(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
                  const AttentionParams& params, const Activations& out) override;
-  void clear_sums(const AttentionSums& sums) override;
+  void clear_state(const SoftmaxState& sums) override;
   void attend_part(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
-                   const AttentionParams& params, const AttentionSums& sums) override;
-  void add_sums(const AttentionSums& seen, const AttentionSums& sums) override;
-  void finish_sums(const AttentionSums& sums, const Activations& out) override;
+                   const AttentionParams& params, const SoftmaxState& sums) override;
+  void merge_state(const SoftmaxState& seen, const SoftmaxState& sums) override;
+  void finish_state(const SoftmaxState& sums, const Activations& out) override;
   void activate(ActivationKind kind, const Activations& x) override;
   void gated_activate(ActivationKind kind, const Activations& gate, const Activations& up,
                       const Activations& out) override;

@@ -163,7 +163,7 @@ int64_t attention_workspace(const ModelSpec& spec, const RunSize& size) {
 }
 
 uint64_t sums_bytes(const ModelSpec& spec, const RunLayout& layout) {
-  return attention_sums_bytes(spec.heads, spec.head_dim, layout.micro_tokens);
+  return softmax_state_bytes(spec.heads, spec.head_dim, layout.micro_tokens);
 }
 
 uint64_t workspace_bytes(const PlacedWeights& placed, const RunSize& size,

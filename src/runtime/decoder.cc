@@ -240,7 +240,7 @@ void Decoder::attach(const KvCache& kv) {
                                      options_.overlap);
   }
   if (!options_.parts || kv.host_blocks() + kv.disk_blocks() == 0) return;
-  residual(sums_, options_.micro_tokens, attention_sum_columns(spec_.heads, spec_.head_dim));
+  residual(sums_, options_.micro_tokens, softmax_state_columns(spec_.heads, spec_.head_dim));
   if (host_attention_ != nullptr) host_attention_->prepare_parts(spec_.heads);
 }
 
@@ -276,7 +276,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   // Everything that can grow does so here, before the graph key is computed from its addresses.
   const int64_t logit_rows = step_.logits;
   if (logit_rows > 0) expect_rows(logit_rows);
-  for (const MicroBatch& batch : step_.batches) sums_of(batch);
+  for (const MicroBatch& batch : step_.batches) softmax_state_of(batch);
   attach(kv);
   if (timeline_ != nullptr) record(timeline_);  // attach() may have made new recorders
   streaming_schedule_ = schedule_of_step();

@@ -208,7 +208,7 @@ class Decoder {
   void begin_parts(int layer, const KvCache& kv, const MicroBatch& batch);
   void end_parts(int layer, const MicroBatch& batch);
   // Returns the softmax state of a micro-batch's rows with partitioned KV.
-  AttentionSums sums_of(const MicroBatch& batch);
+  SoftmaxState softmax_state_of(const MicroBatch& batch);
   // Activations of the current micro-batch.
   struct PathActivations {
     Activations all, q, k, v, angles, out;
@@ -268,7 +268,7 @@ class Decoder {
     Activations qkv, angles, attended;  // for attention
     RopeStyle rope_style = RopeStyle::kHalves;
     bool appended = false;                     // k and v are already in the cache
-    AttentionSums sums;                        // softmax state of rows with partitioned KV
+    SoftmaxState sums;                         // softmax state of rows with partitioned KV
     KvLayerView swapped;                       // the pages of the swap group that has arrived
     LinearOp op;                               // the current linear op
     const StreamedLinear* streamed = nullptr;  // its streamed rows; null: all is on the device
@@ -280,7 +280,7 @@ class Decoder {
   std::unique_ptr<ResidualStore> x_;  // [tokens of the step, hidden]
   std::vector<Buffer> scratches_;     // LoweredModel::buffers; the head's grow on demand
   std::vector<Buffer> angles_;        // for each rope [tokens of the step, dims]
-  Buffer sums_;                       // AttentionSums [tokens], for attention over KV partitions
+  Buffer sums_;                       // SoftmaxState [tokens], for attention over KV partitions
 };
 
 }  // namespace spillway

@@ -271,9 +271,9 @@ void Decoder::rope_rows(int layer, const PathActivations& rows) {
   if (attention_of(layer).owns_state()) ops_.rope(rows.k, head_dim, rows.angles, now_.rope_style);
 }
 
-AttentionSums Decoder::sums_of(const MicroBatch& batch) {
+SoftmaxState Decoder::softmax_state_of(const MicroBatch& batch) {
   if (batch.parted.rows == 0) return {};
-  return {residual(sums_, batch.parted.rows, attention_sum_columns(spec_.heads, spec_.head_dim)),
+  return {residual(sums_, batch.parted.rows, softmax_state_columns(spec_.heads, spec_.head_dim)),
           spec_.heads, spec_.head_dim};
 }
 
@@ -286,14 +286,14 @@ void Decoder::begin_parts(int layer, const KvCache& kv, const MicroBatch& batch)
   const std::vector<SequenceSpan>& written = kv_rows(batch, layer).parted.written;
   if (!written.empty() && attention_of(layer).owns_state())
     ops_.kv_append(rows.k, rows.v, kv.layer(layer), written);
-  now_.sums = sums_of(batch);
-  device_.attention_parts().clear_sums(now_.sums);
+  now_.sums = softmax_state_of(batch);
+  device_.attention_parts().clear_state(now_.sums);
 }
 
 void Decoder::end_parts(int layer, const MicroBatch& batch) {
   begin_attention(layer, batch);
   const PathActivations rows = rows_on(layer, {batch.parted.first_row, batch.parted.rows, {}});
-  device_.attention_parts().finish_sums(now_.sums, rows.out);
+  device_.attention_parts().finish_state(now_.sums, rows.out);
 }
 
 void Decoder::start_on_host(int layer, KvCache& kv, const MicroBatch& batch) {
@@ -302,7 +302,7 @@ void Decoder::start_on_host(int layer, KvCache& kv, const MicroBatch& batch) {
   rope_rows(layer,
             rows_on(layer, {host.first_row + host.shared_rows, host.rows - host.shared_rows, {}}));
   const PathActivations rows = rows_on(layer, host);
-  AttentionSums sums;
+  SoftmaxState sums;
   if (host.shared_rows > 0)
     sums = now_.sums.row_range(host.first_row - batch.parted.first_row, host.shared_rows);
   host_attention_->start(rows.all, kv.host_layer(layer), host, attention_params(layer), rows.out,

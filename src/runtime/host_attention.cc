@@ -78,15 +78,15 @@ void HostAttention::prepare_parts(int heads) {
   if (heads_ == heads) return;
   SPW_ASSERT(heads_ == 0 && q_dim_ % heads == 0);
   const uint64_t bytes =
-      attention_sums_bytes(heads, q_dim_ / heads, static_cast<int64_t>(every_row_.size()));
+      softmax_state_bytes(heads, q_dim_ / heads, static_cast<int64_t>(every_row_.size()));
   seen_ = PinnedBuffer(host_, device_, bytes, MemoryTag::kStaging);
   if (!seen_.is_pinned() || !device_.reads_pinned_memory())
     arrived_ = device_.allocate(bytes, MemoryTag::kStaging);
   heads_ = heads;
 }
 
-AttentionSums HostAttention::host_sums(int64_t rows) const {
-  const int64_t dim = q_dim_ / heads_, columns = attention_sum_columns(heads_, dim);
+SoftmaxState HostAttention::host_state(int64_t rows) const {
+  const int64_t dim = q_dim_ / heads_, columns = softmax_state_columns(heads_, dim);
   return {{DType::kF32, rows, columns, columns, seen_.data()}, heads_, static_cast<int>(dim)};
 }
 
@@ -109,8 +109,8 @@ void HostAttention::compute(const KvLayerView& kv, const HostRows& rows,
   }
   if (rows.shared_rows > 0) {
     AttentionParts& parts = host_.attention_parts();
-    const AttentionSums sums = host_sums(rows.shared_rows);
-    parts.clear_sums(sums);
+    const SoftmaxState sums = host_state(rows.shared_rows);
+    parts.clear_state(sums);
     parts.attend_part(q.row_range(0, rows.shared_rows), kv, rows.shared, params, sums);
   }
   if (!rows.spans.empty()) {
@@ -141,7 +141,7 @@ void HostAttention::compute(const KvLayerView& kv, const HostRows& rows,
 
 void HostAttention::start(const Activations& qkv, const KvLayerView& kv, const HostRows& rows,
                           const AttentionParams& params, const Activations& out,
-                          const AttentionSums& sums, KvSwap* stores) {
+                          const SoftmaxState& sums, KvSwap* stores) {
   const bool appends = qkv.stride > q_dim_;
   SPW_ASSERT(rows.rows > 0 && rows.rows <= static_cast<int64_t>(every_row_.size()) &&
              qkv.rows == rows.rows && qkv.dtype == type_ && out.dtype == type_ &&
@@ -169,14 +169,14 @@ void HostAttention::finish(StallClock& stalls) {
   stalls.time(StallCause::kHostAttention, [&] { lane_.wait_for_work(number_); });
   const int64_t shared = sums_.rows();
   if (shared > 0) {
-    AttentionSums seen = host_sums(shared);
+    SoftmaxState seen = host_state(shared);
     const auto bytes = static_cast<size_t>(row_bytes(DType::kF32, shared * seen.memory.cols));
     if (!arrived_.empty()) {
       const CopyPiece up{arrived_.data(), seen_.data(), bytes};
       device_.compute().copy_to_device({&up, 1});
       seen.memory.data = arrived_.data();
     }
-    device_.attention_parts().add_sums(seen, sums_);
+    device_.attention_parts().merge_state(seen, sums_);
     stats_.to_device_bytes += bytes;
   }
   if (shared == out_.rows) return;

@@ -40,7 +40,7 @@ class HostAttention {
   // partitioned KV come first; their result is added to `sums` instead. `rows` must live until the
   // step has ended. `stores` may be null; otherwise its stores of KV to host memory are waited for.
   void start(const Activations& qkv, const KvLayerView& kv, const HostRows& rows,
-             const AttentionParams& params, const Activations& out, const AttentionSums& sums,
+             const AttentionParams& params, const Activations& out, const SoftmaxState& sums,
              class KvSwap* stores);
   // Makes ops called from now on see the result.
   void finish(StallClock& stalls);
@@ -62,7 +62,7 @@ class HostAttention {
  private:
   void compute(const KvLayerView& kv, const HostRows& rows, const AttentionParams& params,
                bool appends);
-  AttentionSums host_sums(int64_t rows) const;
+  SoftmaxState host_state(int64_t rows) const;
   void bring_up(const Activations& result, const Activations& out);
   Activations as_floats(const Activations& x, Buffer& buffer);
   void find_saturated(const Activations& halves, const Activations& x, KvFault fault);
@@ -81,7 +81,7 @@ class HostAttention {
   std::unique_ptr<HostSignal> ready_;   // q, k and v are in host memory
   uint32_t number_ = 0;                 // of the current work
   Activations out_;                     // where the current result goes
-  AttentionSums sums_;                  // softmax state for rows with partitioned KV
+  SoftmaxState sums_;                   // softmax state for rows with partitioned KV
   int heads_ = 0;                       // of rows with partitioned KV; 0: none so far
   PinnedBuffer seen_;                   // softmax state that the CPU has computed
   Buffer arrived_;                      // copy of seen_ on a device that cannot read it

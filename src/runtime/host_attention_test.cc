@@ -178,20 +178,20 @@ TEST_P(HostAttentionTest, PartsAreAddedToWhatTheDeviceHasSeen) {
   rows.spans = {{1, 1, 20, other}};
   rows.written = {last, rows.spans.front()};
 
-  const int64_t columns = attention_sum_columns(kHeads, kShape.head_dim);
+  const int64_t columns = softmax_state_columns(kHeads, kShape.head_dim);
   buffers_.push_back(device().allocate(static_cast<size_t>(columns) * 4, MemoryTag::kActivations));
-  const AttentionSums sums{
+  const SoftmaxState sums{
       {DType::kF32, 1, columns, columns, buffers_.back().data()}, kHeads, kShape.head_dim};
   // The emulated accelerator computes with floats.
   const Activations qkv = on_device(x.as_stored()), out = on_device(nothing.as_stored()),
                     q = on_device(x.as_floats()).row_range(0, 1).columns(0, kQ),
                     seen = on_device(nothing.as_floats()).row_range(0, 1);
   attention_.prepare_parts(kHeads);
-  device().attention_parts().clear_sums(sums);
+  device().attention_parts().clear_state(sums);
   attention_.start(qkv, at_home, rows, kParams, out, sums, nullptr);
   device().attention_parts().attend_part(q, on_device_kv, {&first, 1}, kParams, sums);
   attention_.finish(stalls_);
-  device().attention_parts().finish_sums(sums, seen);
+  device().attention_parts().finish_state(sums, seen);
   lane_.synchronize();
   const auto found = read(out);
   const auto row = static_cast<ptrdiff_t>(row_bytes(GetParam().type, kQ));

@@ -418,7 +418,7 @@ void check_parts(const KvLayerView& kv, std::span<const SequenceSpan> spans, int
 
 void attend_part(ThreadPool& pool, Workspace& workspace, const Activations& q,
                  const KvLayerView& kv, std::span<const SequenceSpan> spans,
-                 const AttentionParams& params, const AttentionSums& sums, bool deterministic) {
+                 const AttentionParams& params, const SoftmaxState& sums, bool deterministic) {
   static_assert(kAttentionPartTokens % kSplitKeys == 0);
   SPW_ASSERT(sums.memory.dtype == DType::kF32 && sums.rows() == q.rows &&
              sums.heads == params.heads && sums.head_dim == kv.head_dim);

@@ -34,7 +34,7 @@ void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, con
 // take any number of rows.
 void attend_part(ThreadPool& pool, Workspace& workspace, const Activations& q,
                  const KvLayerView& kv, std::span<const SequenceSpan> spans,
-                 const AttentionParams& params, const AttentionSums& sums, bool deterministic);
+                 const AttentionParams& params, const SoftmaxState& sums, bool deterministic);
 
 // A kernel that takes any number of rows, cut by cut.
 struct CutKernel {

@@ -18,7 +18,7 @@ struct AttentionArgs {
   int64_t q_stride = 0;
   float* out = nullptr;  // like q
   int64_t out_stride = 0;
-  float* sums = nullptr;  // AttentionSums that tiles continue, instead of `out`; or null
+  float* sums = nullptr;  // SoftmaxState that tiles continue, instead of `out`; or null
   int64_t sums_stride = 0;
   const uint8_t* k = nullptr;  // [block][kv_head] pages of `layout`
   const uint8_t* v = nullptr;

@@ -23,7 +23,7 @@ struct AttentionCall {
   // table covers; its rows attend to none beyond. Null: each row attends to all positions up to its
   // own.
   const int32_t* covered = nullptr;
-  // If not null, softmax states (AttentionSums) are the result instead of `out`: attention_decode()
+  // If not null, softmax states (SoftmaxState) are the result instead of `out`: attention_decode()
   // merges into the states that are there, attention_prefill() and attention_rows() overwrite them.
   float* sums = nullptr;
   int64_t sums_stride = 0;

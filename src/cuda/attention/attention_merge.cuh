@@ -139,7 +139,7 @@ struct RowParts {
 };
 
 // The softmax state of a head of a row before the call's partitions are merged into it
-// (AttentionSums).
+// (SoftmaxState).
 struct SumsBefore {
   float *outputs = nullptr, *maximum = nullptr;
   float old_maximum = 0, old_sum = 0;

@@ -335,7 +335,7 @@ struct PrefillKernel {
     }
   }
 
-  // Stores the rows' softmax states (AttentionSums).
+  // Stores the rows' softmax states (SoftmaxState).
   __device__ __forceinline__ void store_sums(int warp_row, int g, int t,
                                              float (&out)[kRowTiles][kDim / 8][4],
                                              const float (&maximum)[kRowTiles][2],

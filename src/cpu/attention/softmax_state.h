@@ -8,8 +8,8 @@
 namespace spillway::cpu {
 
 // These implement the functions of AttentionParts.
-void clear_sums(ThreadPool& pool, const AttentionSums& sums);
-void add_sums(ThreadPool& pool, const AttentionSums& seen, const AttentionSums& sums);
-void finish_sums(ThreadPool& pool, const AttentionSums& sums, const Activations& out);
+void clear_state(ThreadPool& pool, const SoftmaxState& sums);
+void merge_state(ThreadPool& pool, const SoftmaxState& seen, const SoftmaxState& sums);
+void finish_state(ThreadPool& pool, const SoftmaxState& sums, const Activations& out);
 
 }  // namespace spillway::cpu

@@ -9,13 +9,13 @@
 
 namespace spillway::cuda {
 
-void clear_sums(const AttentionSums& sums, cudaStream_t stream);
-// Like clear_sums(), but leaves the outputs as they are: add_sums() does not read them from a
+void clear_state(const SoftmaxState& sums, cudaStream_t stream);
+// Like clear_state(), but leaves the outputs as they are: merge_state() does not read them from a
 // `seen` whose sum is 0.
-void mark_unseen(const AttentionSums& sums, cudaStream_t stream);
+void mark_unseen(const SoftmaxState& sums, cudaStream_t stream);
 // `seen` may be pinned host memory.
-void add_sums(const AttentionSums& seen, const AttentionSums& sums, cudaStream_t stream);
+void merge_state(const SoftmaxState& seen, const SoftmaxState& sums, cudaStream_t stream);
 // `out` is F16, BF16 or F32.
-void finish_sums(const AttentionSums& sums, const Activations& out, cudaStream_t stream);
+void finish_state(const SoftmaxState& sums, const Activations& out, cudaStream_t stream);
 
 }  // namespace spillway::cuda
