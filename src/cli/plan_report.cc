@@ -44,8 +44,8 @@ json memory_json(const Planner& planner, const FoundPlan& found) {
 
 // For sequences whose KV is attended to in partitions: describes how it is placed and how much is
 // loaded at a time.
-std::string describe_parts(const RunLayout& layout) {
-  if (!layout.parts) return "";
+std::string describe_partitions(const RunLayout& layout) {
+  if (!layout.partitioned) return "";
   const auto tokens = [](int64_t blocks) { return blocks * kKvBlockTokens; };
   std::string text;
   if (layout.spans()) {
@@ -120,7 +120,7 @@ void print_plan(const Planner& planner, const PlanReport& report) {
     }
     line("CPU", "multiplies " + text + ", of what is not on the GPU");
   }
-  line("KV", shares(found.plan.kv) + describe_parts(found.needs.layout));
+  line("KV", shares(found.plan.kv) + describe_partitions(found.needs.layout));
   if (found.plan.activations.disk > 0 || (apart && found.plan.activations.device < 1))
     line("activations", shares(found.plan.activations));
   line("at once", fmt::format("{}{}{}", format_count(found.size.sequences, "sequence"),

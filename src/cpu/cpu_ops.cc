@@ -67,10 +67,10 @@ void CpuOps::attention(const Activations& q, const KvLayerView& kv,
 
 void CpuOps::clear_state(const SoftmaxState& sums) { cpu::clear_state(pool_, sums); }
 
-void CpuOps::attend_part(const Activations& q, const KvLayerView& kv,
-                         std::span<const SequenceSpan> spans, const AttentionParams& params,
-                         const SoftmaxState& sums) {
-  cpu::attend_part(pool_, workspace_, q, kv, spans, params, sums, deterministic_);
+void CpuOps::attend_partition(const Activations& q, const KvLayerView& kv,
+                              std::span<const SequenceSpan> spans, const AttentionParams& params,
+                              const SoftmaxState& sums) {
+  cpu::attend_partition(pool_, workspace_, q, kv, spans, params, sums, deterministic_);
 }
 
 void CpuOps::merge_state(const SoftmaxState& seen, const SoftmaxState& sums) {

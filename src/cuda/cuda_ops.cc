@@ -300,9 +300,9 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   if (params.top_k > 0 && shape.generating > 0) {
     call.batch.sequences = shape.generating;
     const size_t bytes =
-        attention_topk_scratch_bytes(shape.generating, params.heads, shape.max_parts);
+        attention_topk_scratch_bytes(shape.generating, params.heads, shape.max_partitions);
     std::byte* const scores = grown(topk_scratch_, bytes);
-    attention_topk(call, shape.max_parts, scores, topk_scratch_.bytes(), stream);
+    attention_topk(call, shape.max_partitions, scores, topk_scratch_.bytes(), stream);
     batch = without_first(batch, shape.generating);
     shape.decoding -= shape.generating;
     call.batch = batch;
@@ -314,10 +314,10 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
     call.batch.sequences = decoding;
     const int rows = deterministic_ ? batch.sequences * shape.max_rows : decoding;
     const size_t bytes = attention_decode_scratch_bytes(rows, params.heads, kv.kv_heads,
-                                                        kv.head_dim, shape.max_parts);
+                                                        kv.head_dim, shape.max_partitions);
     const AttentionScratch scratch{grown(attention_scratch_, bytes), attention_scratch_.bytes()};
-    attention_decode(call, unified_, deterministic_ ? shape.max_rows : 1, shape.max_parts, scratch,
-                     stream);
+    attention_decode(call, unified_, deterministic_ ? shape.max_rows : 1, shape.max_partitions,
+                     scratch, stream);
   }
   if (decoding < batch.sequences) {
     call.batch = without_first(batch, decoding);
@@ -329,9 +329,9 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
 
 void CudaOps::clear_state(const SoftmaxState& sums) { cuda::clear_state(sums, queue()); }
 
-void CudaOps::attend_part(const Activations& q, const KvLayerView& kv,
-                          std::span<const SequenceSpan> spans, const AttentionParams& params,
-                          const SoftmaxState& sums) {
+void CudaOps::attend_partition(const Activations& q, const KvLayerView& kv,
+                               std::span<const SequenceSpan> spans, const AttentionParams& params,
+                               const SoftmaxState& sums) {
   if (spans.empty()) return;
   SPW_ASSERT(sums.memory.dtype == DType::kF32 && sums.rows() == q.rows &&
              sums.heads == params.heads && sums.head_dim == kv.head_dim);
@@ -347,10 +347,10 @@ void CudaOps::attend_part(const Activations& q, const KvLayerView& kv,
     call.sums_stride = sums.memory.stride;
     const int rows = deterministic_ ? placed.view.sequences * shape.max_rows : decoding;
     const size_t bytes = attention_decode_scratch_bytes(
-        rows, params.heads, kv.kv_heads, kv.head_dim, shape.max_parts, /*to_sums=*/true);
+        rows, params.heads, kv.kv_heads, kv.head_dim, shape.max_partitions, /*to_sums=*/true);
     const AttentionScratch scratch{grown(attention_scratch_, bytes), attention_scratch_.bytes()};
-    attention_decode(call, unified_, deterministic_ ? shape.max_rows : 1, shape.max_parts, scratch,
-                     stream);
+    attention_decode(call, unified_, deterministic_ ? shape.max_rows : 1, shape.max_partitions,
+                     scratch, stream);
   }
   if (decoding == placed.view.sequences) return;
   // Prefill attention over many rows computes the softmax state of this KV partition by itself,

@@ -82,7 +82,7 @@ Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_,
   size.micro_tokens =
       chunk > 0 ? chunk : usual_chunk(apart || hardware.gpu, question.workload.longest());
   size.whole_sequences = question.compute.checked_topk() > 0;
-  size.same_parts = question.deterministic;
+  size.same_partitions = question.deterministic;
   size.draft_tokens = question.lookup_drafts ? kMostDrafts : 0;
   workload = question.workload;
   if (!has_any_context(question.model, model.spec)) check_lengths();

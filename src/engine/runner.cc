@@ -29,7 +29,7 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
                          .micro_sequences = plan.micro_batch,
                          .host = &host,
                          .staging_blocks = layout.staging_blocks,
-                         .parts = layout.parts,
+                         .partitioned = layout.partitioned,
                          .fixed_blocks = layout.fixed_blocks,
                          .activations = layout.activations,
                          .queue = &queue,

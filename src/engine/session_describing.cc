@@ -22,12 +22,12 @@ void Session::describe_run() {
   const RunLayout& layout = resolved_.layout();
   settings.host_attention = describe_host_attention(plan, *device, host());
   const bool comes_whole = layout.staging_blocks >= layout.sequence_blocks;
-  const bool comes_in_parts = layout.staging_blocks >= layout.least_staging();
-  if (layout.host_blocks > 0 && !comes_whole && !comes_in_parts)
+  const bool comes_partitioned = layout.staging_blocks >= layout.least_staging();
+  if (layout.host_blocks > 0 && !comes_whole && !comes_partitioned)
     settings.host_attention += fmt::format(", and to more than {} tokens by the CPU alone",
                                            layout.staging_blocks * kKvBlockTokens);
   // Results depend on where a sequence's KV is cut into partitions.
-  if (layout.parts && comes_in_parts) {
+  if (layout.partitioned && comes_partitioned) {
     settings.host_attention +=
         layout.fixed_blocks > 0
             ? fmt::format(", in parts of {} tokens", layout.fixed_blocks * kKvBlockTokens)

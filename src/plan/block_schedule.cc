@@ -169,7 +169,7 @@ class Scheduling {
     const BatchShape& shape = batch(b);
     Where here{layer, op, b};
     wait_for_layer(layer, b);
-    if (shape.parts) add(Kind::kStart, Subject::kPartitions, here);
+    if (shape.partitioned) add(Kind::kStart, Subject::kPartitions, here);
     if (shape.on_host) add(Kind::kStart, Subject::kCpu, here);
     if (shape.on_device) add(Kind::kRun, Subject::kOp, here);
     leave_layer(layer, b);
@@ -187,7 +187,7 @@ class Scheduling {
     }
     here.group = -1;
     if (shape.on_host) add(Kind::kJoin, Subject::kCpu, here);
-    if (shape.parts) add(Kind::kJoin, Subject::kPartitions, here);
+    if (shape.partitioned) add(Kind::kJoin, Subject::kPartitions, here);
   }
 
   // Ignores swapped layers in a step in which no batch has KV on the device.

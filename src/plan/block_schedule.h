@@ -83,8 +83,8 @@ struct BatchShape {
   // The groups of rows whose KV pages are copied to the device. True for a group that reads what
   // the group before it has written, and so can only be loaded after that was stored.
   std::vector<bool> swaps = {};
-  bool parts = false;   // some rows attend to their KV in partitions, wherever it is
-  bool logits = false;  // some of its rows need logits
+  bool partitioned = false;  // some rows attend to their KV in partitions, wherever it is
+  bool logits = false;       // some of its rows need logits
   bool operator==(const BatchShape&) const = default;
 };
 // A linear op with weights whose home is not the device.

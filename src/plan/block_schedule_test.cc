@@ -129,7 +129,8 @@ TEST(BlockScheduleTest, RowsOfTheNextMicroBatchComeWhileThisOneComputes) {
 // Softmax states are empty before the first partition, and complete after the last one.
 TEST(BlockScheduleTest, PartsAreBetweenTheirBeginningAndTheirEnd) {
   StepShape shape{.model = layers(1)};
-  shape.batches = {{.on_device = true, .on_host = true, .swaps = {false, false}, .parts = true}};
+  shape.batches = {
+      {.on_device = true, .on_host = true, .swaps = {false, false}, .partitioned = true}};
   EXPECT_THAT(
       described(shape),
       ElementsAre("load KV 0.0.0", "load KV 0.0.1", "token_embedding 0", "store hidden states 0",
@@ -200,7 +201,7 @@ TEST(BlockScheduleTest, MicroBatchesShareASwappedLayersTrip) {
                   .swapped_layers = 2,
                   .layer_buffers = 1,
                   .batches = {{.on_device = false, .on_host = true},
-                              {.on_host = true, .parts = true},
+                              {.on_host = true, .partitioned = true},
                               {},
                               {.on_device = false, .on_host = true}}};
   const auto of_first_layer = [&] {

@@ -225,7 +225,7 @@ class Placer {
         all([](const RunLayout& of) {
           return of.fixed_blocks > 0 && of.staging_blocks >= of.least_staging();
         });
-    return alike && with.parts == without.parts ? placed.size.max_concurrent : 0;
+    return alike && with.partitioned == without.partitioned ? placed.size.max_concurrent : 0;
   }
 
   void settle(ChosenPlan& placed, const FitTrial& trial) {

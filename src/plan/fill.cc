@@ -19,7 +19,7 @@ struct Filler {
   MemoryCheck memory;
   const RunSize& size;
   // Sequences may be attended to in partitions. This is tried last, as it is slower.
-  bool in_parts = false;
+  bool partitioned = false;
 
   bool has_device() const { return memory.has_device(); }
   const Budgets& budgets() const { return memory.budgets(); }
@@ -27,7 +27,7 @@ struct Filler {
   Footprint of(const Plan& plan) const { return memory.needs(plan, size); }
 
   MemoryFit fit(const Plan& plan) const {
-    return memory.fit(of(plan), in_parts ? KvStaging::kParts : KvStaging::kWholeSequences);
+    return memory.fit(of(plan), partitioned ? KvStaging::kPartitioned : KvStaging::kWholeSequences);
   }
   bool fits_first(const Plan& plan) const { return fit(plan).computing; }
   bool fits_host(const Plan& plan) const { return fit(plan).host; }
@@ -83,7 +83,7 @@ struct Filling {
     } else if (fits_somehow()) {
       return true;
     }
-    return fill.in_parts && try_share_kv();
+    return fill.partitioned && try_share_kv();
   }
   bool try_share_kv() {
     const auto share_kv = [&](int device, int host) {
@@ -159,11 +159,11 @@ std::vector<Plan> concessions(bool has_device) {
 // Returns the first placement of everything but the weights for which the memory that computes is
 // large enough.
 std::optional<Filling> try_filling(const Filler& fill) {
-  for (const bool in_parts : {false, true}) {
-    if (in_parts && fill.size.whole_sequences) continue;
+  for (const bool partitioned : {false, true}) {
+    if (partitioned && fill.size.whole_sequences) continue;
     for (const Plan& plan : concessions(fill.has_device())) {
       Filling filling{fill, plan};
-      filling.fill.in_parts = in_parts;
+      filling.fill.partitioned = partitioned;
       if (filling.place_kv() && filling.fits_somehow()) return filling;
     }
   }

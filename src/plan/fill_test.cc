@@ -127,8 +127,8 @@ TEST_F(FillTest, ALongSequenceSpansWhatThereIs) {
   EXPECT_NEAR(on_two.kv.device + on_two.kv.host, 1, 1e-9);
   RunLayout layout = footprint(model, on_two, size, traits).layout;
   EXPECT_TRUE(layout.spans());
-  EXPECT_TRUE(layout.parts);
-  EXPECT_EQ(layout.device_blocks % kAttentionPartBlocks, 0);
+  EXPECT_TRUE(layout.partitioned);
+  EXPECT_EQ(layout.device_blocks % kPartitionBlocks, 0);
   EXPECT_EQ(layout.device_blocks + layout.host_blocks, layout.sequence_blocks);
   EXPECT_GE(layout.staging_blocks, layout.least_staging());
 
@@ -141,7 +141,7 @@ TEST_F(FillTest, ALongSequenceSpansWhatThereIs) {
   EXPECT_EQ(in_host.kv.host, 1);
   layout = footprint(model, in_host, size, traits).layout;
   EXPECT_LT(layout.staging_blocks, layout.sequence_blocks);
-  EXPECT_TRUE(layout.parts);
+  EXPECT_TRUE(layout.partitioned);
 
   budgets = {.device = 10 * kGiB, .host = 40 * kGiB, .disk = 0};
   EXPECT_THROW(fill(), Error);

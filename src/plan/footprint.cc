@@ -51,7 +51,7 @@ int64_t step_tokens(const ModelSpec& spec, const RunSize& size, uint64_t device_
   return std::max(least, std::min(all, affordable));
 }
 
-bool may_have_parts(const Plan& plan, const RunSize& size) {
+bool may_be_partitioned(const Plan& plan, const RunSize& size) {
   return !size.whole_sequences && plan.attention_topk.value_or(0) <= 0;
 }
 
@@ -82,10 +82,11 @@ void place_kv(const Plan& plan, const RunSize& size, bool apart, RunLayout& layo
   SPW_CHECK(blocks && *blocks > 0 && *blocks <= std::numeric_limits<int32_t>::max(),
             kInvalidArgument, "a KV cache for {} sequences of {} tokens cannot be made",
             size.sequences, size.tokens);
-  if (size.sequences == 1 && may_have_parts(plan, size)) {
+  if (size.sequences == 1 && may_be_partitioned(plan, size)) {
     TierShares shares = plan.kv;
     if (!apart) shares.device += std::exchange(shares.host, 0);
-    return share_blocks(shares, size.same_parts ? kFixedPartBlocks : kAttentionPartBlocks, layout);
+    return share_blocks(shares, size.same_partitions ? kFixedPartitionBlocks : kPartitionBlocks,
+                        layout);
   }
   const auto blocks_for = [&](double share) {
     return static_cast<int32_t>(std::floor(share * static_cast<double>(size.sequences) + 0.5) *
@@ -236,9 +237,9 @@ void count_kv_group(const RunLayout& layout, int group, Tally device, Tally host
 
 // Counts the buffers of attention in partitions: the softmax states of rows, and on a GPU one more
 // for the result of a partition of a prompt.
-void count_parts(const ModelSpec& spec, bool apart, uint64_t& workspace, RunLayout& layout,
-                 Tally device, Tally host) {
-  layout.parts = true;
+void count_partitions(const ModelSpec& spec, bool apart, uint64_t& workspace, RunLayout& layout,
+                      Tally device, Tally host) {
+  layout.partitioned = true;
   const uint64_t sums = sums_bytes(spec, layout);
   device.add(MemoryTag::kActivations, sums);
   if (apart) workspace += sums;
@@ -271,12 +272,12 @@ void count_kv_staging(const ModelSpec& spec, const Plan& plan, const RunSize& si
     return room;
   };
   int64_t room = find_room();
-  layout.fixed_blocks = size.same_parts ? kFixedPartBlocks : 0;
+  layout.fixed_blocks = size.same_partitions ? kFixedPartitionBlocks : 0;
   // If there is no room for partitions either, the CPU attends to prompts.
-  const bool comes_in_parts = may_have_parts(plan, size) && room < layout.sequence_blocks &&
-                              (from_disk || room >= layout.least_staging());
-  if (layout.spans() || comes_in_parts) {
-    count_parts(spec, !traits.host_visible, workspace, layout, device, host);
+  const bool comes_partitioned = may_be_partitioned(plan, size) && room < layout.sequence_blocks &&
+                                 (from_disk || room >= layout.least_staging());
+  if (layout.spans() || comes_partitioned) {
+    count_partitions(spec, !traits.host_visible, workspace, layout, device, host);
     room = find_room();
   } else {
     layout.fixed_blocks = 0;
@@ -286,12 +287,12 @@ void count_kv_staging(const ModelSpec& spec, const Plan& plan, const RunSize& si
   const int64_t wanted = std::max<int64_t>(
       blocks_for_tokens(size.micro_tokens) + std::max(size.max_running(), layout.sequence_blocks),
       plan.attention == AttentionPlace::kCpu ? layout.disk_blocks : layout.blocks_away());
-  const int64_t least = layout.parts ? layout.least_staging() : 0;
+  const int64_t least = layout.partitioned ? layout.least_staging() : 0;
   int64_t blocks = std::min(room, std::max(least, std::min<int64_t>(wanted, layout.blocks_away())));
   if (from_disk) {
     // Pages on disk must be loaded to the device in any case.
-    blocks = std::max(
-        blocks, layout.parts ? std::min(layout.sequence_blocks, least) : layout.sequence_blocks);
+    blocks = std::max(blocks, layout.partitioned ? std::min(layout.sequence_blocks, least)
+                                                 : layout.sequence_blocks);
     device.usage.add(MemoryTag::kWorkspace, workspace);
   }
   layout.staging_blocks = static_cast<int32_t>(blocks);
@@ -313,7 +314,7 @@ int rows_with_drafts(int sequences, int draft_tokens) {
 // them.
 int64_t RunLayout::least_staging() const {
   if (fixed_blocks > 0) return fixed_blocks;
-  return blocks_for_tokens(micro_tokens) + 1 + 2 * kAttentionPartBlocks;
+  return blocks_for_tokens(micro_tokens) + 1 + 2 * kPartitionBlocks;
 }
 
 // Memory is divided among groups in proportion to what concurrent sequences can hold of each. A
@@ -346,7 +347,7 @@ int32_t RunLayout::group_blocks(int group, int64_t blocks) const {
   int64_t needed = here * rule.most_blocks(sequence_blocks * kKvBlockTokens, max_tokens);
   // A sequence in several memories fills them by whole runs of blocks.
   if (rule.is_paged() && blocks % sequence_blocks != 0)
-    needed += fixed_blocks > 0 ? fixed_blocks : kAttentionPartBlocks;
+    needed += fixed_blocks > 0 ? fixed_blocks : kPartitionBlocks;
   return static_cast<int32_t>(std::min(blocks, needed));
 }
 

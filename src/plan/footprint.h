@@ -27,8 +27,8 @@ struct RunSize {
   KvType kv_type = KvType::kF16;
   bool may_map = true;  // weights may be mapped pages of the model's files
   // Partitions of a sequence's KV begin at the same positions in every memory, at multiples of
-  // kFixedPartBlocks, because results must not depend on where the KV is.
-  bool same_parts = false;
+  // kFixedPartitionBlocks, because results must not depend on where the KV is.
+  bool same_partitions = false;
   // Sequences are never attended to in partitions: rows that attend to few of their positions
   // (AttentionParams::top_k) cannot be.
   bool whole_sequences = false;
@@ -48,7 +48,7 @@ inline constexpr int kMostDraftRows = 32;
 int rows_with_drafts(int sequences, int draft_tokens);
 // The size of a fixed partition, 4096 tokens: a context of 128K has few partitions, and staging
 // planes are still small.
-inline constexpr int64_t kFixedPartBlocks = 256;
+inline constexpr int64_t kFixedPartitionBlocks = 256;
 
 // Staging planes on the device for KV whose home is elsewhere (runtime/kv_swap.h): while attention
 // reads a group in one plane, the pages of the next group are loaded into the other.
@@ -66,7 +66,7 @@ struct RunLayout {
   // Blocks of each staging plane. If they are fewer than a sequence has, it is loaded in
   // partitions. If they are fewer than least_staging(), the CPU computes the attention of prompts.
   int32_t staging_blocks = 0;
-  bool parts = false;        // some sequence may be attended to in partitions (docs/kv-cache.md)
+  bool partitioned = false;  // some sequence may be attended to in partitions (docs/kv-cache.md)
   int64_t fixed_blocks = 0;  // of a partition; 0: a partition is as large as fits
   int max_tokens = 0;        // in a step, which is a batch block in FlexGen's words
   int micro_tokens = 0;      // in a micro-batch

@@ -111,7 +111,7 @@ std::vector<PlacementKind> placement_kinds() {
                 {.on_device = true, .swaps = {false}, .logits = true}})},
       {"kv_in_partitions",
        step_of(on_device, {},
-               {{.on_host = true, .swaps = {false, false}, .parts = true, .logits = true}})},
+               {{.on_host = true, .swaps = {false, false}, .partitioned = true, .logits = true}})},
       {"layers_swapped", with_swapped_layers({resident})},
       {"layers_swapped_no_overlap", without_overlap(with_swapped_layers({resident}))},
       {"layers_swapped_two_batches",

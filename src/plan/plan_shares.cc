@@ -33,7 +33,7 @@ void PlanShares::set_kv(FoundPlan& found, double device, double host) const {
     found.plan.kv = *request_.given.kv;
     return;
   }
-  const double parts = kv_parts(found);
+  const double parts = kv_partitions(found);
   const double d = rounded(std::clamp(device, 0.0, 1.0), parts);
   const double h = apart_ ? rounded(std::clamp(host, 0.0, 1 - d), parts) : 0;
   const double rest = 1 - d - h;
@@ -54,16 +54,16 @@ void PlanShares::set_hidden_states(FoundPlan& found, double device, int64_t step
 }
 
 double PlanShares::whole_sequences(double share, const FoundPlan& found) {
-  if (found.needs.layout.parts) return std::clamp(share, 0.0, 1.0);
+  if (found.needs.layout.partitioned) return std::clamp(share, 0.0, 1.0);
   const double away =
       std::max(1.0, std::round(found.plan.kv.host * static_cast<double>(found.size.sequences)));
   return std::clamp(std::round(share * away) / away, 0.0, 1.0);
 }
 
-double PlanShares::kv_parts(const FoundPlan& found) {
-  if (found.size.sequences > 1 || found.size.whole_sequences || found.size.same_parts)
+double PlanShares::kv_partitions(const FoundPlan& found) {
+  if (found.size.sequences > 1 || found.size.whole_sequences || found.size.same_partitions)
     return static_cast<double>(found.size.sequences);
-  const int64_t runs = blocks_for_tokens(found.size.tokens) / kAttentionPartBlocks;
+  const int64_t runs = blocks_for_tokens(found.size.tokens) / kPartitionBlocks;
   return static_cast<double>(std::max<int64_t>(1, runs));
 }
 

@@ -32,7 +32,7 @@ class PlanShares {
 
   // Returns into how many equal units KV can be divided: whole sequences, or for a single sequence
   // that may be in several memories the runs of blocks at which it can be split (footprint.h).
-  static double kv_parts(const FoundPlan& found);
+  static double kv_partitions(const FoundPlan& found);
   // Returns whether all KV must have one home: if the CPU must attend to every sequence, none may
   // be on the device, where another processor would.
   bool kv_has_one_home(const Plan& plan) const {

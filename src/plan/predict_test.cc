@@ -73,7 +73,7 @@ TEST_F(PredictTest, ALongSequenceIsReadByCpuAndBusTogether) {
   const auto predicted = [&](AttentionPlace place) {
     plan.attention = place;
     const Footprint needs = footprint(model, plan, size, traits);
-    EXPECT_TRUE(needs.layout.parts);
+    EXPECT_TRUE(needs.layout.partitioned);
     return predict(hardware, model, plan, needs, size, workload);
   };
   const Prediction both = predicted(AttentionPlace::kAuto), cpu = predicted(AttentionPlace::kCpu),

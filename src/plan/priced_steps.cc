@@ -14,9 +14,9 @@ const PricedSteps::Priced& PricedSteps::price(const Plan& plan, const RunLayout&
   key.add_all(weights_.homes(plan).number, method, split.slots, split.segment_bytes, plan.overlap,
               plan.attention_topk.value_or(0));
   key.add_all(layout.kv.group(0).type, layout.device_blocks, layout.host_blocks, layout.disk_blocks,
-              layout.sequence_blocks, layout.staging_blocks, layout.parts, layout.fixed_blocks,
-              layout.max_tokens, layout.micro_tokens, layout.weight_slots, layout.weight_stages,
-              layout.swapped_layers);
+              layout.sequence_blocks, layout.staging_blocks, layout.partitioned,
+              layout.fixed_blocks, layout.max_tokens, layout.micro_tokens, layout.weight_slots,
+              layout.weight_stages, layout.swapped_layers);
   key.add(layout.activations);
   key.add_all(layout.swap_sizes.layers, layout.swap_sizes.blocks, layout.swap_sizes.spare,
               size.sequences, size.tokens_each, size.keys, size.logits, size.generates);

@@ -347,7 +347,7 @@ class PlanSearch::Impl {
     }
     if (apart_ && !r_.given.kv && !shares_.kv_has_one_home(found.plan)) {
       FoundPlan kv = found;
-      const double more = at_least(1 / PlanShares::kv_parts(found));
+      const double more = at_least(1 / PlanShares::kv_partitions(found));
       shares_.set_kv(kv, std::max(0.0, found.plan.kv.device + more),
                      std::max(0.0, found.plan.kv.host - more));
       trials.push_back(std::move(kv));

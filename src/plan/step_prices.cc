@@ -119,7 +119,7 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
   const auto all = static_cast<double>(size_.sequences);
   const auto each = static_cast<double>(size_.tokens_each);
   double most = sequences_of_a_batch(plan, layout, size_);
-  if (layout.parts && size_.tokens_each > layout.micro_tokens) {
+  if (layout.partitioned && size_.tokens_each > layout.micro_tokens) {
     readers_ = std::ceil(each / static_cast<double>(layout.micro_tokens));
     most = 1 / readers_;
   }
@@ -137,7 +137,7 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
   }
   // The decoder gives whole sequences to the CPU. If sequences are attended to in partitions, the
   // CPU has a share of each.
-  if (const double away = all * on_host; away > 0 && !layout.parts)
+  if (const double away = all * on_host; away > 0 && !layout.partitioned)
     cpu_share = std::min(1.0, std::floor(away * cpu_share + 1e-6) / away);
   // The device attends to prompts, unless there is no room for their KV to be loaded there.
   if (!size_.generates) {
@@ -164,7 +164,7 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
     BatchShape shape{.rows_away = batch.rows != Tier::kDevice,
                      .on_device = batch.resident > 1e-9,
                      .on_host = batch.on_cpu > 1e-9,
-                     .parts = layout.parts,
+                     .partitioned = layout.partitioned,
                      .logits = size_.logits};
     if (batch.swapped > 1e-9) {
       const double wanted = readers_ * batch.swapped * static_cast<double>(layout.sequence_blocks);
@@ -442,7 +442,7 @@ StepEstimate StepPrices::sums() const {
     const auto with = [&](Priced what, double times = 1) {
       add_price(each, batch_price(what, kind), times);
     };
-    if (shape.parts) with(Priced::kStartPartitions), with(Priced::kJoinPartitions);
+    if (shape.partitioned) with(Priced::kStartPartitions), with(Priced::kJoinPartitions);
     if (shape.on_host) with(Priced::kAttendOnCpu);
     if (shape.on_device) with(Priced::kAttend);
     const double groups = batch_kinds_[kind].groups;

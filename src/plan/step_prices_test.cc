@@ -416,7 +416,7 @@ TEST_F(StepPricesTest, SumsAreThoseOfTheSchedulesEvents) {
     plan.micro_batch = below(3);
     place_kv(1 + below(2), below(3), below(2));
     layout.staging_blocks = 8 << below(4);
-    layout.parts = below(4) == 0;
+    layout.partitioned = below(4) == 0;
     layout.swap_sizes = {.layers = 2, .blocks = layout.device_blocks, .most = 2, .spare = 1};
     const bool swaps = below(3) == 0;
     const double states = below(3) / 2.0;

@@ -39,7 +39,7 @@ std::vector<StateRule> rules_of(const ModelSpec& spec) {
 }
 
 bool has_rows_on_device(const MicroBatch& batch) {
-  return batch.resident.rows > 0 || !batch.parted.resident.empty();
+  return batch.resident.rows > 0 || !batch.partitioned.resident.empty();
 }
 
 }  // namespace
@@ -192,7 +192,7 @@ void Decoder::check_table(const KvCache& kv, const StepSequence& sequence, int g
     } else {
       SPW_ASSERT(kv.has(block));
     }
-    SPW_ASSERT(block.tier == tier || (tier < block.tier && i % kAttentionPartBlocks == 0));
+    SPW_ASSERT(block.tier == tier || (tier < block.tier && i % kPartitionBlocks == 0));
     tier = block.tier;
   }
   SPW_ASSERT(tier == Tier::kDevice || options_.host != nullptr);
@@ -239,9 +239,9 @@ void Decoder::attach(const KvCache& kv) {
     swap_ = std::make_unique<KvSwap>(device_, *options_.host, kv.shapes(), options_.staging_blocks,
                                      options_.overlap);
   }
-  if (!options_.parts || kv.host_blocks() + kv.disk_blocks() == 0) return;
+  if (!options_.partitioned || kv.host_blocks() + kv.disk_blocks() == 0) return;
   residual(sums_, options_.micro_tokens, softmax_state_columns(spec_.heads, spec_.head_dim));
-  if (host_attention_ != nullptr) host_attention_->prepare_parts(spec_.heads);
+  if (host_attention_ != nullptr) host_attention_->prepare_partitions(spec_.heads);
 }
 
 AttentionParams Decoder::attention_params(int layer) const {
@@ -313,7 +313,7 @@ void Decoder::count_attention(const KvCache& kv) {
       traffic_.add(rows.resident.spans, pages, params, count);
       traffic_.add(rows.on_host.spans, pages, params, count);
       traffic_.add(rows.on_host.shared, pages, params, count);
-      for (const auto& spans : rows.parted.resident) traffic_.add(spans, pages, params, count);
+      for (const auto& spans : rows.partitioned.resident) traffic_.add(spans, pages, params, count);
       for (const SwapGroup& swap : rows.swaps) traffic_.add(swap.spans, pages, params, count);
     }
   }
@@ -355,7 +355,7 @@ StepShape Decoder::shape_of_step(const KvCache& kv) const {
     BatchShape& of = shape.batches.emplace_back();
     of.rows_away = x_->is_away(batch.first_row, batch.tokens);
     of.on_device = has_rows_on_device(batch);
-    of.parts = batch.parted.rows > 0;
+    of.partitioned = batch.partitioned.rows > 0;
     of.on_host = batch.on_host.rows > 0;
     for (const SwapGroup& group : batch.swaps) of.swaps.push_back(group.continues);
     of.logits = !batch.logit_rows.empty();
@@ -398,7 +398,7 @@ void Decoder::run_events(KvCache& kv) {
   if (batches.size() == 1) {
     const MicroBatch& all = batches.front();
     const bool resident = options_.stream == nullptr && all.swaps.empty() &&
-                          all.on_host.rows == 0 && all.parted.rows == 0 &&
+                          all.on_host.rows == 0 && all.partitioned.rows == 0 &&
                           options_.activations.device == 1 && !observer_ && timeline_ == nullptr;
     StepBatch batch = batch_of(all);
     std::vector<KvPlanes> planes;
@@ -517,11 +517,11 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
     case EventKind::kRun:
       return run_op(event, kv);
     case EventKind::kStart:
-      if (event.subject == kPartitions) return begin_parts(layer, kv, *batch);
+      if (event.subject == kPartitions) return begin_partitions(layer, kv, *batch);
       if (lowered(event).kind == LoweredKind::kAttention) return start_on_host(layer, kv, *batch);
       return start_linear_on_cpu(event, batch == nullptr ? step_.logits : batch->tokens);
     case EventKind::kJoin:
-      if (event.subject == kPartitions) return end_parts(layer, *batch);
+      if (event.subject == kPartitions) return end_partitions(layer, *batch);
       if (lowered(event).kind == LoweredKind::kAttention) return host_attention_->finish(*stalls_);
       return host_linear_->join(*stalls_);
     case EventKind::kStore:

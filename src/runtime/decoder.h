@@ -56,8 +56,8 @@ struct DecoderOptions {
   int32_t staging_blocks = 0;  // KV blocks in each of two buffers on the device; 0: no swapping
   // Whether attention over KV partitions may occur. Its memory is then allocated when a cache is
   // attached, not in the first step that needs it.
-  bool parts = false;
-  int64_t fixed_blocks = 0;  // KV blocks of a partition (PartLimits); 0: as large as possible
+  bool partitioned = false;
+  int64_t fixed_blocks = 0;  // KV blocks of a partition (PartitionLimits); 0: as large as possible
   // How the hidden states of a step of `max_tokens` tokens are divided among the tiers while they
   // wait between layers: the first rows are on the device, the last ones on disk.
   TierShares activations = {};
@@ -137,7 +137,7 @@ class Decoder {
   // partitions.
   int64_t span_blocks() const {
     if (attention_topk_ > 0) return 0;
-    return options_.fixed_blocks > 0 ? options_.fixed_blocks : kAttentionPartBlocks;
+    return options_.fixed_blocks > 0 ? options_.fixed_blocks : kPartitionBlocks;
   }
 
   // Returns the last key or value that was beyond the range of the KV type, on the device or where
@@ -205,8 +205,8 @@ class Decoder {
   void start_on_host(int layer, KvCache& kv, const MicroBatch& batch);
   void append_and_attend(int layer, const PathRows& path, const KvLayerView& view);
   void attend_swapped(int layer, const MicroBatch& batch, const SwapGroup& group);
-  void begin_parts(int layer, const KvCache& kv, const MicroBatch& batch);
-  void end_parts(int layer, const MicroBatch& batch);
+  void begin_partitions(int layer, const KvCache& kv, const MicroBatch& batch);
+  void end_partitions(int layer, const MicroBatch& batch);
   // Returns the softmax state of a micro-batch's rows with partitioned KV.
   SoftmaxState softmax_state_of(const MicroBatch& batch);
   // Activations of the current micro-batch.

@@ -74,7 +74,7 @@ void HostAttention::find_saturated(const Activations& halves, const Activations&
   }
 }
 
-void HostAttention::prepare_parts(int heads) {
+void HostAttention::prepare_partitions(int heads) {
   if (heads_ == heads) return;
   SPW_ASSERT(heads_ == 0 && q_dim_ % heads == 0);
   const uint64_t bytes =
@@ -108,10 +108,10 @@ void HostAttention::compute(const KvLayerView& kv, const HostRows& rows,
     host_.ops().kv_append(k, v, kv, rows.written);
   }
   if (rows.shared_rows > 0) {
-    AttentionParts& parts = host_.attention_parts();
+    PartitionedAttention& attention = host_.partitioned_attention();
     const SoftmaxState sums = host_state(rows.shared_rows);
-    parts.clear_state(sums);
-    parts.attend_part(q.row_range(0, rows.shared_rows), kv, rows.shared, params, sums);
+    attention.clear_state(sums);
+    attention.attend_partition(q.row_range(0, rows.shared_rows), kv, rows.shared, params, sums);
   }
   if (!rows.spans.empty()) {
     const Activations result{type_, rows.rows, q_dim_, q_dim_, attended_.data()};
@@ -148,7 +148,7 @@ void HostAttention::start(const Activations& qkv, const KvLayerView& kv, const H
              qkv.stride == q_dim_ + (appends ? 2 * int64_t{kv.kv_heads} * kv.head_dim : 0) &&
              qkv.stride <= q_dim_ + 2 * kv_dim_ && out.stride == q_dim_ && out.rows == rows.rows &&
              sums.rows() == rows.shared_rows);
-  if (rows.shared_rows > 0) prepare_parts(params.heads);
+  if (rows.shared_rows > 0) prepare_partitions(params.heads);
   const CopyPiece down{qkv_.data(), qkv.data,
                        static_cast<size_t>(row_bytes(type_, rows.rows * qkv.stride))};
   stats_.to_host_bytes += down.bytes;
@@ -176,7 +176,7 @@ void HostAttention::finish(StallClock& stalls) {
       device_.compute().copy_to_device({&up, 1});
       seen.memory.data = arrived_.data();
     }
-    device_.attention_parts().merge_state(seen, sums_);
+    device_.partitioned_attention().merge_state(seen, sums_);
     stats_.to_device_bytes += bytes;
   }
   if (shared == out_.rows) return;

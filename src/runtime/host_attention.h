@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention on the CPU, next to KV in host memory: q, k and v of a layer are copied down, the
 // result is copied up, and the pages never move (FlexGen's delegation). If a sequence's KV is in
-// several memories, the CPU's partition goes up as softmax state (device/attention_parts.h).
+// several memories, the CPU's partition goes up as softmax state (device/partitioned_attention.h).
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class HostAttention {
                 int64_t q_dim, int64_t kv_dim, bool overlap);
   // Allocates now what rows with partitioned KV need in addition, not when the first such rows
   // come. Throws kOutOfMemory.
-  void prepare_parts(int heads);
+  void prepare_partitions(int heads);
   ~HostAttention();
 
   // Queues the attention of rows `qkv` [rows, q_dim + 2 * the layer's kv_dim], contiguous, on the

@@ -146,10 +146,10 @@ TEST_P(HostAttentionTest, RowsHaveTheBitsOfTheHostsOwnOps) {
 // The first positions of one sequence are on the device, the last ones and the new rows are the
 // host's. Another sequence is entirely the host's.
 TEST_P(HostAttentionTest, PartsAreAddedToWhatTheDeviceHasSeen) {
-  constexpr int32_t kPartBlocks = kAttentionPartTokens / kKvBlockTokens;
+  constexpr int32_t kPartBlocks = kPartitionTokens / kKvBlockTokens;
   const std::vector<int32_t> table = blocks_from(0, kPartBlocks + 3), other = blocks_from(30, 2);
   const auto all = std::span(table);
-  const int32_t length = kAttentionPartTokens + 30;
+  const int32_t length = kPartitionTokens + 30;
   // Both caches have the whole sequence.
   Rows before = random_rows(length), other_before = random_rows(20);
   const SequenceSpan whole{0, length, 0, all}, whole_other{0, 20, 0, other};
@@ -170,7 +170,7 @@ TEST_P(HostAttentionTest, PartsAreAddedToWhatTheDeviceHasSeen) {
   const std::vector<SequenceSpan> both{{0, 1, length, all}, {1, 1, 20, other}};
   const auto expected = attended_by_host(x, both, 0);
   const SequenceSpan first{0, 1, length, all.first(kPartBlocks)},
-      last{0, 1, length - kAttentionPartTokens, all.subspan(kPartBlocks)};
+      last{0, 1, length - kPartitionTokens, all.subspan(kPartBlocks)};
   HostRows rows;
   rows.rows = 2;
   rows.shared_rows = 1;
@@ -186,12 +186,12 @@ TEST_P(HostAttentionTest, PartsAreAddedToWhatTheDeviceHasSeen) {
   const Activations qkv = on_device(x.as_stored()), out = on_device(nothing.as_stored()),
                     q = on_device(x.as_floats()).row_range(0, 1).columns(0, kQ),
                     seen = on_device(nothing.as_floats()).row_range(0, 1);
-  attention_.prepare_parts(kHeads);
-  device().attention_parts().clear_state(sums);
+  attention_.prepare_partitions(kHeads);
+  device().partitioned_attention().clear_state(sums);
   attention_.start(qkv, at_home, rows, kParams, out, sums, nullptr);
-  device().attention_parts().attend_part(q, on_device_kv, {&first, 1}, kParams, sums);
+  device().partitioned_attention().attend_partition(q, on_device_kv, {&first, 1}, kParams, sums);
   attention_.finish(stalls_);
-  device().attention_parts().finish_state(sums, seen);
+  device().partitioned_attention().finish_state(sums, seen);
   lane_.synchronize();
   const auto found = read(out);
   const auto row = static_cast<ptrdiff_t>(row_bytes(GetParam().type, kQ));

@@ -138,14 +138,14 @@ class AttentionStep {
     const Matrix q(device_, rows_, q_width(), queries_, case_.rows),
         out(device_, rows_, q_width(), case_.rows);
     const Sums sums(*this), elsewhere(*this);
-    AttentionParts& ops = device_.device().attention_parts();
+    PartitionedAttention& ops = device_.device().partitioned_attention();
     const AttentionParams params{case_.heads, scale(), case_.window};
     ops.clear_state(sums.view);
     for (size_t part = 0; part <= cuts.size(); ++part) {
       const std::vector<SequenceSpan> spans = spans_of_part(cuts, part);
       const SoftmaxState& to = part % 2 == 1 ? elsewhere.view : sums.view;
       if (part % 2 == 1) ops.clear_state(to);
-      ops.attend_part(q.view(), kv_.view(), spans, params, to);
+      ops.attend_partition(q.view(), kv_.view(), spans, params, to);
       if (part % 2 == 1) ops.merge_state(to, sums.view);
     }
     ops.finish_state(sums.view, out.view());
@@ -158,11 +158,11 @@ class AttentionStep {
     const Matrix q(device_, rows_, q_width(), queries_, case_.rows),
         out(device_, rows_, q_width(), case_.rows);
     const Sums sums(*this);
-    AttentionParts& ops = device_.device().attention_parts();
+    PartitionedAttention& ops = device_.device().partitioned_attention();
     const AttentionParams params{case_.heads, scale(), case_.window};
     ops.clear_state(sums.view);
     for (size_t part = 0; part <= cuts.size(); ++part)
-      ops.attend_part(q.view(), kv_.view(), spans_of_part(cuts, part), params, sums.view);
+      ops.attend_partition(q.view(), kv_.view(), spans_of_part(cuts, part), params, sums.view);
     ops.finish_state(sums.view, out.view());
     return out.read();
   }

@@ -158,7 +158,7 @@ TEST(NeedsTest, ALongSequenceTakesWhatItSaidItNeeds) {
         const ResolvedPlan resolved = resolve(loaded.model, plan, kLong, traits);
         needs = resolved.needs;
         const bool away = needs.layout.blocks_away() > 0;
-        EXPECT_EQ(needs.layout.parts, away);
+        EXPECT_EQ(needs.layout.partitioned, away);
         loaded.weights = load_weights(device, loaded.model, {}, {});
         {
           Runner runner = make_runner(device, host, queue, loaded, resolved, {folder.path()},

@@ -56,7 +56,7 @@ struct SpanningModel {
                                    .host = &host,
                                    .host_share = pools.host_share,
                                    .staging_blocks = pools.staging,
-                                   .parts = true,
+                                   .partitioned = true,
                                    .fixed_blocks = pools.fixed_blocks,
                                    .queue = &queue,
                                    .disk_dir = folder.path(),

@@ -51,7 +51,7 @@ struct AttentionTile {
   int64_t home_pages = 0;
   int64_t keys = 0;  // of the sequence so far; used by kernels of many rows
   // The positions that the table covers. If only a partition of the sequence is attended to
-  // (device/attention_parts.h), they may be fewer than those before the rows; then this is a
+  // (device/partitioned_attention.h), they may be fewer than those before the rows; then this is a
   // multiple of kSplitKeys.
   int64_t covered = INT64_MAX;
 

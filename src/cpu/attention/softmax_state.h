@@ -3,11 +3,11 @@
 #pragma once
 
 #include "base/thread_pool.h"
-#include "device/attention_parts.h"
+#include "device/partitioned_attention.h"
 
 namespace spillway::cpu {
 
-// These implement the functions of AttentionParts.
+// These implement the functions of PartitionedAttention.
 void clear_state(ThreadPool& pool, const SoftmaxState& sums);
 void merge_state(ThreadPool& pool, const SoftmaxState& seen, const SoftmaxState& sums);
 void finish_state(ThreadPool& pool, const SoftmaxState& sums, const Activations& out);

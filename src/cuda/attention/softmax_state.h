@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax states of rows over the KV that they have seen so far (device/attention_parts.h):
+// Softmax states of rows over the KV that they have seen so far (device/partitioned_attention.h):
 // clearing, merging, and the final result. Each function passes over the memory once.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include "device/attention_parts.h"
+#include "device/partitioned_attention.h"
 
 namespace spillway::cuda {
 

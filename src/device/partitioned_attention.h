@@ -33,9 +33,9 @@ struct SoftmaxState {
 // Ops that run in the same queue as those of Ops. Softmax states are in the device's memory.
 //
 // A partition of a sequence is a SequenceSpan whose positions count from the partition's first,
-// which is a multiple of kAttentionPartTokens: `start` is the start of its rows minus that
+// which is a multiple of kPartitionTokens: `start` is the start of its rows minus that
 // position, and `block_table` begins there. If a partition ends with its rows, each row attends up
-// to itself, as in Ops::attention(). If it ends before them, at a multiple of kAttentionPartTokens,
+// to itself, as in Ops::attention(). If it ends before them, at a multiple of kPartitionTokens,
 // its table ends there too, and all rows attend to all of it. A window goes by distances, so that
 // it hides the same positions in any partition. Rows that attend to few of their positions
 // (AttentionParams::top_k) cannot be partitioned, since the largest scores are known only over all
@@ -46,17 +46,17 @@ struct SoftmaxState {
 // last and has the bits of attention over the whole, except for int4, which is rotated in between,
 // and where Ops::attention() takes a kernel for many rows. A GPU has its own order of summation in
 // each partition.
-class AttentionParts {
+class PartitionedAttention {
  public:
-  virtual ~AttentionParts() = default;
+  virtual ~PartitionedAttention() = default;
 
   // Sets the state of having attended to nothing.
   virtual void clear_state(const SoftmaxState& sums) = 0;
   // Attends rows q [rows, heads * head_dim] to their partitions and adds that to `sums`; rows that
   // no span has are left unchanged. KV that a span's own rows write was appended before.
-  virtual void attend_part(const Activations& q, const KvLayerView& kv,
-                           std::span<const SequenceSpan> spans, const AttentionParams& params,
-                           const SoftmaxState& sums) = 0;
+  virtual void attend_partition(const Activations& q, const KvLayerView& kv,
+                                std::span<const SequenceSpan> spans, const AttentionParams& params,
+                                const SoftmaxState& sums) = 0;
   // Merges the state `seen` of the same rows over other positions into `sums`. `seen` may be host
   // memory as in Ops::copy().
   virtual void merge_state(const SoftmaxState& seen, const SoftmaxState& sums) = 0;
