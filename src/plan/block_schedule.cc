@@ -117,7 +117,7 @@ class Scheduling {
     for (int b = 0; b < batches_; ++b) {
       if (!wants_logits(b)) continue;
       wanted = true;
-      take_rows(layer, b);
+      wait_for_hidden_states(layer, b);
       add(Kind::kRun, Subject::kOp, {.layer = layer, .op = 0, .batch = b});  // gather
       add(Kind::kRelease, Subject::kHiddenStates, {.batch = b});
       load_rows_ahead(layer, b);
@@ -153,7 +153,7 @@ class Scheduling {
   }
 
   void run_layer(int layer, int b) {
-    take_rows(layer, b);
+    wait_for_hidden_states(layer, b);
     load_rows_ahead(layer, b);
     const auto ops = static_cast<int>(shape_.model->layer(layer).ops.size());
     for (int op = 0; op < ops; ++op) run_op(layer, op, b);
@@ -227,20 +227,21 @@ class Scheduling {
     waited_for_layer_ = false;
   }
 
-  void load_rows(int b) {
+  void load_hidden_states(int b) {
     add(Kind::kLoad, Subject::kHiddenStates, {.batch = b});
-    rows_loaded_ = b;
+    hidden_states_loaded_ = b;
   }
-  void take_rows(int layer, int b) {
-    if (batch(b).rows_away && rows_loaded_ != b) load_rows(b);
-    if (rows_loaded_ == b) rows_loaded_ = -1;
+  void wait_for_hidden_states(int layer, int b) {
+    if (batch(b).hidden_states_offloaded && hidden_states_loaded_ != b) load_hidden_states(b);
+    if (hidden_states_loaded_ == b) hidden_states_loaded_ = -1;
     add(Kind::kWait, Subject::kHiddenStates, {.layer = layer, .batch = b});
   }
   // Loads the hidden states that are used next, unless they are those of this batch.
   void load_rows_ahead(int layer, int b) {
     const int next = batch_after(layer, b);
-    if (shape_.overlap && rows_loaded_ < 0 && next >= 0 && next != b && batch(next).rows_away)
-      load_rows(next);
+    if (shape_.overlap && hidden_states_loaded_ < 0 && next >= 0 && next != b &&
+        batch(next).hidden_states_offloaded)
+      load_hidden_states(next);
   }
   // Returns the batch whose hidden states are used next, or -1. After the last layer only those
   // that need logits are.
@@ -305,7 +306,7 @@ class Scheduling {
   std::vector<int> first_segment_;     // by streamed linear op
   std::vector<int> layer_of_segment_;  // by weight segment
   std::vector<StepEvent> events_;
-  int rows_loaded_ = -1;  // the batch whose hidden states were loaded ahead
+  int hidden_states_loaded_ = -1;  // the batch whose hidden states were loaded ahead
   KvItem next_kv_;
   KvItem stored_kv_;          // the group after the last one that was stored
   int kv_loaded_ = 0;         // groups that are loaded and not yet stored

@@ -77,9 +77,9 @@ std::vector<GraphSegment> graph_segments(std::span<const StepEvent> events);
 
 // The properties of a micro-batch that decide the order of a step's events.
 struct BatchShape {
-  bool rows_away = false;  // its hidden states are offloaded between layers
-  bool on_device = true;   // some of its rows have their KV on the device
-  bool on_host = false;    // the CPU attends for some of its rows
+  bool hidden_states_offloaded = false;  // its hidden states are offloaded between layers
+  bool on_device = true;                 // some of its rows have their KV on the device
+  bool on_host = false;                  // the CPU attends for some of its rows
   // The groups of rows whose KV pages are copied to the device. True for a group that reads what
   // the group before it has written, and so can only be loaded after that was stored.
   std::vector<bool> swaps = {};

@@ -113,7 +113,8 @@ TEST(BlockScheduleTest, APieceIsMultipliedWhenItIsThere) {
 
 TEST(BlockScheduleTest, RowsOfTheNextMicroBatchComeWhileThisOneComputes) {
   const StepShape shape{.model = layers(1),
-                        .batches = {{.rows_away = true, .logits = true}, {.rows_away = true}}};
+                        .batches = {{.hidden_states_offloaded = true, .logits = true},
+                                    {.hidden_states_offloaded = true}}};
   EXPECT_THAT(
       described(shape),
       ElementsAre("token_embedding 0", "store hidden states 0", "token_embedding 1",
@@ -309,14 +310,14 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
     for (int b = 0; b < batches; ++b) {
       BatchShape& batch = shape.batches.emplace_back();
       batch.on_device = pick(3) > 0;
-      batch.rows_away = pick(1) > 0;
+      batch.hidden_states_offloaded = pick(1) > 0;
       batch.on_host = pick(2) == 0;
       batch.logits = pick(1) > 0;
       for (int group = pick(3); group > 0; --group) batch.swaps.push_back(pick(2) == 0);
     }
     // KV groups: 1: loading, 2: resident, 3: attended to, 4: stored.
     std::map<std::tuple<int, int, int>, int> kv;
-    int kv_there = 0, rows_coming = -1, rows_taken = -1, cpu_busy = -1;
+    int kv_there = 0, loading_batch = -1, rows_taken = -1, cpu_busy = -1;
     // Slot groups that are in a slot or being loaded, and how often; the first ones were loaded
     // before the step.
     std::vector<int> in_slots(static_cast<size_t>(slot_group + 1));
@@ -400,12 +401,12 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
         }
         case EventSubject::kHiddenStates:
           if (e.kind == EventKind::kLoad) {
-            EXPECT_EQ(rows_coming, -1);
-            rows_coming = e.batch;
+            EXPECT_EQ(loading_batch, -1);
+            loading_batch = e.batch;
           } else if (e.kind == EventKind::kWait) {
-            if (shape.batches[static_cast<size_t>(e.batch)].rows_away) {
-              EXPECT_EQ(rows_coming, e.batch);
-              rows_coming = -1;
+            if (shape.batches[static_cast<size_t>(e.batch)].hidden_states_offloaded) {
+              EXPECT_EQ(loading_batch, e.batch);
+              loading_batch = -1;
             }
             rows_taken = e.batch;
           }
@@ -438,7 +439,7 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
     EXPECT_EQ(layers_there, shape.overlap ? shape.layer_buffers : 0) << "for the next step";
     for (int i = 0; shape.overlap && i < shape.layer_buffers; ++i)
       EXPECT_EQ(layer_kv[swapped[static_cast<size_t>(i)]], 1);
-    EXPECT_EQ(rows_coming, -1);
+    EXPECT_EQ(loading_batch, -1);
     EXPECT_THAT(layers_done, testing::Each(shape.layers()));
     EXPECT_EQ(used, segments) << "also where no logits are wanted";
     EXPECT_EQ(left, segments);

@@ -111,9 +111,11 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
   // The share of the sequences to which the CPU attends.
   const int on_cpu = program.variable(0, 0, plan.attention == AttentionPlace::kGpu ? 0 : 1);
   // Shares of the hidden states of a step's tokens between layers: on the device, in host memory.
-  const bool rows_away = plan.activations.device < 1;
+  const bool hidden_states_offloaded = plan.activations.device < 1;
   const int ad = share(given.activations, Tier::kDevice, 1,
-                       rows_away ? PlanShares::least_hidden_states(found, sizes.step_tokens) : 1),
+                       hidden_states_offloaded
+                           ? PlanShares::least_hidden_states(found, sizes.step_tokens)
+                           : 1),
             ah = share(given.activations, Tier::kHost, 1);
   if (!given.activations) program.constrain({{ad, 1}, {ah, 1}}, 1, 1);
   const double row = 4.0 * static_cast<double>(r_.model.spec.hidden);
@@ -191,7 +193,7 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
   };
   shares_.set_weights(plan, value(wd), value(wh));
   shares_.set_kv(found, value(cd), value(ch));
-  if (rows_away && !given.activations)
+  if (hidden_states_offloaded && !given.activations)
     PlanShares::set_hidden_states(found, value(ad), sizes.step_tokens);
   if (plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 && !r_.given.cpu_attention)
     plan.cpu_attention = PlanShares::whole_sequences(value(on_cpu) / plan.kv.host, found);

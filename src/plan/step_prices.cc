@@ -161,7 +161,7 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
     resident_ += batch.resident;
     row += std::llround(batch.tokens);
     batch.rows = homes.home_of(row);
-    BatchShape shape{.rows_away = batch.rows != Tier::kDevice,
+    BatchShape shape{.hidden_states_offloaded = batch.rows != Tier::kDevice,
                      .on_device = batch.resident > 1e-9,
                      .on_host = batch.on_cpu > 1e-9,
                      .partitioned = layout.partitioned,
@@ -287,12 +287,12 @@ EventPrice StepPrices::price_of_batch(Priced what, const Batch& batch) const {
     case Priced::kGather:
       price[Worker::kDevice] = launch;
       break;
-    case Priced::kLoadRows:
+    case Priced::kLoadHiddenStates:
       price[Worker::kToDevice] = up(batch.tokens * row_bytes_);
       if (batch.rows == Tier::kDisk)
         price[Worker::kDiskRead] = links_.disk_read(batch.tokens * row_bytes_);
       break;
-    case Priced::kStoreRows:
+    case Priced::kStoreHiddenStates:
       if (batch.rows == Tier::kDevice) break;  // they stay on the device
       price[Worker::kToHost] = down(batch.tokens * row_bytes_);
       if (batch.rows == Tier::kDisk)
@@ -380,7 +380,9 @@ StepPrices::Priced StepPrices::find_priced(const StepEvent& event) const {
   const bool is_load = event.kind == EventKind::kLoad, is_store = event.kind == EventKind::kStore;
   switch (event.subject) {
     case EventSubject::kHiddenStates:
-      return is_load ? Priced::kLoadRows : is_store ? Priced::kStoreRows : Priced::kNothing;
+      return is_load    ? Priced::kLoadHiddenStates
+             : is_store ? Priced::kStoreHiddenStates
+                        : Priced::kNothing;
     case EventSubject::kHandOver:
       return is_load ? Priced::kTakeOver : Priced::kHandOver;
     case EventSubject::kKv:
@@ -449,13 +451,14 @@ StepEstimate StepPrices::sums() const {
     for (const Priced what : {Priced::kLoadKv, Priced::kAttendSwapped, Priced::kStoreKv}) {
       if (groups > 0) with(what, groups);
     }
-    add_price(stored, batch_price(Priced::kStoreRows, kind));
-    if (b > 0 && shape.rows_away) add_price(loaded, batch_price(Priced::kLoadRows, kind));
+    add_price(stored, batch_price(Priced::kStoreHiddenStates, kind));
+    if (b > 0 && shape.hidden_states_offloaded)
+      add_price(loaded, batch_price(Priced::kLoadHiddenStates, kind));
   }
   // Hidden states of the first batch are loaded while the last batch of the layer before is
   // computed.
-  const EventPrice first = shape_.batches.front().rows_away
-                               ? batch_price(Priced::kLoadRows, batches_.front())
+  const EventPrice first = shape_.batches.front().hidden_states_offloaded
+                               ? batch_price(Priced::kLoadHiddenStates, batches_.front())
                                : EventPrice{};
   // The entry after the layers' sums has what belongs to no layer, and a head that is streamed.
   std::vector<EventPrice> sums(layers + 1);

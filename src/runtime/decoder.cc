@@ -353,7 +353,7 @@ StepShape Decoder::shape_of_step(const KvCache& kv) const {
   }
   for (const MicroBatch& batch : step_.batches) {
     BatchShape& of = shape.batches.emplace_back();
-    of.rows_away = x_->is_away(batch.first_row, batch.tokens);
+    of.hidden_states_offloaded = x_->is_away(batch.first_row, batch.tokens);
     of.on_device = has_rows_on_device(batch);
     of.partitioned = batch.partitioned.rows > 0;
     of.on_host = batch.on_host.rows > 0;
@@ -511,7 +511,7 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
       } else if (event.subject == kLayerKv) {
         swapper_->wait_for(kv.swapped(), swapped_layer());
       } else {
-        take_rows(*batch);
+        wait_for_hidden_states(*batch);
       }
       return;
     case EventKind::kRun:

@@ -182,7 +182,7 @@ class Decoder {
   bool continues_linear(const StepEvent& event) const;
   void end_drawn_linear();
   void embed(const MicroBatch& batch);
-  void take_rows(const MicroBatch& batch);
+  void wait_for_hidden_states(const MicroBatch& batch);
   void take_over(const MicroBatch& batch);
   void hand_over(const MicroBatch& batch);
   const LoweredOp& lowered(const StepEvent& event) const {

@@ -53,7 +53,7 @@ void Decoder::embed(const MicroBatch& batch) {
   }
 }
 
-void Decoder::take_rows(const MicroBatch& batch) {
+void Decoder::wait_for_hidden_states(const MicroBatch& batch) {
   now_.x = x_->take(batch.first_row, batch.tokens, /*fresh=*/false, *stalls_);
   now_.appended = false;
 }
@@ -63,9 +63,10 @@ void Decoder::take_over(const MicroBatch& batch) {
   options_.link->receive(now_.x);
 }
 
-// In a replayed step nothing has called take_rows(); its rows are then all on the device.
+// In a replayed step nothing has called wait_for_hidden_states(); its rows are then all on the
+// device.
 void Decoder::hand_over(const MicroBatch& batch) {
-  if (!x_->is_away(batch.first_row, batch.tokens)) take_rows(batch);
+  if (!x_->is_away(batch.first_row, batch.tokens)) wait_for_hidden_states(batch);
   options_.link->send(now_.x);
   x_->release();
 }
