@@ -113,7 +113,7 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
 Activations Decoder::take(Buffer& buffer, DType type, int64_t rows, int64_t cols) {
   const auto bytes = static_cast<size_t>(row_bytes(type, rows * cols));
   if (buffer.bytes() < bytes) {
-    generation_.renew();
+    epoch_.renew();
     buffer = Buffer();  // free the old buffer first
     buffer = device_.allocate(bytes, MemoryTag::kActivations);
   }
@@ -199,7 +199,7 @@ void Decoder::check_table(const KvCache& kv, const StepSequence& sequence, int g
 }
 
 uint64_t Decoder::program(const KvCache& kv) {
-  return programs_.number_of({weights_.generation(), generation_.number(), kv.shapes(),
+  return programs_.number_of({weights_.address_epoch(), epoch_.number(), kv.shapes(),
                               kv.layers().swapped_count(), attention_topk_});
 }
 

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "device/address_epoch.h"
 #include "device/device.h"
-#include "device/generation.h"
 #include "device/sparse_attention.h"
 #include "kv/kv_cache.h"
 #include "model/model_spec.h"
@@ -276,7 +276,7 @@ class Decoder {
     int first_segment = 0;
   } now_;
 
-  Generation generation_;             // address epoch of the memory below
+  AddressEpoch epoch_;                // address epoch of the memory below
   std::unique_ptr<ResidualStore> x_;  // [tokens of the step, hidden]
   std::vector<Buffer> scratches_;     // LoweredModel::buffers; the head's grow on demand
   std::vector<Buffer> angles_;        // for each rope [tokens of the step, dims]

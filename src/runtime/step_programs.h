@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "device/generation.h"
+#include "device/address_epoch.h"
 #include "tensor/kv_shape.h"
 
 namespace spillway {
@@ -33,7 +33,7 @@ class StepPrograms {
     auto found = std::ranges::find(known_, arguments, &Known::arguments);
     if (found == known_.end()) {
       if (known_.size() == kMostKnown) known_.erase(known_.begin());
-      known_.push_back({arguments, Generation::fresh()});
+      known_.push_back({arguments, AddressEpoch::fresh()});
     } else {
       std::rotate(found, found + 1, known_.end());
     }
