@@ -148,7 +148,7 @@ void CudaOps::run_step(const StepBatch& batch, std::span<const StepPart> parts) 
   persistent_ = shape.tokens == 1 && !batch.layer_types.empty() && !deterministic_ &&
                 techniques_.persistent_step && techniques_.gemv &&
                 PersistentStep::serves(gpu_, batch.layer_types);
-  collecting_ = persistent_ && batch.program != 0;
+  collecting_ = persistent_ && batch.graph_key != 0;
   const auto compute = [&](size_t part) {
     parts[part].ops();
     launch_persistent(/*step_ends=*/part + 1 == parts.size());
@@ -156,8 +156,8 @@ void CudaOps::run_step(const StepBatch& batch, std::span<const StepPart> parts) 
   try {
     // Steps with prompt tokens differ too much to be worth recording.
     const auto others = tables_.try_other_shapes();
-    if (techniques_.graphs && shape.max_rows == 1 && batch.program != 0 && others) {
-      graphs_.run({batch.program, generation_, tables_.generation(), shape, *others}, parts,
+    if (techniques_.graphs && shape.max_rows == 1 && batch.graph_key != 0 && others) {
+      graphs_.run({batch.graph_key, generation_, tables_.generation(), shape, *others}, parts,
                   compute);
     } else {
       for (size_t i = 0; i < parts.size(); ++i) {

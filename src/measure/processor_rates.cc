@@ -144,7 +144,7 @@ class ProcessorMeasure {
                          .table_rows = zero,
                          .logit_rows = {},
                          .spans = {&span, 1},
-                         .program = kProgramOfNobodyElse};
+                         .graph_key = kProgramOfNobodyElse};
     const double seconds = time_op(device_, pace_, kPointSeconds, [&] {
       device_.ops().run_step(step, [&] {
         for (int i = 0; i < kQueuedOps; ++i)

@@ -198,9 +198,9 @@ void Decoder::check_table(const KvCache& kv, const StepSequence& sequence, int g
   SPW_ASSERT(tier == Tier::kDevice || options_.host != nullptr);
 }
 
-uint64_t Decoder::program(const KvCache& kv) {
-  return programs_.number_of({weights_.address_epoch(), epoch_.number(), kv.shapes(),
-                              kv.layers().swapped_count(), attention_topk_});
+uint64_t Decoder::graph_key(const KvCache& kv) {
+  return graph_keys_.number_of({weights_.address_epoch(), epoch_.number(), kv.shapes(),
+                                kv.layers().swapped_count(), attention_topk_});
 }
 
 StepBatch Decoder::batch_of(const MicroBatch& batch) const {
@@ -214,7 +214,7 @@ StepBatch Decoder::batch_of(const MicroBatch& batch) const {
           batch.logit_rows,
           batch.resident.spans,
           batch.other_spans,
-          /*program=*/0,
+          /*graph_key=*/0,
           facts_.matrices,
           facts_.layer_types};
 }
@@ -404,7 +404,7 @@ void Decoder::run_events(KvCache& kv) {
     std::vector<KvPlanes> planes;
     if (resident) {
       planes = kv.planes_of_step();
-      batch.program = program(kv);
+      batch.graph_key = graph_key(kv);
       batch.kv = planes;
     }
     ops_.run_step(batch, parts_of_step(kv));

@@ -21,6 +21,7 @@
 #include "model/model_spec.h"
 #include "plan/block_schedule.h"
 #include "plan/plan.h"
+#include "runtime/graph_keys.h"
 #include "runtime/hidden_states_link.h"
 #include "runtime/host_attention.h"
 #include "runtime/host_lane.h"
@@ -32,7 +33,6 @@
 #include "runtime/model_weights.h"
 #include "runtime/residual_store.h"
 #include "runtime/stall_clock.h"
-#include "runtime/step_programs.h"
 #include "runtime/timeline.h"
 #include "runtime/weight_stream.h"
 
@@ -155,7 +155,7 @@ class Decoder {
  private:
   void check_step(const KvCache& kv, std::span<const StepSequence> sequences) const;
   void check_table(const KvCache& kv, const StepSequence& sequence, int group) const;
-  uint64_t program(const KvCache& kv);
+  uint64_t graph_key(const KvCache& kv);
   StepBatch batch_of(const MicroBatch& batch) const;
   const AttentionSpec& attention_of(int layer) const {
     const LoweredLayer& list = model_->layer(layer);
@@ -231,7 +231,7 @@ class Decoder {
   DecoderOptions options_;
   ModelFacts facts_;
   DType inner_type_;  // type of activations between matrices
-  StepPrograms programs_;
+  GraphKeys graph_keys_;
   AttentionObserver observer_;
   float attention_topk_ = 0;
   AttentionTraffic traffic_;

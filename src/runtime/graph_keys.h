@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph keys (StepBatch::program): steps with the same key may be replayed for each other by a
+// Graph keys (StepBatch::graph_key): steps with the same key may be replayed for each other by a
 // device.
 #pragma once
 
@@ -27,7 +27,7 @@ struct StepArguments {
 // that a recorded step is never replayed with other arguments. Combinations are compared, not
 // hashed. The last kMostKnown are remembered, for callers that alternate between two; a forgotten
 // one gets a new number.
-class StepPrograms {
+class GraphKeys {
  public:
   uint64_t number_of(const StepArguments& arguments) {
     auto found = std::ranges::find(known_, arguments, &Known::arguments);
