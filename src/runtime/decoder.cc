@@ -100,9 +100,9 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
     }
     if (on_cpu) {
       SPW_ASSERT(options_.host != nullptr && options_.host != &device);
-      lane_ = std::make_unique<HostLane>(device);
+      executor_ = std::make_unique<CpuExecutor>(device);
       host_linear_ = std::make_unique<HostLinear>(
-          device, *options_.host, *lane_, spec, weights, schedules,
+          device, *options_.host, *executor_, spec, weights, schedules,
           cpu_rows(schedules, options_.cpu_linear, of_batch), options_.queue);
     }
   }
@@ -230,10 +230,10 @@ void Decoder::attach(const KvCache& kv) {
   if (kv.layers().sizes().most > 0 && swapper_ == nullptr)
     swapper_ = std::make_unique<LayerSwapper>(device_, options_.overlap);
   if (kv.host_blocks() > 0 && host_attention_ == nullptr) {
-    if (lane_ == nullptr) lane_ = std::make_unique<HostLane>(device_);
-    host_attention_ = std::make_unique<HostAttention>(device_, *options_.host, *lane_, inner_type_,
-                                                      options_.micro_tokens, spec_.q_dim(),
-                                                      spec_.kv_dim(), options_.overlap);
+    if (executor_ == nullptr) executor_ = std::make_unique<CpuExecutor>(device_);
+    host_attention_ = std::make_unique<HostAttention>(
+        device_, *options_.host, *executor_, inner_type_, options_.micro_tokens, spec_.q_dim(),
+        spec_.kv_dim(), options_.overlap);
   }
   if (kv.host_blocks() + kv.disk_blocks() > 0 && swap_ == nullptr && options_.staging_blocks > 0) {
     swap_ = std::make_unique<KvSwap>(device_, *options_.host, kv.shapes(), options_.staging_blocks,
@@ -280,7 +280,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   attach(kv);
   if (timeline_ != nullptr) record(timeline_);  // attach() may have made new recorders
   streaming_schedule_ = schedule_of_step();
-  const ExpectedOps expected(lane_ != nullptr && lane_is_used() ? options_.host : nullptr);
+  const ExpectedOps expected(executor_ != nullptr && executor_is_used() ? options_.host : nullptr);
   try {
     if (swapper_ != nullptr) swapper_->begin_step(kv.swapped(), kv.swapped_group(), sequences);
     if (options_.stream != nullptr) options_.stream->begin_step(streaming_schedule_);
@@ -289,7 +289,7 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   } catch (...) {
     drawn_ = {};
     // Work that is still queued refers to step_ and must not outlive it.
-    if (lane_ != nullptr) lane_->reset();
+    if (executor_ != nullptr) executor_->reset();
     if (swap_ != nullptr) swap_->reset();
     if (swapper_ != nullptr) swapper_->reset(kv.swapped());
     x_->reset();
@@ -320,7 +320,7 @@ void Decoder::count_attention(const KvCache& kv) {
 }
 
 // Whether the CPU computes a part of the current step.
-bool Decoder::lane_is_used() const {
+bool Decoder::executor_is_used() const {
   return (options_.stream != nullptr &&
           options_.stream->schedule(streaming_schedule_).uses_cpu()) ||
          std::ranges::any_of(step_.batches,
@@ -436,7 +436,7 @@ void Decoder::run_events(KvCache& kv) {
   }
   end_drawn_linear();
   // Work that the host has yet to do reads step_.
-  if (lane_ != nullptr) lane_->synchronize();
+  if (executor_ != nullptr) executor_->synchronize();
   if (swap_ != nullptr) swap_->synchronize();
   x_->synchronize();
 }

@@ -21,10 +21,10 @@
 #include "model/model_spec.h"
 #include "plan/block_schedule.h"
 #include "plan/plan.h"
+#include "runtime/cpu_executor.h"
 #include "runtime/graph_keys.h"
 #include "runtime/hidden_states_link.h"
 #include "runtime/host_attention.h"
-#include "runtime/host_lane.h"
 #include "runtime/host_linear.h"
 #include "runtime/host_tables.h"
 #include "runtime/kv_swap.h"
@@ -170,7 +170,7 @@ class Decoder {
   }
   bool values_stay(const KvCache& kv) const;
   size_t schedule_of_step() const;
-  bool lane_is_used() const;
+  bool executor_is_used() const;
   StepShape shape_of_step(const KvCache& kv) const;
   void run_events(KvCache& kv);
   void run_events(size_t begin, size_t end, KvCache& kv);
@@ -245,7 +245,7 @@ class Decoder {
     const StreamedLinear* op = nullptr;
     size_t begin = 0, end = 0;
   } drawn_;
-  std::unique_ptr<HostLane> lane_;  // the CPU executor; null if the CPU has no part in steps
+  std::unique_ptr<CpuExecutor> executor_;  // the CPU executor; null if the CPU has no part in steps
   std::unique_ptr<HostLinear> host_linear_;
   std::unique_ptr<HostAttention> host_attention_;
   std::unique_ptr<KvSwap> swap_;

@@ -13,11 +13,11 @@
 
 namespace spillway {
 
-HostAttention::HostAttention(Device& device, Device& host, HostLane& lane, DType type, int64_t rows,
-                             int64_t q_dim, int64_t kv_dim, bool overlap)
+HostAttention::HostAttention(Device& device, Device& host, CpuExecutor& executor, DType type,
+                             int64_t rows, int64_t q_dim, int64_t kv_dim, bool overlap)
     : device_(device),
       host_(host),
-      lane_(lane),
+      executor_(executor),
       type_(type),
       q_dim_(q_dim),
       kv_dim_(kv_dim),
@@ -36,7 +36,7 @@ HostAttention::HostAttention(Device& device, Device& host, HostLane& lane, DType
 }
 
 // Ops may still be reading the result.
-HostAttention::~HostAttention() { lane_.reset(); }
+HostAttention::~HostAttention() { executor_.reset(); }
 
 Activations HostAttention::as_floats(const Activations& x, Buffer& buffer) {
   if (x.dtype == DType::kF32) return x;
@@ -156,17 +156,17 @@ void HostAttention::start(const Activations& qkv, const KvLayerView& kv, const H
   side_->wait(*made_);
   if (stores != nullptr) stores->wait_for_stores(*side_);
   side_->copy_to_host({&down, 1});
-  number_ = lane_.start(*side_, *ready_,
-                        [this, kv, &rows, params, appends] { compute(kv, rows, params, appends); });
+  number_ = executor_.start(
+      *side_, *ready_, [this, kv, &rows, params, appends] { compute(kv, rows, params, appends); });
   out_ = out;
   sums_ = sums;
-  if (!overlap_) lane_.synchronize();
+  if (!overlap_) executor_.synchronize();
 }
 
 // Ops read the result directly from pinned memory, since a copy would wait behind weight copies
 // that are already queued on the link.
 void HostAttention::finish(StallClock& stalls) {
-  stalls.time(StallCause::kHostAttention, [&] { lane_.wait_for_work(number_); });
+  stalls.time(StallCause::kHostAttention, [&] { executor_.wait_for_work(number_); });
   const int64_t shared = sums_.rows();
   if (shared > 0) {
     SoftmaxState seen = host_state(shared);

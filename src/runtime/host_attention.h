@@ -14,7 +14,7 @@
 #include "device/device.h"
 #include "kv/kv_cache.h"
 #include "memory/pinned_buffer.h"
-#include "runtime/host_lane.h"
+#include "runtime/cpu_executor.h"
 #include "runtime/micro_batch.h"
 #include "runtime/stall_clock.h"
 #include "runtime/timeline.h"
@@ -27,7 +27,7 @@ class HostAttention {
  public:
   // For at most `rows` rows of at most q_dim + 2 * kv_dim elements of `type`: a layer may have
   // fewer KV heads.
-  HostAttention(Device& device, Device& host, HostLane& lane, DType type, int64_t rows,
+  HostAttention(Device& device, Device& host, CpuExecutor& executor, DType type, int64_t rows,
                 int64_t q_dim, int64_t kv_dim, bool overlap);
   // Allocates now what rows with partitioned KV need in addition, not when the first such rows
   // come. Throws kOutOfMemory.
@@ -69,7 +69,7 @@ class HostAttention {
 
   Device& device_;
   Device& host_;
-  HostLane& lane_;
+  CpuExecutor& executor_;
   DType type_;
   int64_t q_dim_, kv_dim_;
   bool overlap_;

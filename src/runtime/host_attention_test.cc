@@ -35,9 +35,10 @@ class HostAttentionTest : public testing::TestWithParam<Bits> {
       : machine_(/*has_accelerator=*/true, GetParam().pinnable_bytes),
         kv_(device(), host(), kShape, {.device_blocks = kBlocks, .host_blocks = kBlocks}),
         reference_kv_(host(), kShape, kBlocks),
-        lane_(device()),
+        executor_(device()),
         stalls_(device()),
-        attention_(device(), host(), lane_, GetParam().type, kRows, kQ, kKv, GetParam().overlap) {
+        attention_(device(), host(), executor_, GetParam().type, kRows, kQ, kKv,
+                   GetParam().overlap) {
     std::iota(every_row_.begin(), every_row_.end(), 0);
   }
 
@@ -96,7 +97,7 @@ class HostAttentionTest : public testing::TestWithParam<Bits> {
 
   TestMachine machine_;
   KvCache kv_, reference_kv_;
-  HostLane lane_;
+  CpuExecutor executor_;
   StallClock stalls_;
   HostAttention attention_;
   std::mt19937 random_{5};
@@ -134,7 +135,7 @@ TEST_P(HostAttentionTest, RowsHaveTheBitsOfTheHostsOwnOps) {
       to_device += nothing.stored.size();
     }
   }
-  lane_.synchronize();
+  executor_.synchronize();
   const HostAttention::Stats stats = attention_.take_stats();
   EXPECT_EQ(stats.to_host_bytes, to_host);
   EXPECT_EQ(stats.to_device_bytes, to_device);
@@ -192,7 +193,7 @@ TEST_P(HostAttentionTest, PartsAreAddedToWhatTheDeviceHasSeen) {
   device().partitioned_attention().attend_partition(q, on_device_kv, {&first, 1}, kParams, sums);
   attention_.finish(stalls_);
   device().partitioned_attention().finish_state(sums, seen);
-  lane_.synchronize();
+  executor_.synchronize();
   const auto found = read(out);
   const auto row = static_cast<ptrdiff_t>(row_bytes(GetParam().type, kQ));
   EXPECT_TRUE(std::equal(found.begin() + row, found.end(), expected.begin() + row))
@@ -219,7 +220,7 @@ TEST_P(HostAttentionTest, SaturatedKeysAreAFault) {
   const Activations qkv = on_device(x.as_stored()), out = on_device(nothing.as_stored());
   attention_.start(qkv, kv_.host_layer(1), rows, kParams, out, {}, nullptr);
   attention_.finish(stalls_);
-  lane_.synchronize();
+  executor_.synchronize();
   if (GetParam().type == DType::kF32) {
     EXPECT_FALSE(attention_.fault().has_value()) << "the cache's type is the host's to look at";
     EXPECT_TRUE(host().ops().take_kv_fault().has_value());

@@ -57,11 +57,15 @@ void LinearOp::run(Ops& ops, const SomeRows& rows) const {
   }
 }
 
-HostLinear::HostLinear(Device& device, Device& host, HostLane& lane, const ModelSpec& spec,
+HostLinear::HostLinear(Device& device, Device& host, CpuExecutor& executor, const ModelSpec& spec,
                        const WeightViews& weights,
                        std::span<const StreamingSchedule* const> schedules,
                        std::span<const CpuRows> uses, IoQueue* queue)
-    : device_(device), host_(host), lane_(lane), weights_(weights), ready_(device.make_signal()) {
+    : device_(device),
+      host_(host),
+      executor_(executor),
+      weights_(weights),
+      ready_(device.make_signal()) {
   const HostLinearBytes bytes = host_linear_bytes(spec, uses);
   input_ = PinnedBuffer(host, device, bytes.input, MemoryTag::kStaging);
   output_ = PinnedBuffer(host, device, bytes.output, MemoryTag::kStaging);
@@ -201,23 +205,24 @@ void HostLinear::begin(const LinearOp& op, const StreamedLinear& streamed) {
     SPW_ASSERT(op.parts.size() == 1);
     send(op.parts[0].out.columns(0, rows[0].view.rows), host.parts[0].out);
   }
-  number_ = lane_.start(device_.compute(), *ready_, [this, host, rows, weight_bytes, &streamed] {
-    LinearOp::SomeRows there = rows;
-    if (disk_rows_ != nullptr && disk_rows_->has(streamed)) find_on_disk(streamed, there);
-    const auto begin = std::chrono::steady_clock::now();
-    host.run(host_.ops(), there);
-    const auto end = std::chrono::steady_clock::now();
-    stats_.weight_bytes += weight_bytes;
-    const double took = std::chrono::duration<double>(end - begin).count();
-    stats_.compute_s += took;
-    if (host.x.rows <= kFewTokens) {
-      stats_.few_bytes += weight_bytes;
-      stats_.few_s += took;
-    }
-    if (timeline_ != nullptr) {
-      timeline_->add(TimelineLane::kCpu, streamed.name, streamed.layer, begin, end);
-    }
-  });
+  number_ =
+      executor_.start(device_.compute(), *ready_, [this, host, rows, weight_bytes, &streamed] {
+        LinearOp::SomeRows there = rows;
+        if (disk_rows_ != nullptr && disk_rows_->has(streamed)) find_on_disk(streamed, there);
+        const auto begin = std::chrono::steady_clock::now();
+        host.run(host_.ops(), there);
+        const auto end = std::chrono::steady_clock::now();
+        stats_.weight_bytes += weight_bytes;
+        const double took = std::chrono::duration<double>(end - begin).count();
+        stats_.compute_s += took;
+        if (host.x.rows <= kFewTokens) {
+          stats_.few_bytes += weight_bytes;
+          stats_.few_s += took;
+        }
+        if (timeline_ != nullptr) {
+          timeline_->add(TimelineLane::kCpu, streamed.name, streamed.layer, begin, end);
+        }
+      });
 }
 
 // Sets `rows` to the buffers that rows from disk were read into. Runs on the CPU executor, and
@@ -233,7 +238,7 @@ void HostLinear::find_on_disk(const StreamedLinear& streamed, LinearOp::SomeRows
 
 void HostLinear::join(StallClock& stalls) {
   const int64_t tokens = op_.x.rows, columns = cpu_columns(*streamed_);
-  stalls.time(StallCause::kHostLinear, [&] { lane_.wait_for_work(number_); });
+  stalls.time(StallCause::kHostLinear, [&] { executor_.wait_for_work(number_); });
   take({DType::kF32, tokens, columns, columns, output_.data()});
 }
 

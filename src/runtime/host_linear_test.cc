@@ -80,7 +80,7 @@ class HostLinearTest : public testing::TestWithParam<Shared> {
                 .queue = &machine_.queue,
                 .disk_dir = folder_.path()}),
         stalls_(machine_.device()),
-        lane_(machine_.device()) {
+        executor_(machine_.device()) {
     const std::vector<Tier> homes = weight_homes(/*host_visible=*/false, model_, plan_);
     schedule_ = streaming_schedule(model_, homes, {.cpu = {kAnyTokens, kShare}});
     const StreamingSchedule* const schedules[] = {&schedule_};
@@ -90,7 +90,7 @@ class HostLinearTest : public testing::TestWithParam<Shared> {
       for (const MatrixRows& some : linear.on_cpu) rows += some.count;
       uses.rows = std::max(uses.rows, rows);
     }
-    linear_ = std::make_unique<HostLinear>(machine_.device(), machine_.host, lane_, model_.spec,
+    linear_ = std::make_unique<HostLinear>(machine_.device(), machine_.host, executor_, model_.spec,
                                            split_.weights, schedules, std::span(&uses, 1),
                                            &machine_.queue);
   }
@@ -184,7 +184,7 @@ class HostLinearTest : public testing::TestWithParam<Shared> {
     linear_->start(op, linear, stalls_);
     op.run(machine_.device().ops(), rows_that_came(op, linear));
     linear_->join(stalls_);
-    lane_.synchronize();
+    executor_.synchronize();
     // The columns of a gate are scratch, so they are not compared.
     const bool gated = op.kind == LinearOp::Kind::kGated;
     const int64_t first = gated ? op.parts[0].out.cols : 0;
@@ -202,7 +202,7 @@ class HostLinearTest : public testing::TestWithParam<Shared> {
   Side whole_, split_;
   StallClock stalls_;
   StreamingSchedule schedule_;
-  HostLane lane_;
+  CpuExecutor executor_;
   std::unique_ptr<HostLinear> linear_;
 };
 
