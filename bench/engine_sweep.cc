@@ -304,7 +304,7 @@ void sweep(Options& options) {
     const std::vector<std::unique_ptr<KvStore>> stores =
         cell.recomputes ? std::vector<std::unique_ptr<KvStore>>()
                         : session.make_kv_stores(runner.kv, session.planned_tokens(),
-                                                 Session::KvStoreHost::kWhereApart);
+                                                 Session::KvStoreHost::kWhereDiscrete);
     Measurement measurement(cell, session, runner, stores, rows);
     fmt::print("{}\n", measurement.run().dump());
     std::fflush(stdout);

@@ -72,7 +72,7 @@ json bench_lengths(const SessionOptions& options, Session& session,
 
   const BenchRun run = run_median(model.runner, {.engine = model.options,
                                                  .requests = requests,
-                                                 .tells_phases_apart = false,
+                                                 .separates_phases = false,
                                                  .warm_up = workload.warm_up,
                                                  .repeat = workload.repeat});
   const EngineStats& stats = run.engine;

@@ -21,13 +21,13 @@ namespace {
 // Assigns steps, seconds and bytes to the phases of a run.
 class PhaseBooks {
  public:
-  PhaseBooks(BenchRun& run, Engine& engine, Decoder& decoder, bool tells_apart)
+  PhaseBooks(BenchRun& run, Engine& engine, Decoder& decoder, bool separates_phases)
       : run_(run),
         engine_(engine),
         decoder_(decoder),
-        phase_(tells_apart ? &run.prefill : &run.decode) {
+        phase_(separates_phases ? &run.prefill : &run.decode) {
     decoder.take_stats();  // drops the counts of earlier runs
-    if (!tells_apart) return;
+    if (!separates_phases) return;
     engine.observe_phases([this](bool has_prompts) {
       close();
       phase_ = has_prompts ? &run_.prefill : &run_.decode;
@@ -143,7 +143,7 @@ BenchRun run_once(Runner& runner, const BenchOrder& order, int number, BenchProg
     requests.push_back(make_request(order.requests[i], i, vocab));
   Engine engine(runner.decoder, runner.kv, nullptr, order.engine);
   BenchRun run;
-  PhaseBooks books(run, engine, runner.decoder, order.tells_phases_apart);
+  PhaseBooks books(run, engine, runner.decoder, order.separates_phases);
   BenchListener listener(run, books, order.requests);
   {
     EngineLoop loop(engine, [&](const StepReport& report) { listener.hear(report); });

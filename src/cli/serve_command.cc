@@ -192,7 +192,7 @@ int serve(const ServeOptions& options) {
   ModelRun served(session,
                   {.admission = RunOrder::Admission::kContinuous,
                    .reuse = RunOrder::Reuse::kAlways,
-                   .store = Session::KvStoreHost::kWhereApart,
+                   .store = Session::KvStoreHost::kWhereDiscrete,
                    .fits_fewer = true,
                    .may_wait = !options.scheduling.admits_whole(),
                    .usual = {{.prompt = run.prompt, .generated = run.generated}},

@@ -174,12 +174,12 @@ EngineTraffic Engine::take_traffic() {
   const DecoderStats stats = swapping_.take_decoder_stats();
   note_swaps();
   const StoreTraffic stores = prefixes_.take_store_traffic();
-  const bool is_apart = !decoder_.device().host_visible();
-  return {.to_gpu_bytes = (is_apart ? stores.to_device : 0) + stats.weights.host_bytes +
+  const bool is_discrete = !decoder_.device().host_visible();
+  return {.to_gpu_bytes = (is_discrete ? stores.to_device : 0) + stats.weights.host_bytes +
                           stats.swap.to_device_bytes + stats.layer_swaps.to_device_bytes +
                           stats.activations.to_device_bytes + stats.host_attention.to_device_bytes +
                           stats.host_linear.to_device_bytes,
-          .to_host_bytes = (is_apart ? stores.to_host : 0) + stats.swap.to_host_bytes +
+          .to_host_bytes = (is_discrete ? stores.to_host : 0) + stats.swap.to_host_bytes +
                            stats.layer_swaps.to_host_bytes + stats.activations.to_host_bytes +
                            stats.host_attention.to_host_bytes + stats.host_linear.to_host_bytes,
           .disk_read_bytes = stores.disk_read + stats.weights.disk_bytes +

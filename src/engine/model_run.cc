@@ -86,7 +86,7 @@ void ModelRun::share_memory(const RunOrder& order, int64_t planned) {
 void ModelRun::make_stores(const RunOrder& order, int64_t tokens, int64_t planned) {
   const bool keeps_preempted = order.keeps_preempted && options.admission.max_sequences > planned;
   stores_ = session_.make_kv_stores(
-      runner.kv, tokens, keeps_preempted ? Session::KvStoreHost::kWhereApart : order.store);
+      runner.kv, tokens, keeps_preempted ? Session::KvStoreHost::kWhereDiscrete : order.store);
   const bool shares = order.reuse == RunOrder::Reuse::kAlways || !stores_.empty();
   options.reuse_prefixes = shares || keeps_preempted;
   if (shares) options.kv_salt = session_.kv_salt();

@@ -50,7 +50,7 @@ class SharedRunTest : public ModelRunTest {
                       .least_sequences = 1};
   RunOrder serve_ = {.admission = RunOrder::Admission::kContinuous,
                      .reuse = RunOrder::Reuse::kAlways,
-                     .store = Session::KvStoreHost::kWhereApart,
+                     .store = Session::KvStoreHost::kWhereDiscrete,
                      .fits_fewer = true,
                      .may_wait = true,
                      .usual = {{.prompt = 512, .generated = 256}}};

@@ -62,12 +62,12 @@ Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_,
       machine(machine_),
       shared(std::move(shared_)),
       model(shared->context.model(question_.compute.compress_weights)) {
-  const bool apart = hardware.has_device();
+  const bool discrete = hardware.has_device();
   const auto memory = [](const std::string& text, const char* option, uint64_t otherwise) {
     return text.empty() ? otherwise : parse_memory(text, option);
   };
   budgets.device =
-      apart ? memory(question.gpu_memory, "--gpu-memory", hardware.gpu->memory_bytes) : 0;
+      discrete ? memory(question.gpu_memory, "--gpu-memory", hardware.gpu->memory_bytes) : 0;
   budgets.host = memory(question.host_memory, "--host-memory",
                         machine.free_host_bytes.value_or(hardware.host.memory_bytes));
   budgets.disk = memory(question.disk_memory, "--disk-memory", 0);
@@ -80,7 +80,7 @@ Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_,
   size.kv_type = question.compute.try_kv_type().value_or(default_kv_type(model));
   const int chunk = question.compute.chunk;
   size.micro_tokens =
-      chunk > 0 ? chunk : usual_chunk(apart || hardware.gpu, question.workload.longest());
+      chunk > 0 ? chunk : usual_chunk(discrete || hardware.gpu, question.workload.longest());
   size.whole_sequences = question.compute.checked_topk() > 0;
   size.same_partitions = question.deterministic;
   size.draft_tokens = question.lookup_drafts ? kMostDrafts : 0;
@@ -255,13 +255,13 @@ RunSize Planner::placement_size() const {
 }
 
 FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) const {
-  const bool apart = hardware.has_device();
+  const bool discrete = hardware.has_device();
   const Plan plan = plan_as_given(placement(), placement_size());
   ResolvedPlan resolved;
   Budgets enough = budgets;
   const auto fits_in = [&](const Budgets& within) {
     resolved = resolve_within(plan, placement_size(), within);
-    return fit_of(resolved.needs, apart, within).fits();
+    return fit_of(resolved.needs, discrete, within).fits();
   };
   const auto grow = [&](uint64_t Budgets::*which, uint64_t needed, const char* memory) {
     if (needed <= budgets.*which) return;
@@ -270,12 +270,12 @@ FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) con
     enough.*which = needed;
   };
   fits_in(enough);
-  const MemoryNeeds most = most_needed(resolved.needs, apart, budgets.host_is_limited);
+  const MemoryNeeds most = most_needed(resolved.needs, discrete, budgets.host_is_limited);
   grow(&Budgets::disk, most.disk, "disk");
-  if (apart) grow(&Budgets::host, most.host, "host memory");
+  if (discrete) grow(&Budgets::host, most.host, "host memory");
   // Staged KV takes what is left of the memory of the device that computes, so only trying shows
   // how much is needed.
-  const auto first = apart ? &Budgets::device : &Budgets::host;
+  const auto first = discrete ? &Budgets::device : &Budgets::host;
   if (!fits_in(enough)) {
     const uint64_t had = budgets.*first;
     uint64_t low = had / kMiB, high = low + 1;
@@ -292,7 +292,7 @@ FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) con
       const uint64_t middle = low + (high - low) / 2;
       (fits_mib(middle) ? high : low) = middle;
     }
-    grow(first, high * kMiB, apart ? "GPU memory" : "host memory");
+    grow(first, high * kMiB, discrete ? "GPU memory" : "host memory");
     fits_in(enough);
   }
   return found(resolve_within(plan, placement_size(), enough));

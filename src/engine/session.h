@@ -84,7 +84,7 @@ struct Session {
   // kInvalidArgument for an invalid --kv-dir.
   // `wanted`: whether a store uses host memory if the options ask for it, or also if the device has
   // memory of its own.
-  enum class KvStoreHost : uint8_t { kWhereAsked, kWhereApart };
+  enum class KvStoreHost : uint8_t { kWhereAsked, kWhereDiscrete };
   std::vector<std::unique_ptr<KvStore>> make_kv_stores(
       const KvCache& kv, int64_t context, KvStoreHost wanted = KvStoreHost::kWhereAsked);
   // Returns null if the model has none.

@@ -77,9 +77,9 @@ std::string Session::describe_plan() const {
   const Plan& plan = resolved_.plan;
   const int64_t sequences = resolved_.size.sequences;
   const Prediction predicted = predict_run();
-  const bool apart = !device->host_visible();
+  const bool discrete = !device->host_visible();
   const auto shares = [&](const TierShares& of) {
-    return apart
+    return discrete
                ? fmt::format("{:.0f}/{:.0f}/{:.0f}%", of.device * 100, of.host * 100, of.disk * 100)
                : fmt::format("{:.0f}/{:.0f}%", (of.device + of.host) * 100, of.disk * 100);
   };
@@ -87,13 +87,13 @@ std::string Session::describe_plan() const {
       plan.all_on_device()
           ? fmt::format("everything on {}", device->info().name)
           : fmt::format("weights {}{} and KV {} {}{}",
-                        shares(placed_shares(loaded->model, resolved_.homes, apart)),
+                        shares(placed_shares(loaded->model, resolved_.homes, discrete)),
                         plan.activations.device < 1
                             ? fmt::format(", activations {}", shares(plan.activations))
                             : "",
                         shares(plan.kv),
-                        apart ? fmt::format("on {}/host/disk", device->info().name)
-                              : "in host memory/on disk",
+                        discrete ? fmt::format("on {}/host/disk", device->info().name)
+                                 : "in host memory/on disk",
                         plan.embeddings == Tier::kHost ? ", embeddings and head on the host" : "") +
                 (plan.cpu_linear.empty()
                      ? ""

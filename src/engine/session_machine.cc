@@ -51,8 +51,8 @@ Budgets budgets_of(const SessionOptions& options, const Device& device, const De
 // Describes the machine as a session uses it: without a GPU that does not compute; and one that
 // does has memory of its own, if only by a budget.
 ChosenHardware machine_of_session(const Device& device, const Device& host) {
-  const bool apart = !device.host_visible();
-  ChosenHardware machine = this_machine(host.info(), apart ? &device.info() : nullptr);
+  const bool discrete = !device.host_visible();
+  ChosenHardware machine = this_machine(host.info(), discrete ? &device.info() : nullptr);
   Hardware& hardware = machine.hardware;
   if (hardware.unified) {
     hardware.unified = false;

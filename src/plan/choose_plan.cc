@@ -44,7 +44,7 @@ struct ChosenPlan {
 class Placer {
  public:
   explicit Placer(const PlanRequest& request)
-      : r_(request), apart_(!request.traits(request.budgets).host_visible) {
+      : r_(request), discrete_(!request.traits(request.budgets).host_visible) {
     wanted_ = {r_.run.tokens,
                r_.run.sequences,
                r_.chunk > 0 ? r_.chunk : r_.usual_chunk,
@@ -95,7 +95,7 @@ class Placer {
     Plan plan = chosen.plan;
     // The resolved plan has the CPU's share of the sequences in host memory, so that it gives the
     // same run wherever it is passed back.
-    if (apart_ && plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 &&
+    if (discrete_ && plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 &&
         !plan.cpu_attention) {
       const Workload workload = workload_for(chosen.size);
       plan.cpu_attention =
@@ -163,7 +163,7 @@ class Placer {
     ChosenPlan placed{.by_hand = by_hand.has_value(), .size = trial.size};
     if (by_hand) {
       placed.plan = *by_hand;
-    } else if (apart_ || trial.budgets.host_is_limited || !fits_host(trial)) {
+    } else if (discrete_ || trial.budgets.host_is_limited || !fits_host(trial)) {
       PlacedWeights& weights = r_.context.weights(trial.compress);
       const DeviceTraits traits = r_.traits(trial.budgets);
       auto filled = try_fill_from_the_top(weights, trial.size, traits, careful(trial.budgets));
@@ -180,7 +180,7 @@ class Placer {
     placed.size.max_concurrent = over_commit_by(placed, trial);
     // The planner completes a plan that comes from options alone.
     const bool open = by_hand && r_.by_options_alone && !r_.given.cpu_linear;
-    if (apart_ && open && !r_.deterministic && placed.plan.weights.device < 1)
+    if (discrete_ && open && !r_.deterministic && placed.plan.weights.device < 1)
       share_linears(placed, trial);
     settle(placed, trial);
     return placed;
@@ -244,7 +244,7 @@ class Placer {
     if (r_.run.least_sequences > 0)
       least.sequences = std::min(least.sequences, r_.run.least_sequences);
     placed.needs = needs_of(placed.plan, least, trial);
-    require_fit(placed.needs, apart_, trial.budgets);
+    require_fit(placed.needs, discrete_, trial.budgets);
   }
 
   // Searches for the fastest plan of such a run, with the fields that options give.
@@ -296,7 +296,7 @@ class Placer {
     const bool all_there =
         by_rule.plan.all_on_device() && by_rule.size.sequences == wanted_.sequences;
     if (by_rule.by_hand || (all_there && !finds)) return std::nullopt;
-    if (!apart_ && !trial.budgets.host_is_limited && by_rule.plan.all_on_device() && !finds)
+    if (!discrete_ && !trial.budgets.host_is_limited && by_rule.plan.all_on_device() && !finds)
       return std::nullopt;
     RunSize size = by_rule.size;
     size.sequences = wanted_.sequences;
@@ -321,7 +321,7 @@ class Placer {
   // each other.
   std::optional<ChosenPlan> try_shared(const ChosenPlan& whole, const FitTrial& trial) {
     const ExpectedRun& run = r_.run;
-    if (run.max_concurrent < 2 || run.answers.empty() || whole.by_hand || !apart_ ||
+    if (run.max_concurrent < 2 || run.answers.empty() || whole.by_hand || !discrete_ ||
         !r_.may_preempt)
       return std::nullopt;
     // This gains nothing if everything is on the device already.
@@ -334,7 +334,7 @@ class Placer {
     const auto has_room = [&](int64_t sequences) {
       RunSize size = wanted_;
       size.sequences = sequences;
-      return fit_of(needs_of(shared.plan, size, trial), apart_, careful(trial.budgets)).fits();
+      return fit_of(needs_of(shared.plan, size, trial), discrete_, careful(trial.budgets)).fits();
     };
     const int64_t tokens = mean_tokens(run, wanted_.tokens) * run.max_concurrent;
     int64_t least = std::max<int64_t>(1, (tokens + wanted_.tokens - 1) / wanted_.tokens);
@@ -382,7 +382,7 @@ class Placer {
   }
 
   const PlanRequest& r_;
-  bool apart_;
+  bool discrete_;
   RunSize wanted_, least_;
   std::vector<RunSize> sizes_;  // runs to try, in this order
 };

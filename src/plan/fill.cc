@@ -239,7 +239,7 @@ Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTrai
 Plan fill_from_the_top(PlacedWeights& weights, const RunSize& size, const DeviceTraits& traits,
                        const Budgets& budgets) {
   const Filler fill{.memory = {weights, traits, budgets}, .size = size};
-  const bool apart = fill.has_device();
+  const bool discrete = fill.has_device();
   const auto placed = try_fill_memory(fill);
   if (!placed) {
     check_kv_fits(fill);
@@ -247,13 +247,14 @@ Plan fill_from_the_top(PlacedWeights& weights, const RunSize& size, const Device
     fail(ErrorCode::kOutOfMemory,
          "activations, workspace, room for weights to stream through and what else has to be "
          "there need {} of {} memory, but there are only {}{}",
-         enough ? format_bytes(*enough) : "more", apart ? "GPU" : "host",
-         format_bytes(fill.first_budget()), apart ? "" : beside_taken(budgets));
+         enough ? format_bytes(*enough) : "more", discrete ? "GPU" : "host",
+         format_bytes(fill.first_budget()), discrete ? "" : beside_taken(budgets));
   }
   SPW_CHECK(disk_holds(fill, *placed), kOutOfMemory,
             "{} of the weights do not fit into {} of memory, and --disk-memory is {}",
             format_bytes(fill.of(*placed).disk.of(MemoryTag::kWeights)),
-            format_bytes(budgets.host + (apart ? budgets.device : 0)), format_bytes(budgets.disk));
+            format_bytes(budgets.host + (discrete ? budgets.device : 0)),
+            format_bytes(budgets.disk));
   return *placed;
 }
 

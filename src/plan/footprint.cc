@@ -75,7 +75,7 @@ void share_blocks(const TierShares& shares, int64_t run, RunLayout& layout) {
   layout.disk_blocks = left;
 }
 
-void place_kv(const Plan& plan, const RunSize& size, bool apart, RunLayout& layout) {
+void place_kv(const Plan& plan, const RunSize& size, bool discrete, RunLayout& layout) {
   layout.sequence_blocks = blocks_for_tokens(size.tokens);
   layout.max_concurrent = size.max_running();
   const auto blocks = try_mul(layout.sequence_blocks, size.sequences);
@@ -84,7 +84,7 @@ void place_kv(const Plan& plan, const RunSize& size, bool apart, RunLayout& layo
             size.sequences, size.tokens);
   if (size.sequences == 1 && may_be_partitioned(plan, size)) {
     TierShares shares = plan.kv;
-    if (!apart) shares.device += std::exchange(shares.host, 0);
+    if (!discrete) shares.device += std::exchange(shares.host, 0);
     return share_blocks(shares, size.same_partitions ? kFixedPartitionBlocks : kPartitionBlocks,
                         layout);
   }
@@ -92,13 +92,13 @@ void place_kv(const Plan& plan, const RunSize& size, bool apart, RunLayout& layo
     return static_cast<int32_t>(std::floor(share * static_cast<double>(size.sequences) + 0.5) *
                                 static_cast<double>(layout.sequence_blocks));
   };
-  layout.device_blocks = blocks_for(apart ? plan.kv.device : plan.kv.device + plan.kv.host);
+  layout.device_blocks = blocks_for(discrete ? plan.kv.device : plan.kv.device + plan.kv.host);
   layout.disk_blocks = blocks_for(plan.kv.disk);
   // The blocks that rounding leaves over go to the slowest tier that is used.
   const auto rest = static_cast<int32_t>(*blocks) - layout.device_blocks - layout.disk_blocks;
-  (apart && plan.kv.host > 0 ? layout.host_blocks
-   : layout.disk_blocks > 0  ? layout.disk_blocks
-                             : layout.device_blocks) += rest;
+  (discrete && plan.kv.host > 0 ? layout.host_blocks
+   : layout.disk_blocks > 0     ? layout.disk_blocks
+                                : layout.device_blocks) += rest;
 }
 
 void place_activations(const ModelSpec& spec, const Plan& plan, const RunSize& size,
@@ -237,12 +237,12 @@ void count_kv_group(const RunLayout& layout, int group, Tally device, Tally host
 
 // Counts the buffers of attention in partitions: the softmax states of rows, and on a GPU one more
 // for the result of a partition of a prompt.
-void count_partitions(const ModelSpec& spec, bool apart, uint64_t& workspace, RunLayout& layout,
+void count_partitions(const ModelSpec& spec, bool discrete, uint64_t& workspace, RunLayout& layout,
                       Tally device, Tally host) {
   layout.partitioned = true;
   const uint64_t sums = sums_bytes(spec, layout);
   device.add(MemoryTag::kActivations, sums);
-  if (apart) workspace += sums;
+  if (discrete) workspace += sums;
   if (layout.host_blocks > 0) host.add(MemoryTag::kStaging, sums);
 }
 
@@ -384,9 +384,9 @@ Footprint footprint(PlacedWeights& placed, const Plan& plan, const RunSize& size
   const WeightBytes& weights = all.weights = placed.bytes(plan, size.may_map);
   RunLayout& layout = all.layout = layout_run(model, plan, size, traits, weights.streams);
   const DType inner = traits.activation_types[static_cast<size_t>(matrix_type(model))];
-  const bool apart = !traits.host_visible;
+  const bool discrete = !traits.host_visible;
   Tally device{all.device, traits.allocation_unit};
-  Tally host{apart ? all.host : all.device};
+  Tally host{discrete ? all.host : all.device};
 
   all.mapped = weights.mapped;
   device.add(MemoryTag::kWeights, weights.device);
@@ -397,7 +397,7 @@ Footprint footprint(PlacedWeights& placed, const Plan& plan, const RunSize& size
     const StreamingNeeds& needs = placed.streaming(plan, layout.slots);
     layout.weight_slots = needs.slots;
     device.add(MemoryTag::kStaging, needs.slot_bytes, layout.weight_slots);
-    if (apart && weights.from_disk) {
+    if (discrete && weights.from_disk) {
       layout.weight_stages = needs.stages;
       host.add(MemoryTag::kStaging, kStreamStageBytes, layout.weight_stages);
     }
@@ -421,9 +421,9 @@ Footprint footprint(PlacedWeights& placed, const Plan& plan, const RunSize& size
 
   count_activations(placed, plan, layout, traits, inner, device, host, all.disk);
   all.workspace = workspace_bytes(placed, size, traits, layout);
-  if (apart && layout.host_blocks > 0)
+  if (discrete && layout.host_blocks > 0)
     all.host_workspace += static_cast<uint64_t>(attention_workspace(model.spec, size));
-  if (apart && cpu_tokens > 0) all.host_workspace += conversion_bytes(model.spec, cpu_tokens);
+  if (discrete && cpu_tokens > 0) all.host_workspace += conversion_bytes(model.spec, cpu_tokens);
   if (all.host_workspace > 0) all.host_workspace += traits.host_workspace_bytes;
   // Weights are read, and written to disk, before anything else is allocated.
   all.loading = traits.loading_bytes;

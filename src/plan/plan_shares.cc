@@ -19,13 +19,13 @@ void PlanShares::set_weights(Plan& plan, double device, double host) const {
     return;
   }
   const double d = rounded(std::clamp(device, 0.0, 1.0), kWeightSteps);
-  const double h = apart_ ? rounded(std::clamp(host, 0.0, 1 - d), kWeightSteps) : 0;
+  const double h = discrete_ ? rounded(std::clamp(host, 0.0, 1 - d), kWeightSteps) : 0;
   const double rest = 1 - d - h;
   // Without a disk, its share is 0.
   const bool disk =
       request_.budgets.disk > 0 && rest > 0.5 / kWeightSteps && device + host < 1 - 1e-6;
-  plan.weights = apart_ ? TierShares{d, disk ? h : 1 - d, disk ? rest : 0}
-                        : TierShares{0, disk ? d : 1, disk ? rest : 0};
+  plan.weights = discrete_ ? TierShares{d, disk ? h : 1 - d, disk ? rest : 0}
+                           : TierShares{0, disk ? d : 1, disk ? rest : 0};
 }
 
 void PlanShares::set_kv(FoundPlan& found, double device, double host) const {
@@ -35,11 +35,11 @@ void PlanShares::set_kv(FoundPlan& found, double device, double host) const {
   }
   const double parts = kv_partitions(found);
   const double d = rounded(std::clamp(device, 0.0, 1.0), parts);
-  const double h = apart_ ? rounded(std::clamp(host, 0.0, 1 - d), parts) : 0;
+  const double h = discrete_ ? rounded(std::clamp(host, 0.0, 1 - d), parts) : 0;
   const double rest = 1 - d - h;
   const bool disk = request_.budgets.disk > 0 && rest > 0.5 / parts && device + host < 1 - 1e-6;
-  found.plan.kv = apart_ ? TierShares{d, disk ? h : 1 - d, disk ? rest : 0}
-                         : TierShares{disk ? d : 1, 0, disk ? rest : 0};
+  found.plan.kv = discrete_ ? TierShares{d, disk ? h : 1 - d, disk ? rest : 0}
+                            : TierShares{disk ? d : 1, 0, disk ? rest : 0};
 }
 
 double PlanShares::least_hidden_states(const FoundPlan& found, int64_t step_tokens) {

@@ -13,7 +13,7 @@ namespace spillway {
 class ShareFitting {
  public:
   ShareFitting(const SearchRequest& request, const MemoryCheck& memory)
-      : r_(request), memory_(memory), shares_(request), apart_(request.hardware.has_device()) {}
+      : r_(request), memory_(memory), shares_(request), discrete_(request.hardware.has_device()) {}
 
   // Computes what the plan needs. Returns whether it fits.
   bool update_needs(FoundPlan& found) const;
@@ -31,7 +31,7 @@ class ShareFitting {
   const SearchRequest& r_;
   const MemoryCheck& memory_;
   PlanShares shares_;
-  const bool apart_;
+  const bool discrete_;
 };
 
 }  // namespace spillway
