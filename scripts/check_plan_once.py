@@ -19,8 +19,8 @@ RULES = [
     ("balanced_linear_shares", "linear_shares.cc", 2),
     ("with_residence_by_gain", "residence.cc", 1),
     ("search_plans", "search.cc", 2),
-    ("fill_from_the_top", "fill.cc", 1),
-    ("try_fill_from_the_top", "fill.cc", 2),
+    ("place_greedily", "greedy_placement.cc", 1),
+    ("try_place_greedily", "greedy_placement.cc", 2),
 ]
 NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 

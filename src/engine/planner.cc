@@ -15,7 +15,7 @@
 #include "engine/model_catalog.h"
 #include "engine/model_fingerprint.h"
 #include "engine/session.h"
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 #include "plan/machine_traits.h"
 #include "plan/weight_homes.h"
 #include "storage/model_files.h"

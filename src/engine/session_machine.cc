@@ -10,7 +10,7 @@
 #include "engine/measure_this_machine.h"
 #include "engine/profile_splits.h"
 #include "engine/session.h"
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 #include "plan/plan_request.h"
 #include "runtime/device_traits.h"
 

@@ -14,7 +14,7 @@
 #include "engine/progress.h"
 #include "engine/session.h"
 #include "plan/choose_plan.h"
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 
 namespace spillway {
 PlanContext& Session::context() const {

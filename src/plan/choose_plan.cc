@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 #include "plan/linear_shares.h"
 #include "plan/residence.h"
 #include "plan/search.h"
@@ -155,7 +155,7 @@ class Placer {
   // would be enough, which takes a while to find.
   std::optional<ChosenPlan> place(const FitTrial& trial, bool explain) {
     std::optional<Plan> by_hand;
-    if (!trial.by_rule) by_hand = r_.fixed;
+    if (!trial.greedy) by_hand = r_.fixed;
     if (trial.kv) {
       if (!by_hand) by_hand.emplace();
       by_hand->kv = *trial.kv;
@@ -166,14 +166,14 @@ class Placer {
     } else if (discrete_ || trial.budgets.host_is_limited || !fits_host(trial)) {
       PlacedWeights& weights = r_.context.weights(trial.compress);
       const DeviceTraits traits = r_.traits(trial.budgets);
-      auto filled = try_fill_from_the_top(weights, trial.size, traits, careful(trial.budgets));
+      auto filled = try_place_greedily(weights, trial.size, traits, careful(trial.budgets));
       if (!filled && !explain) return std::nullopt;
       placed.plan = filled ? std::move(*filled)
-                           : fill_from_the_top(weights, trial.size, traits, careful(trial.budgets));
+                           : place_greedily(weights, trial.size, traits, careful(trial.budgets));
     }
     GivenFields given = r_.given;
     // A trial replaces the shares that options give.
-    if (trial.by_rule) given.weights = given.kv = given.activations = {}, given.embeddings = {};
+    if (trial.greedy) given.weights = given.kv = given.activations = {}, given.embeddings = {};
     if (trial.kv) given.kv = trial.kv;
     given.apply_to(placed.plan);
     placed.plan = with_residence(r_, std::move(placed.plan), trial.compress, trial.size.sequences);
@@ -289,16 +289,16 @@ class Placer {
 
   // Searches for a plan for as many of the wanted sequences as there is room for. Returns nullopt
   // if there is nothing to choose, or no plan can be better.
-  std::optional<ChosenPlan> try_planned(const ChosenPlan& by_rule, const FitTrial& trial) {
+  std::optional<ChosenPlan> try_planned(const ChosenPlan& greedy, const FitTrial& trial) {
     const bool finds = r_.run.finds_sequences;
     // Nothing is faster than everything on the device with all of the sequences running
     // concurrently.
     const bool all_there =
-        by_rule.plan.all_on_device() && by_rule.size.sequences == wanted_.sequences;
-    if (by_rule.by_hand || (all_there && !finds)) return std::nullopt;
-    if (!discrete_ && !trial.budgets.host_is_limited && by_rule.plan.all_on_device() && !finds)
+        greedy.plan.all_on_device() && greedy.size.sequences == wanted_.sequences;
+    if (greedy.by_hand || (all_there && !finds)) return std::nullopt;
+    if (!discrete_ && !trial.budgets.host_is_limited && greedy.plan.all_on_device() && !finds)
       return std::nullopt;
-    RunSize size = by_rule.size;
+    RunSize size = greedy.size;
     size.sequences = wanted_.sequences;
     size.micro_tokens = wanted_.micro_tokens;
     return try_search(size, trial);
@@ -307,7 +307,7 @@ class Placer {
   // Searches for the remaining shares if options give only some of them and everything else does
   // not fit on the device with these.
   std::optional<ChosenPlan> try_around(const FitTrial& trial) {
-    if (!r_.fixed || !r_.by_options_alone || trial.by_rule || trial.kv) return std::nullopt;
+    if (!r_.fixed || !r_.by_options_alone || trial.greedy || trial.kv) return std::nullopt;
     RunSize size = wanted_;
     size.max_concurrent = 0;
     auto placed = try_search(size, trial);

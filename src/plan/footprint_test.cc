@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "model/known_models.h"
 #include "model/transformer_shape.h"
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 #include "plan/memory_fit.h"
 #include "plan/test_traits.h"
 
@@ -317,7 +317,7 @@ TEST(ShareOneMemoryTest, IsOneTier) {
     budgets.disk = 100 * kGiB;
     traits.memory_bytes = budgets.device;
     traits.host_memory_bytes = budgets.host;
-    return fill_from_the_top(model, size, traits, budgets);
+    return place_greedily(model, size, traits, budgets);
   };
   EXPECT_TRUE(plan_in(72 * kGiB).all_on_device());
   const Plan tight = plan_in(32 * kGiB);

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 #include "plan/linear_shares.h"
 #include "plan/memory_fit.h"
 #include "plan/placed_weights.h"
@@ -235,7 +235,7 @@ class PlanSearch::Impl {
   // Greedy placement is a candidate too, so no result is worse than it.
   std::optional<FoundPlan> try_greedy(int64_t sequences, int chunk, int micro_batch) {
     FoundPlan plan = space_.plan_on_device(sequences, chunk, micro_batch);
-    const auto greedy = try_fill_from_the_top(weights_, plan.size, r_.traits, r_.budgets);
+    const auto greedy = try_place_greedily(weights_, plan.size, r_.traits, r_.budgets);
     if (!greedy) return std::nullopt;
     plan.plan.weights = greedy->weights;
     plan.plan.kv = greedy->kv;

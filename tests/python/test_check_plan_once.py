@@ -10,8 +10,8 @@ FUNCTIONS = {
     "balanced_linear_shares": "linear_shares.cc",
     "with_residence_by_gain": "residence.cc",
     "search_plans": "search.cc",
-    "fill_from_the_top": "fill.cc",
-    "try_fill_from_the_top": "fill.cc",
+    "place_greedily": "greedy_placement.cc",
+    "try_place_greedily": "greedy_placement.cc",
 }
 
 

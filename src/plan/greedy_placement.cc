@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 
 #include <algorithm>
 #include <optional>
@@ -216,28 +216,28 @@ bool disk_holds(const Filler& fill, const Plan& placed) {
 
 }  // namespace
 
-std::optional<Plan> try_fill_from_the_top(const Model& model, const RunSize& size,
-                                          const DeviceTraits& traits, const Budgets& budgets) {
+std::optional<Plan> try_place_greedily(const Model& model, const RunSize& size,
+                                       const DeviceTraits& traits, const Budgets& budgets) {
   PlacedWeights weights(model, traits);
-  return try_fill_from_the_top(weights, size, traits, budgets);
+  return try_place_greedily(weights, size, traits, budgets);
 }
 
-std::optional<Plan> try_fill_from_the_top(PlacedWeights& weights, const RunSize& size,
-                                          const DeviceTraits& traits, const Budgets& budgets) {
+std::optional<Plan> try_place_greedily(PlacedWeights& weights, const RunSize& size,
+                                       const DeviceTraits& traits, const Budgets& budgets) {
   const Filler fill{.memory = {weights, traits, budgets}, .size = size};
   auto placed = try_fill_memory(fill);
   if (placed && !disk_holds(fill, *placed)) placed.reset();
   return placed;
 }
 
-Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTraits& traits,
-                       const Budgets& budgets) {
+Plan place_greedily(const Model& model, const RunSize& size, const DeviceTraits& traits,
+                    const Budgets& budgets) {
   PlacedWeights weights(model, traits);
-  return fill_from_the_top(weights, size, traits, budgets);
+  return place_greedily(weights, size, traits, budgets);
 }
 
-Plan fill_from_the_top(PlacedWeights& weights, const RunSize& size, const DeviceTraits& traits,
-                       const Budgets& budgets) {
+Plan place_greedily(PlacedWeights& weights, const RunSize& size, const DeviceTraits& traits,
+                    const Budgets& budgets) {
   const Filler fill{.memory = {weights, traits, budgets}, .size = size};
   const bool discrete = fill.has_device();
   const auto placed = try_fill_memory(fill);
