@@ -183,7 +183,7 @@ class Measurement {
     for (size_t i = 0; i < before.size(); ++i) {
       GenerationRequest request = before.take().request;
       const int64_t answer = request.max_tokens;
-      foresee(request, answer);
+      predict(request, answer);
       lengths_->ended(request, answer, FinishReason::kStop);
       // The queue of the predictor is limited, so wait until it is empty.
       while (lengths_->counts().waiting > 0)
@@ -192,13 +192,13 @@ class Measurement {
   }
 
   // Sets all that the engine may know of a request.
-  void foresee(GenerationRequest& request, int64_t answer) const {
+  void predict(GenerationRequest& request, int64_t answer) const {
     request.max_tokens =
         static_cast<int>(std::max<int64_t>(1, context_ - std::ssize(request.prompt)));
-    if (lengths_) lengths_->foresee(request);
+    if (lengths_) lengths_->predict(request);
     if (cell_.lengths == "oracle") {
       request.max_tokens = static_cast<int>(std::min<int64_t>(request.max_tokens, answer));
-      request.foreseen = {.tokens = request.max_tokens};
+      request.prediction = {.tokens = request.max_tokens};
     }
   }
 
@@ -209,8 +209,8 @@ class Measurement {
     if (std::ssize(arrival.request.prompt) + of.answer > context_)
       arrival.request.prompt.resize(
           static_cast<size_t>(std::max<int64_t>(1, context_ - std::min(of.answer, context_ - 1))));
-    foresee(arrival.request, of.answer);
-    of.request.foreseen = arrival.request.foreseen;
+    predict(arrival.request, of.answer);
+    of.request.prediction = arrival.request.prediction;
     const RequestId id = engine_.submit(std::move(arrival.request));
     at_work_.emplace(id, std::move(of));
   }

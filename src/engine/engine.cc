@@ -109,7 +109,7 @@ void Engine::submit(RequestId id, GenerationRequest request) {
       .id = id,
       .tokens = prompt_tokens,
       .expected = expected,
-      .predicted = request.foreseen.tokens > 0 ? prompt_tokens + request.foreseen.tokens : 0,
+      .predicted = request.prediction.tokens > 0 ? prompt_tokens + request.prediction.tokens : 0,
       .priority = request.priority,
       .client = request.client,
       .user = request.user,
@@ -128,9 +128,9 @@ void Engine::submit(RequestId id, GenerationRequest request) {
   }
 }
 
-void Engine::foresee(GenerationRequest& request) const {
+void Engine::predict(GenerationRequest& request) const {
   if (lengths_ != nullptr) {
-    lengths_->foresee(request);
+    lengths_->predict(request);
   } else {
     request.asked.clear();  // only a prediction needs the text
   }

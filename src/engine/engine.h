@@ -49,7 +49,7 @@ class Engine {
   void submit(RequestId id, GenerationRequest request);
   // Adds the predicted length of the answer to the request if the engine predicts lengths. That
   // takes time, so call it before submit(); any thread may.
-  void foresee(GenerationRequest& request) const;
+  void predict(GenerationRequest& request) const;
   // Ends the request with kCancelled at the next step; unknown ids are ignored.
   void cancel(RequestId id);
   // Takes back a request that has not begun: returns it as it was submitted, and the engine forgets

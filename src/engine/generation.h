@@ -27,7 +27,7 @@ enum class FinishReason : uint8_t {
 const char* finish_reason_name(FinishReason reason);
 
 // The predicted length of an answer (engine/answer_lengths.h).
-struct ForeseenLength {
+struct LengthPrediction {
   int64_t tokens = 0;  // for which KV memory is reserved; 0: no prediction
   std::optional<PredictedLength> predicted = {};  // for learning from the real length
 };
@@ -54,7 +54,7 @@ struct GenerationRequest {
   // The question's text or its beginning, if there is one: the answer's length is predicted from
   // it, otherwise from the prompt's tokens.
   std::string asked = {};
-  ForeseenLength foreseen = {};
+  LengthPrediction prediction = {};
 };
 
 // A token was generated, or a request ended (then `finish` is set; the last token may come with

@@ -284,7 +284,7 @@ class OutgrownTest : public SharedKvTest {
       request.prompt = {1, 2 + i, 3, 4};
       request.max_tokens = 28;
       request.ignore_end = true;
-      request.foreseen = {.tokens = 2};
+      request.prediction = {.tokens = 2};
       numbers[engine.submit(std::move(request))] = static_cast<size_t>(i);
     }
     Result result;

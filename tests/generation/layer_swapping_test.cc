@@ -201,7 +201,7 @@ TEST_P(LayerSwappingTest, WherePredictedThereIsRoomBeforeAnybodyHasToWait) {
                   {.lengths = predicts ? &lengths : nullptr, .adapts_swapped_layers = true});
     for (uint32_t n = 0; n < 2; ++n) {
       GenerationRequest request = make_request(20, n + 1, 160);
-      request.foreseen.tokens = 160;
+      request.prediction.tokens = 160;
       engine.submit(request);
     }
     for (int step = 0; step < 40; ++step) engine.step([](const GenerationEvent&) {});
@@ -410,7 +410,7 @@ TEST_P(LayerSwappingTest, WhoIsElsewhereIsDemandWhileTheDeviceHasNoRoom) {
       for (uint32_t n = 0; n < 2; ++n) {
         GenerationRequest request = make_request(20, n + 1, 160);
         request.ignore_end = true;
-        request.foreseen.tokens = 160;
+        request.prediction.tokens = 160;
         ids.push_back(engine.submit(request));
       }
       for (int step = 0; step < 60; ++step) {

@@ -283,7 +283,7 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
   if (streams)
     exchange->stream.emplace(exchange->head, exchange->completion.request(), model_.tokenizer(),
                              exchange->completion.usage().prompt_tokens);
-  loop_->foresee(generations);
+  loop_->predict(generations);
   std::vector<RequestId> ids;
   {
     // The lock is held so that the requests' first events already find this exchange.

@@ -156,7 +156,7 @@ struct ServerMetrics::Impl : MetricRegistry {
                    "Answers to learn from: learned, dropped (too many waited) or refused.",
                    {{"training", what}});
   }
-  Counter& foresight(const char* part) {
+  Counter& prediction_seconds(const char* part) {
     return counter("spillway_foresight_seconds_total",
                    "Time that went into predictions, on clients' threads; into scheduling, on the "
                    "engine's; into learning, on its own.",
@@ -180,8 +180,9 @@ struct ServerMetrics::Impl : MetricRegistry {
   Gauge& predicted_blocks =
       gauge("spillway_kv_predicted_blocks",
             "Blocks of KV that requests at work and those next are predicted to need.");
-  Counter &predicting_s = foresight("predicting"), &scheduling_s = foresight("scheduling"),
-          &learning_s = foresight("learning");
+  Counter &predicting_s = prediction_seconds("predicting"),
+          &scheduling_s = prediction_seconds("scheduling"),
+          &learning_s = prediction_seconds("learning");
 
   void show(const LengthCounts& lengths) {
     follow(predicted_right, static_cast<double>(lengths.right));
