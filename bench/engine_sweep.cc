@@ -248,7 +248,7 @@ class Measurement {
         figures.prompt_steps_s / static_cast<double>(std::max<int64_t>(1, prompt_steps)) * 1e3;
     out["recomputed_tokens"] = after.recomputed_tokens - before.recomputed_tokens;
     out["prompt_tokens"] = after.prompt_tokens - before.prompt_tokens;
-    out["outgrown"] = after.outgrown - before.outgrown;
+    out["outgrown"] = after.predictions_exceeded - before.predictions_exceeded;
     out["scheduling_share"] = (after.scheduling_s - before.scheduling_s) / figures.seconds;
   }
 

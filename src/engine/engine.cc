@@ -253,7 +253,7 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   stats_.scheduling_s += scheduling.seconds();
   prefixes_.note_admitted(plan);
   stats_.preemptions = scheduler_.preemptions();
-  stats_.outgrown_preemptions = scheduler_.outgrown_preemptions();
+  stats_.exceeded_preemptions = scheduler_.exceeded_preemptions();
   for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, events);
   if (plan.chunks.empty()) {
     // Every waiting request waits for the disk.
@@ -269,7 +269,7 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
     accept_tokens(token, events);
   }
   propose_drafts(ids);
-  stats_.outgrown = scheduler_.extensions();
+  stats_.predictions_exceeded = scheduler_.extensions();
   stats_.recomputed_tokens = scheduler_.recomputed_tokens();
   const double seconds = clock_.now_s() - begun_s;
   swapping_.step_done(plan, seconds, static_cast<int64_t>(events.size() - told));

@@ -248,12 +248,12 @@ TEST_F(SharedKvTest, LayersAreSwappedBesideKvInHostMemory) {
 }
 
 // Runs requests whose answers have 28 tokens although 2 were predicted.
-class OutgrownTest : public SharedKvTest {
+class ExceededPredictionTest : public SharedKvTest {
  protected:
   static constexpr int kRequests = 6;
   using Answers = std::vector<std::vector<TokenId>>;
 
-  OutgrownTest() {
+  ExceededPredictionTest() {
     options_.deterministic = true;
     options_.compute.chunk = 64;
     run_ = {.tokens = 32,
@@ -302,7 +302,7 @@ class OutgrownTest : public SharedKvTest {
 };
 
 // All six together need three times the room that there is.
-TEST_F(OutgrownTest, LongerAnswersThanPredictedEndAsTheyWould) {
+TEST_F(ExceededPredictionTest, LongerAnswersThanPredictedEndAsTheyWould) {
   uint64_t least = 0;  // bytes, of two whole contexts
   Answers alone;
   {
@@ -328,7 +328,7 @@ TEST_F(OutgrownTest, LongerAnswersThanPredictedEndAsTheyWould) {
 
 // The same holds for KV in host memory, whether the CPU computes attention or the GPU does with
 // staging.
-TEST_F(OutgrownTest, SoDoThoseInHostMemory) {
+TEST_F(ExceededPredictionTest, SoDoThoseInHostMemory) {
   options_.gpu_memory = "1GiB";
   options_.placement.kv = "0,100,0";
   for (const char* const attention : {"cpu", "gpu"}) {
@@ -354,7 +354,7 @@ TEST_F(OutgrownTest, SoDoThoseInHostMemory) {
 
 // Some sequences have KV on the device, others in host memory: one that outgrows one memory is
 // computed again in the other.
-TEST_F(OutgrownTest, SoDoThoseInBothMemories) {
+TEST_F(ExceededPredictionTest, SoDoThoseInBothMemories) {
   options_.gpu_memory = "1GiB";
   options_.placement.kv = "50,50,0";
   options_.placement.attention = "cpu";

@@ -71,7 +71,7 @@ class Queue {
     return {.order = nullptr,
             .admission = std::make_unique<PredictedAdmission>(PredictedAdmissionOptions{
                 .policy = {.max_sequences = 64}, .most_passing = most_passing}),
-            .victim = std::make_unique<OutgrownGivesWay>()};
+            .victim = std::make_unique<PreemptExceeded>()};
   }
   BlockAllocator allocator_;
   Scheduler scheduler_;
@@ -93,10 +93,10 @@ int passed_by(Queue& queue, RequestId waiting) {
 TEST(FairnessTest, EightPassAnAnswerThatHasBegun) {
   Queue queue(/*blocks=*/20, /*most_passing=*/256);
   queue.add(16, 160, 160);
-  const RequestId outgrowing = queue.add(16, 300, 16);
+  const RequestId exceeding = queue.add(16, 300, 16);
   for (int i = 0; i < 135; ++i) queue.step();  // by now it is promised 256 tokens
   queue.preempt_all();
-  EXPECT_EQ(passed_by(queue, outgrowing), 8);
+  EXPECT_EQ(passed_by(queue, exceeding), 8);
 }
 
 TEST(FairnessTest, NoMoreThanSaidPassOneThatHasNotBegun) {
@@ -112,17 +112,17 @@ TEST(FairnessTest, NoMoreThanSaidPassOneThatHasNotBegun) {
 TEST(FairnessTest, OneThatComesBackIsAsOldAsItWas) {
   Queue queue(/*blocks=*/20, /*most_passing=*/256);
   const RequestId oldest = queue.add(16, 160, 160);
-  const RequestId outgrowing = queue.add(16, 300, 16);
+  const RequestId exceeding = queue.add(16, 300, 16);
   for (int i = 0; i < 135; ++i) queue.step();
   queue.preempt_all();
   RequestId passing{};
   for (int i = 0; i < 8; ++i) passing = queue.add(4, 120, 4);
-  while (!queue.try_place_of(outgrowing)) queue.step();
+  while (!queue.try_place_of(exceeding)) queue.step();
   const std::vector<RequestId> running = queue.running();
-  ASSERT_TRUE(queue.try_place_of(passing) < queue.try_place_of(outgrowing));
+  ASSERT_TRUE(queue.try_place_of(passing) < queue.try_place_of(exceeding));
   EXPECT_EQ(std::ranges::count(running, oldest), 0) << "it has ended, and left room";
   ASSERT_GT(running.size(), 1U);
-  EXPECT_EQ(running.front(), outgrowing);
+  EXPECT_EQ(running.front(), exceeding);
 }
 
 enum class Order { kFirst, kFair, kShortest };
@@ -141,7 +141,7 @@ SchedulingPolicies policies_of(const Case& of, int sequences) {
   if (of.packing) {
     policies.admission = std::make_unique<PredictedAdmission>(
         PredictedAdmissionOptions{.policy = {.max_sequences = sequences}, .packing = *of.packing});
-    policies.victim = std::make_unique<OutgrownGivesWay>();
+    policies.victim = std::make_unique<PreemptExceeded>();
   }
   return policies;
 }

@@ -27,7 +27,7 @@ struct SequenceView {
   // Tokens in the end for which room is promised: the prediction, in which the answer is doubled
   // each time the sequence exceeds it. At most `expected`; 0 without a prediction.
   int64_t reserved = 0;
-  int outgrown = 0;  // how often it exceeded its prediction
+  int exceeded = 0;  // how often it exceeded its prediction
   // Blocks of one group of layers (BlockAllocator::forecast_group() unless said otherwise): those
   // that the sequence holds, and the most that one of any length holds at the same time.
   int64_t blocks = 0;

@@ -13,11 +13,11 @@
 namespace spillway {
 namespace {
 
-SequenceView view(int32_t prompt, int32_t known, int64_t reserved, int outgrown = 0) {
+SequenceView view(int32_t prompt, int32_t known, int64_t reserved, int exceeded = 0) {
   return {.prompt = prompt,
           .known = known,
           .reserved = reserved,
-          .outgrown = outgrown,
+          .exceeded = exceeded,
           .blocks = blocks_for_tokens(known)};
 }
 
@@ -183,8 +183,8 @@ TEST(PredictedAdmissionTest, WhatNobodyPredictsIsTakenForAMeanAnswer) {
   EXPECT_FALSE(forecast->try_add(unknown));
 }
 
-TEST(OutgrownGivesWayTest, WhoKeepsToItsPredictionStays) {
-  const OutgrownGivesWay choice;
+TEST(PreemptExceededTest, WhoKeepsToItsPredictionStays) {
+  const PreemptExceeded choice;
   const std::vector<SequenceView> running = {view(10, 500, 2000, 3), view(10, 50, 60),
                                              view(10, 40, 80, 1), view(10, 20, 900)};
   EXPECT_EQ(choice.choose(running), 2U);
@@ -208,7 +208,7 @@ struct Predicted {
     if (shortest) policies.order = std::make_unique<ShortestPredictedFirst>();
     policies.admission = std::make_unique<PredictedAdmission>(PredictedAdmissionOptions{
         .policy = {.max_sequences = sequences}, .packing = packing, .most_passing = 20});
-    policies.victim = std::make_unique<OutgrownGivesWay>();
+    policies.victim = std::make_unique<PreemptExceeded>();
     return policies;
   }
 };
@@ -350,7 +350,7 @@ TEST(PredictedSimulationTest, NobodyWaitsForEverWhereThereIsAlwaysMore) {
   }
 }
 
-TEST(PredictedSimulationTest, WhoOutgrowsItsReservationIsPromisedTwiceAsMuch) {
+TEST(PredictedSimulationTest, ASequenceBeyondItsReservationIsPromisedTwiceAsMuch) {
   SimulatedEngine engine(options_for({}, 64));
   SimulatedRequest request{
       .prompt = std::vector<int32_t>(10, 1), .answer = 100, .is_expected = false, .predicted = 10};

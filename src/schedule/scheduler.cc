@@ -53,7 +53,7 @@ SequenceView Scheduler::view_of(const Sequence& sequence, int group) const {
       .client = sequence.given.client,
       .mean_answer = mean_answer(),
       .reserved = sequence.reserved,
-      .outgrown = sequence.outgrown,
+      .exceeded = sequence.exceeded,
       .blocks = static_cast<int64_t>(sequence.blocks.held(group).size()),
       .most_blocks = is_full ? SequenceView::kAnyBlocks : allocator_.most_blocks(kEndless, group),
       .pool = sequence.blocks.pool()};
@@ -96,7 +96,7 @@ void Scheduler::append(RequestId id, int32_t tokens) {
   sequence.known += tokens;
   sequence.fresh += tokens;
   sequence.drafted = 0;
-  extend_outgrown(sequence);
+  extend_exceeded(sequence);
 }
 
 void Scheduler::propose(RequestId id, int32_t drafts) {
@@ -235,13 +235,13 @@ void Scheduler::preempt(Sequence& sequence) {
 
 // A sequence that exceeds its prediction is promised twice as much from then on (S3, section 3). If
 // blocks are taken as they are needed, it continues in place as long as there are free ones.
-void Scheduler::extend_outgrown(Sequence& sequence) {
+void Scheduler::extend_exceeded(Sequence& sequence) {
   const int64_t prompt = sequence.given.tokens, most = sequence.given.expected;
   while (sequence.reserved > 0 && sequence.known >= sequence.reserved &&
          (most == 0 || sequence.reserved < most)) {
     sequence.reserved = prompt + 2 * (sequence.reserved - prompt);
     if (most > 0) sequence.reserved = std::min(sequence.reserved, most);
-    ++sequence.outgrown;
+    ++sequence.exceeded;
     ++extensions_;
   }
 }
@@ -277,7 +277,7 @@ std::vector<RequestId> Scheduler::choose_to_give_way(Tier pool, int64_t blocks, 
 void Scheduler::preempt(std::span<const RequestId> ids) {
   for (const RequestId id : ids) {
     Sequence& giving_way = at(id);
-    outgrown_preemptions_ += giving_way.outgrown > 0 ? 1 : 0;
+    exceeded_preemptions_ += giving_way.exceeded > 0 ? 1 : 0;
     preempt(giving_way);
   }
 }

@@ -586,7 +586,7 @@ TEST(SchedulerTest, BeginsAnewWhereThereIsRoomForAllOfIt) {
   EXPECT_EQ(blocks.free(), 19);
 }
 
-TEST(SchedulerTest, EndsASequenceThatOutgrowsTheWholeCache) {
+TEST(SchedulerTest, EndsASequenceThatExceedsTheWholeCache) {
   BlockAllocator blocks(1);
   Scheduler scheduler(blocks, {});
   scheduler.add(id(1), 16);

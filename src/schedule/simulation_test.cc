@@ -221,7 +221,7 @@ TEST(SimulatedLoadTest, ALongPromptIsNotHeldUpByShortOnesForEver) {
 
 // A sequence that is too long for its pool continues in a larger one; sequences there are
 // not preempted.
-TEST(SimulatedLoadTest, OneThatOutgrowsItsPoolGoesOnInALargerOne) {
+TEST(SimulatedLoadTest, OneThatExceedsItsPoolGoesOnInALargerOne) {
   SimulatedEngine engine(
       {.pools = {4, 16}, .limits = {.max_step_tokens = 300, .admission = {.max_sequences = 8}}});
   engine.submit({.prompt = tokens_of(50, 1), .answer = 60, .is_expected = false});

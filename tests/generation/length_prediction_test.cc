@@ -82,11 +82,11 @@ TEST_P(LengthPredictionTest, WhoOutgrowsItsPromiseGoesOnToTheBit) {
     EXPECT_EQ(answers.size(), requests.size());
     const EngineStats& stats = engine.stats();
     if (share < 1) {
-      EXPECT_GT(stats.outgrown, 0);
-      EXPECT_GT(stats.outgrown_preemptions, 0);
-      EXPECT_LE(stats.outgrown_preemptions, stats.preemptions);
+      EXPECT_GT(stats.predictions_exceeded, 0);
+      EXPECT_GT(stats.exceeded_preemptions, 0);
+      EXPECT_LE(stats.exceeded_preemptions, stats.preemptions);
     } else {
-      EXPECT_EQ(stats.outgrown, 0);
+      EXPECT_EQ(stats.predictions_exceeded, 0);
     }
     // KV in the store is not computed again, except for the token whose logits are needed.
     if (store) {

@@ -171,10 +171,11 @@ struct ServerMetrics::Impl : MetricRegistry {
   Counter &learned = taught("learned"), &dropped = taught("dropped"), &refused = taught("refused");
   Gauge& to_learn =
       gauge("spillway_length_answers_waiting", "Answers that wait to be learned from.");
-  Counter& outgrown = counter("spillway_outgrown_total",
-                              "Sequences that went beyond their predicted length, and were "
-                              "promised twice as much.");
-  Counter& outgrown_preemptions = counter(
+  Counter& predictions_exceeded =
+      counter("spillway_outgrown_total",
+              "Sequences that went beyond their predicted length, and were "
+              "promised twice as much.");
+  Counter& exceeded_preemptions = counter(
       "spillway_outgrown_preemptions_total",
       "Sequences that gave their KV back after they had gone beyond their predicted length.");
   Gauge& predicted_blocks =
@@ -249,8 +250,8 @@ void ServerMetrics::step(const StepReport& report) {
   for (const double waited_s : report.queue_waits_s) of.queue_s.Observe(waited_s);
   if (report.state.lengths) of.show(*report.state.lengths);
   of.predicted_blocks.Set(static_cast<double>(report.state.predicted_blocks));
-  follow(of.outgrown, static_cast<double>(stats.outgrown));
-  follow(of.outgrown_preemptions, static_cast<double>(stats.outgrown_preemptions));
+  follow(of.predictions_exceeded, static_cast<double>(stats.predictions_exceeded));
+  follow(of.exceeded_preemptions, static_cast<double>(stats.exceeded_preemptions));
   follow(of.recomputed_tokens, static_cast<double>(stats.recomputed_tokens));
   follow(of.scheduling_s, stats.scheduling_s);
   follow(of.generated_tokens, static_cast<double>(report.stats.generated_tokens));
