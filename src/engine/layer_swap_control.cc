@@ -113,8 +113,7 @@ void LayerSwapControl::step_done(const StepPlan& plan, double seconds, int64_t t
 }
 
 std::vector<KvCache::BlockCopy> LayerSwapControl::shrink_pool(int32_t blocks) {
-  const std::vector<RequestId> losing =
-      scheduler_.choose_to_give_way(Tier::kDevice, blocks, group());
+  const std::vector<RequestId> losing = scheduler_.choose_preempted(Tier::kDevice, blocks, group());
   for (const RequestId id : losing)
     prefixes_.on_preempt(*requests_.at(id), scheduler_.computed_of(id));
   scheduler_.preempt(losing);

@@ -71,7 +71,7 @@ class Queue {
     return {.order = nullptr,
             .admission = std::make_unique<PredictedAdmission>(PredictedAdmissionOptions{
                 .policy = {.max_sequences = 64}, .most_passing = most_passing}),
-            .victim = std::make_unique<PreemptExceeded>()};
+            .preemption = std::make_unique<PreemptExceeded>()};
   }
   BlockAllocator allocator_;
   Scheduler scheduler_;
@@ -141,7 +141,7 @@ SchedulingPolicies policies_of(const Case& of, int sequences) {
   if (of.packing) {
     policies.admission = std::make_unique<PredictedAdmission>(
         PredictedAdmissionOptions{.policy = {.max_sequences = sequences}, .packing = *of.packing});
-    policies.victim = std::make_unique<PreemptExceeded>();
+    policies.preemption = std::make_unique<PreemptExceeded>();
   }
   return policies;
 }

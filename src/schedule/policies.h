@@ -130,23 +130,23 @@ class PlannedAdmission : public Admission {
 
 // The preemption policy: chooses which sequence loses its blocks when none are free. It is computed
 // again later.
-class VictimChoice {
+class PreemptionPolicy {
  public:
-  virtual ~VictimChoice() = default;
+  virtual ~PreemptionPolicy() = default;
   // Returns the index of a sequence; `running` is not empty, and in the order in which they began.
   virtual size_t choose(std::span<const SequenceView> running) const = 0;
 };
 
 // Preempting the youngest sequence loses the least, and the oldest is sure to end.
-class YoungestGivesWay : public VictimChoice {
+class PreemptYoungest : public PreemptionPolicy {
  public:
   size_t choose(std::span<const SequenceView> running) const override { return running.size() - 1; }
 };
 
 struct SchedulingPolicies {
-  std::unique_ptr<QueueOrder> order;     // null: first come, first served
-  std::unique_ptr<Admission> admission;  // null: limited by SchedulerLimits
-  std::unique_ptr<VictimChoice> victim;  // null: the youngest
+  std::unique_ptr<QueueOrder> order;             // null: first come, first served
+  std::unique_ptr<Admission> admission;          // null: limited by SchedulerLimits
+  std::unique_ptr<PreemptionPolicy> preemption;  // null: the youngest
 };
 
 }  // namespace spillway

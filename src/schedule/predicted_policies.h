@@ -68,7 +68,7 @@ class PredictedAdmission : public PlannedAdmission {
 
 // Preempts a sequence that exceeded its prediction before those that keep to it, and of each kind
 // the one with most tokens to come. The oldest is spared, so that it is sure to end.
-class PreemptExceeded : public VictimChoice {
+class PreemptExceeded : public PreemptionPolicy {
  public:
   size_t choose(std::span<const SequenceView> running) const override;
 };

@@ -208,7 +208,7 @@ struct Predicted {
     if (shortest) policies.order = std::make_unique<ShortestPredictedFirst>();
     policies.admission = std::make_unique<PredictedAdmission>(PredictedAdmissionOptions{
         .policy = {.max_sequences = sequences}, .packing = packing, .most_passing = 20});
-    policies.victim = std::make_unique<PreemptExceeded>();
+    policies.preemption = std::make_unique<PreemptExceeded>();
     return policies;
   }
 };

@@ -92,7 +92,7 @@ TEST_F(QueueSharesTest, ALargeRequestTakesNoMoreThanItsClientsShare) {
   EXPECT_THAT(admit(5, 300)->placed, SizeIs(1)) << "each request has one";
 }
 
-TEST_F(QueueSharesTest, MembersOfLargeRequestsGiveWayFirstAndAreNotRefused) {
+TEST_F(QueueSharesTest, MembersOfLargeRequestsAreDisplacedFirstAndNotRefused) {
   ASSERT_THAT(admit(1, 100)->placed, SizeIs(10));
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(admit(1).has_value());
   // Displaces members for other clients and for the same one.

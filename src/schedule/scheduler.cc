@@ -32,7 +32,7 @@ Scheduler::Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits,
   if (!policies_.order) policies_.order = std::make_unique<FirstComeFirstServed>();
   if (!policies_.admission)
     policies_.admission = std::make_unique<PlannedAdmission>(limits.admission);
-  if (!policies_.victim) policies_.victim = std::make_unique<YoungestGivesWay>();
+  if (!policies_.preemption) policies_.preemption = std::make_unique<PreemptYoungest>();
   SPW_CHECK(limits.max_step_tokens > 0 && policies_.admission->max_sequences() > 0,
             kInvalidArgument, "a step of {} tokens and {} sequences does nothing",
             limits.max_step_tokens, policies_.admission->max_sequences());
@@ -250,7 +250,7 @@ void Scheduler::preempt_all() {
   while (!running_.empty()) preempt(running_.back());
 }
 
-std::vector<RequestId> Scheduler::choose_to_give_way(Tier pool, int64_t blocks, int group) const {
+std::vector<RequestId> Scheduler::choose_preempted(Tier pool, int64_t blocks, int group) const {
   std::vector<const Sequence*> holding;
   std::unordered_map<BlockId, int> holders;
   for (const Sequence& sequence : running_) {
@@ -263,7 +263,7 @@ std::vector<RequestId> Scheduler::choose_to_give_way(Tier pool, int64_t blocks, 
     std::vector<SequenceView> views;
     for (const Sequence* const sequence : holding) views.push_back(view_of(*sequence));
     const auto victim =
-        holding.begin() + static_cast<std::ptrdiff_t>(policies_.victim->choose(views));
+        holding.begin() + static_cast<std::ptrdiff_t>(policies_.preemption->choose(views));
     for (const BlockId block : (*victim)->blocks.held(group)) {
       const auto held = holders.find(block);
       if (held != holders.end() && --held->second == 0) holders.erase(held);
@@ -276,9 +276,9 @@ std::vector<RequestId> Scheduler::choose_to_give_way(Tier pool, int64_t blocks, 
 
 void Scheduler::preempt(std::span<const RequestId> ids) {
   for (const RequestId id : ids) {
-    Sequence& giving_way = at(id);
-    exceeded_preemptions_ += giving_way.exceeded > 0 ? 1 : 0;
-    preempt(giving_way);
+    Sequence& preempted = at(id);
+    exceeded_preemptions_ += preempted.exceeded > 0 ? 1 : 0;
+    preempt(preempted);
   }
 }
 

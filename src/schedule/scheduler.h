@@ -98,7 +98,7 @@ class Scheduler {
 
   // Chooses sequences to preempt, in order, until the others hold at most `blocks` blocks
   // of a pool.
-  std::vector<RequestId> choose_to_give_way(Tier pool, int64_t blocks, int group = 0) const;
+  std::vector<RequestId> choose_preempted(Tier pool, int64_t blocks, int group = 0) const;
   void preempt(std::span<const RequestId> ids);
   // Replaces the ids of running sequences' blocks that the allocator has moved.
   void rename(std::span<const BlockAllocator::Move> moves);

@@ -129,7 +129,7 @@ class Scheduler::Planner {
       views.push_back(of_.view_of(sequence));
       sequences.push_back(&sequence);
     }
-    const Sequence* const chosen = sequences[of_.policies_.victim->choose(views)];
+    const Sequence* const chosen = sequences[of_.policies_.preemption->choose(views)];
     return scheduled_.contains(chosen->given.id) ? nullptr : chosen;
   }
 

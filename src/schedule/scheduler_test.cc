@@ -467,14 +467,14 @@ TEST(SchedulerTest, DraftsWaitWhereNoStateIsFreeOnTheDevice) {
 
 // Preemption does not choose the holder of the last blocks, but the youngest as always, and no more
 // of them than necessary.
-TEST(SchedulerTest, APoolThatShrinksMakesTheLeastValuableGiveWay) {
+TEST(SchedulerTest, APoolThatShrinksPreemptsTheLeastValuable) {
   BlockAllocator allocator(8);
   Scheduler scheduler(allocator, {.max_step_tokens = 256});
   for (uint64_t n = 1; n <= 4; ++n) scheduler.add(id(n), 2 * kKvBlockTokens - 1);
   EXPECT_EQ(scheduler.next_step().chunks.size(), 4u);
   scheduler.remove(id(2));  // so that low ids are free, and the third sequence's are not the last
-  EXPECT_TRUE(scheduler.choose_to_give_way(Tier::kDevice, 6).empty());
-  const std::vector<RequestId> losing = scheduler.choose_to_give_way(Tier::kDevice, 5);
+  EXPECT_TRUE(scheduler.choose_preempted(Tier::kDevice, 6).empty());
+  const std::vector<RequestId> losing = scheduler.choose_preempted(Tier::kDevice, 5);
   EXPECT_EQ(losing, std::vector{id(4)});
   scheduler.preempt(losing);
   EXPECT_EQ(scheduler.preemptions(), 1);
@@ -513,7 +513,7 @@ TEST(SchedulerTest, EndsAnyOfThousandsWhereverItIs) {
 TEST(SchedulerTest, WhatWasCancelledBeforeItBeganPutsNobodyBack) {
   BlockAllocator blocks(200);
   Scheduler scheduler(blocks, {.max_step_tokens = 4096, .admission = {.max_sequences = 1}}, nullptr,
-                      {.order = std::make_unique<FairOrder>(), .admission = {}, .victim = {}});
+                      {.order = std::make_unique<FairOrder>(), .admission = {}, .preemption = {}});
   scheduler.add({.id = id(1), .tokens = 4, .client = 9});
   ASSERT_EQ(scheduler.next_step().chunks.size(), 1U);
   scheduler.add({.id = id(2), .tokens = 1000, .client = 1});

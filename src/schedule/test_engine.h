@@ -204,7 +204,7 @@ class SimulatedEngine : private PrefixSource {
     if (options.policies) return options.policies();
     return {.order = options.fair ? std::make_unique<FairOrder>() : nullptr,
             .admission = nullptr,
-            .victim = nullptr};
+            .preemption = nullptr};
   }
   static int32_t known(const Sequence& sequence) {
     return static_cast<int32_t>(sequence.tokens.size());

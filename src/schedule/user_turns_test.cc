@@ -66,7 +66,7 @@ class SharesTest : public testing::Test {
   Scheduler scheduler_{blocks_,
                        {.max_step_tokens = 4096, .admission = {.max_sequences = 1}},
                        nullptr,
-                       {.order = std::make_unique<FairOrder>(), .admission = {}, .victim = {}}};
+                       {.order = std::make_unique<FairOrder>(), .admission = {}, .preemption = {}}};
   std::vector<std::string> names_;
   uint64_t last_ = 0;
 };
