@@ -100,7 +100,7 @@ void LayerSwapControl::step_done(const StepPlan& plan, double seconds, int64_t t
                         .early = step.layer_swaps.early,
                         .tokens = tokens,
                         .has_prompts = has_prompt_chunks(plan),
-                        .wants_room = has_memory_pressure(plan, enough_blocks),
+                        .memory_pressure = has_memory_pressure(plan, enough_blocks),
                         .link_is_busy = weights_s > kSaturatedLink * seconds,
                         .used_blocks = device_blocks() - allocator_.free(Tier::kDevice, group()),
                         .enough_blocks = enough_blocks,

@@ -134,7 +134,7 @@ void ExpansionControl::add(const LayerSwapMeasure& step) {
     of.decoding_waited_s += step.waited_s;
     of.decoding_tokens += step.tokens;
   }
-  of.wanting += step.wants_room ? 1 : 0;
+  of.pressed += step.memory_pressure ? 1 : 0;
   of.busy += step.link_is_busy ? 1 : 0;
   of.used_blocks = std::max(of.used_blocks, step.used_blocks);
   of.enough_blocks = std::max(of.enough_blocks, step.enough_blocks);
@@ -161,7 +161,7 @@ void ExpansionControl::decide() {
   if (held_ > 0 && --held_ == 0 && level_ == 0) rate_ = 0;  // the link has not been measured since
   const double waits = of.seconds > 0 ? of.waited_s / of.seconds : 0;
   late_ = level_ > 0 && waits > (is_beyond_reckoning() ? kLittleWait : kNoWait) ? late_ + 1 : 0;
-  quiet_ = of.wanting == 0 ? quiet_ + 1 : 0;
+  quiet_ = of.pressed == 0 ? quiet_ + 1 : 0;
   const bool is_new = growth_ && growth_->looked++ == 0;
   if (late_ >= (waits <= kLongWait ? kPatience : is_new ? 1 : kShortPatience)) {
     shrink_to_what_fits(waits);
@@ -217,7 +217,7 @@ void ExpansionControl::found_worthwhile(size_t level, double throughput) {
 }
 
 void ExpansionControl::settle_doubt() {
-  if (2 * window_.wanting < window_.steps) {  // demand fell, so nothing is comparable any more
+  if (2 * window_.pressed < window_.steps) {  // demand fell, so nothing is comparable any more
     doubt_.reset();
     return;
   }
@@ -261,7 +261,7 @@ void ExpansionControl::grow_or_hold() {
   const size_t before = level_;
   judge_growth();
   if (growth_ || doubt_ || level_ != before) return;
-  const bool wanted = 2 * window_.wanting >= window_.steps && window_.busy == 0;
+  const bool wanted = 2 * window_.pressed >= window_.steps && window_.busy == 0;
   const bool has_more = failed_at_ > 0 && rate_ * step_s_ > kMuchMore * failed_at_;
   const bool is_held = (held_ > 0 || owed_s_ > 0) && !has_more;
   if (!wanted || level_ + 1 == levels_.size() || is_held) return;

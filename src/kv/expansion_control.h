@@ -21,7 +21,7 @@ struct LayerSwapMeasure {
   int64_t tokens = 0;         // generated
   bool has_prompts = false;
   // A request waits for KV blocks, was preempted, or will be by its predicted length.
-  bool wants_room = false;
+  bool memory_pressure = false;
   bool link_is_busy = false;  // weights wait for the same link, and go first
   int32_t used_blocks = 0;    // on the device
   int32_t enough_blocks = 0;  // blocks that would end the memory pressure, if known
@@ -61,7 +61,7 @@ class ExpansionControl {
     int decoding_steps = 0;  // without prompts
     double decoding_s = 0, decoding_waited_s = 0;
     int64_t decoding_tokens = 0;
-    int wanting = 0, busy = 0;  // steps with memory pressure, with a busy link
+    int pressed = 0, busy = 0;  // steps with memory pressure, with a busy link
     int32_t used_blocks = 0;    // the most of any step
     int32_t enough_blocks = 0;  // the most of any step
     bool decodes() const;       // whether there are enough steps without prompts to go by them

@@ -47,7 +47,7 @@ struct Server {
     measure.used_blocks = blocks;
     measure.tokens = static_cast<int64_t>(sequences);
     measure.enough_blocks = enough_blocks;
-    measure.wants_room =
+    measure.memory_pressure =
         std::max<double>(demand * kBlocksOfOne, enough_blocks) > kSizes.blocks_with(swapped);
     measure.link_is_busy = weights_wait_s > 0;
     if (swapped > 0) {

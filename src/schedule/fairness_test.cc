@@ -20,10 +20,10 @@ namespace {
 // which they begin.
 class Queue {
  public:
-  Queue(int32_t blocks, int most_passing)
+  Queue(int32_t blocks, int max_overtaking)
       : allocator_({blocks}),
         scheduler_(allocator_, {.max_step_tokens = 512, .admission = {.max_sequences = 64}},
-                   /*prefixes=*/nullptr, policies(most_passing)) {}
+                   /*prefixes=*/nullptr, policies(max_overtaking)) {}
   ~Queue() {
     for (const auto& [id, left] : left_) scheduler_.remove(id);
   }
@@ -67,10 +67,10 @@ class Queue {
   std::vector<RequestId> began;
 
  private:
-  static SchedulingPolicies policies(int most_passing) {
+  static SchedulingPolicies policies(int max_overtaking) {
     return {.order = nullptr,
             .admission = std::make_unique<PredictedAdmission>(PredictedAdmissionOptions{
-                .policy = {.max_sequences = 64}, .most_passing = most_passing}),
+                .policy = {.max_sequences = 64}, .max_overtaking = max_overtaking}),
             .preemption = std::make_unique<PreemptExceeded>()};
   }
   BlockAllocator allocator_;
@@ -91,7 +91,7 @@ int passed_by(Queue& queue, RequestId waiting) {
 }
 
 TEST(FairnessTest, EightPassAnAnswerThatHasBegun) {
-  Queue queue(/*blocks=*/20, /*most_passing=*/256);
+  Queue queue(/*blocks=*/20, /*max_overtaking=*/256);
   queue.add(16, 160, 160);
   const RequestId exceeding = queue.add(16, 300, 16);
   for (int i = 0; i < 135; ++i) queue.step();  // by now it is promised 256 tokens
@@ -110,7 +110,7 @@ TEST(FairnessTest, NoMoreThanSaidPassOneThatHasNotBegun) {
 
 // Preemption chooses by age, so sequences that overtook it must not count as older than it is.
 TEST(FairnessTest, OneThatComesBackIsAsOldAsItWas) {
-  Queue queue(/*blocks=*/20, /*most_passing=*/256);
+  Queue queue(/*blocks=*/20, /*max_overtaking=*/256);
   const RequestId oldest = queue.add(16, 160, 160);
   const RequestId exceeding = queue.add(16, 300, 16);
   for (int i = 0; i < 135; ++i) queue.step();
@@ -174,7 +174,7 @@ TEST_P(StarvationTest, NobodyWaitsForEverWhilePreferredOnesCome) {
     for (int i = 0; i < 6; ++i)
       first.push_back(engine.submit(request(20 + below(60), 200 + below(200), 10, 1)));
     uint64_t client = 2;
-    const auto newcomer = [&] {
+    const auto next_request = [&] {
       const int answer = 5 + below(60);
       // Half of them are predicted as wrongly as the first ones.
       const int said = below(2) == 0 ? answer : 4;
@@ -184,7 +184,7 @@ TEST_P(StarvationTest, NobodyWaitsForEverWhilePreferredOnesCome) {
       return std::ranges::any_of(first, [&](RequestId id) { return !engine.has_ended(id); });
     };
     while (some_wait()) {
-      while (engine.outstanding() < kOutstanding) engine.submit(newcomer());
+      while (engine.outstanding() < kOutstanding) engine.submit(next_request());
       engine.step();
       ASSERT_LT(engine.steps(), 6000) << "somebody waits for ever";
       if (testing::Test::HasFailure()) return;

@@ -104,13 +104,13 @@ class Admission {
   }
   // How many requests may overtake one for which the forecast has no room, before it
   // blocks the queue.
-  virtual int most_passing() const { return 0; }
+  virtual int max_overtaking() const { return 0; }
   virtual int max_sequences() const = 0;  // the most that run concurrently
   // The most admissions in this step. A preempted sequence may always come back.
-  virtual int most_newcomers(const AdmissionState& state) const = 0;
+  virtual int max_admissions(const AdmissionState& state) const = 0;
   virtual bool prompts_first() const { return false; }
-  // Called after `newcomers` admissions; `full`: the next request found no room.
-  virtual void began(int /*newcomers*/, bool /*full*/, int /*running_before*/) {}
+  // Called after `admissions` admissions; `full`: the next request found no room.
+  virtual void began(int /*admissions*/, bool /*full*/, int /*running_before*/) {}
 };
 
 // Admits requests as a plan's schedule says.
@@ -118,9 +118,9 @@ class PlannedAdmission : public Admission {
  public:
   explicit PlannedAdmission(const AdmissionPolicy& policy) : policy_(policy) {}
   int max_sequences() const override { return policy_.max_sequences; }
-  int most_newcomers(const AdmissionState& state) const override;
+  int max_admissions(const AdmissionState& state) const override;
   bool prompts_first() const override { return policy_.prompts_first; }
-  void began(int newcomers, bool full, int running_before) override;
+  void began(int admissions, bool full, int running_before) override;
 
  private:
   int block_room(int running) const { return running == 0 ? policy_.max_sequences : block_room_; }

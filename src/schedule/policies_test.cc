@@ -98,12 +98,12 @@ TEST(FairOrderTest, WhatLeavesBeforeItBeganCostsNothing) {
 
 TEST(PlannedAdmissionTest, ABlockIsOpenUntilItIsFull) {
   PlannedAdmission admission({.max_sequences = 4, .admit_in_blocks = true});
-  EXPECT_EQ(admission.most_newcomers({.running = 0}), 4);
+  EXPECT_EQ(admission.max_admissions({.running = 0}), 4);
   admission.began(3, /*full=*/false, /*running_before=*/0);
-  EXPECT_EQ(admission.most_newcomers({.running = 3}), 1);
+  EXPECT_EQ(admission.max_admissions({.running = 3}), 1);
   admission.began(0, /*full=*/true, /*running_before=*/3);
-  EXPECT_EQ(admission.most_newcomers({.running = 3}), 0);
-  EXPECT_EQ(admission.most_newcomers({.running = 0}), 4);
+  EXPECT_EQ(admission.max_admissions({.running = 3}), 0);
+  EXPECT_EQ(admission.max_admissions({.running = 0}), 4);
 }
 
 }  // namespace

@@ -207,7 +207,7 @@ struct Predicted {
     SchedulingPolicies policies;
     if (shortest) policies.order = std::make_unique<ShortestPredictedFirst>();
     policies.admission = std::make_unique<PredictedAdmission>(PredictedAdmissionOptions{
-        .policy = {.max_sequences = sequences}, .packing = packing, .most_passing = 20});
+        .policy = {.max_sequences = sequences}, .packing = packing, .max_overtaking = 20});
     policies.preemption = std::make_unique<PreemptExceeded>();
     return policies;
   }

@@ -79,7 +79,7 @@ void Scheduler::add(const NewSequence& given) {
     const UserTurns::Turn turn =
         turns_.arrive({given.client, given.priority}, given.user, rank.cost);
     sequence.turn = turn.value;
-    if (turn.passes) rank.value = pass_later_turns(sequence);
+    if (turn.may_overtake) rank.value = overtake_later(sequence);
   }
   if (end > given.tokens) {
     ++answers_;
@@ -178,7 +178,7 @@ bool Scheduler::share_a_queue(const Sequence& one, const Sequence& other) {
 
 // A client's requests keep their places among those of other clients: a request that comes between
 // two of them delays the later ones by its cost, and no other client's.
-double Scheduler::pass_later_turns(const Sequence& arriving) {
+double Scheduler::overtake_later(const Sequence& arriving) {
   std::vector<Sequence*> same;
   // Ranks: the largest of those that go first, and where the next one starts.
   std::optional<double> before, after;
@@ -357,10 +357,10 @@ void Scheduler::apply(StepPlan& plan) {
   preempt(plan.preempted);
   // Beginnings come before any block is taken, because the blocks that they share may have no
   // holder until now.
-  int newcomers = 0;
+  int admissions = 0;
   for (const StepPlan::Beginning& beginning : plan.beginning) {
     Sequence& sequence = at(plan.chunks[beginning.chunk].id);
-    newcomers += sequence.admitted ? 0 : 1;
+    admissions += sequence.admitted ? 0 : 1;
     begin(sequence, beginning);
   }
   for (ScheduledChunk& chunk : plan.chunks) {
@@ -402,7 +402,7 @@ void Scheduler::apply(StepPlan& plan) {
         plan.copies.push_back({*partly, blocks[next]});
     }
   }
-  policies_.admission->began(newcomers, plan.is_full, begun_before);
+  policies_.admission->began(admissions, plan.is_full, begun_before);
 }
 
 void Scheduler::release_copies(const StepPlan& plan) {

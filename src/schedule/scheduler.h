@@ -193,7 +193,7 @@ class Scheduler {
   // the other.
   static bool share_a_queue(const Sequence& one, const Sequence& other);
   // Returns the rank of a request that overtakes others of its client, and delays these.
-  double pass_later_turns(const Sequence& arriving);
+  double overtake_later(const Sequence& arriving);
   // Called when a waiting sequence leaves before it began.
   void leave_queue(const Sequence& leaving);
   void extend_exceeded(Sequence& sequence);

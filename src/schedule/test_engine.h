@@ -273,7 +273,7 @@ class SimulatedEngine : private PrefixSource {
   void check_budgets(const StepPlan& plan) {
     const SchedulerLimits& limits = options_.limits;
     int64_t all = 0, of_prompts = 0, rows = 0;
-    int generating = 0, newcomers = 0;
+    int generating = 0, admissions = 0;
     std::set<RequestId> seen;
     for (const ScheduledChunk& chunk : plan.chunks) {
       const Sequence& sequence = sequences_.at(chunk.id);
@@ -295,7 +295,7 @@ class SimulatedEngine : private PrefixSource {
       } else {
         of_prompts += chunk.tokens;
       }
-      newcomers += sequence.begun ? 0 : 1;
+      admissions += sequence.begun ? 0 : 1;
       rows += sequence.given.scored ? chunk.tokens : chunk.last ? 1 + chunk.drafted : 0;
     }
     EXPECT_LE(all, limits.max_step_tokens);
@@ -309,20 +309,20 @@ class SimulatedEngine : private PrefixSource {
       EXPECT_TRUE(generating == 0 || of_prompts == 0);
     }
     if (limits.admission.max_admissions > 0) {
-      EXPECT_LE(newcomers, limits.admission.max_admissions);
+      EXPECT_LE(admissions, limits.admission.max_admissions);
     }
     const int running = scheduler_.running() - static_cast<int>(plan.preempted.size()) +
                         static_cast<int>(plan.beginning.size());
     EXPECT_LE(running, limits.admission.max_sequences);
-    check_blocks_of_sequences(newcomers);
+    check_blocks_of_sequences(admissions);
     for (const RequestId id : plan.preempted) EXPECT_FALSE(seen.contains(id));
   }
 
   // In a schedule with batch blocks, no sequence may join a block that is, or was, full.
-  void check_blocks_of_sequences(int newcomers) {
+  void check_blocks_of_sequences(int admissions) {
     if (!options_.limits.admission.admit_in_blocks) return;
     const bool any = std::ranges::any_of(sequences_, [](const auto& s) { return s.second.begun; });
-    in_block_ = (any ? in_block_ : 0) + newcomers;
+    in_block_ = (any ? in_block_ : 0) + admissions;
     EXPECT_LE(in_block_, options_.limits.admission.max_sequences);
   }
 

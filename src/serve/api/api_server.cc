@@ -207,7 +207,7 @@ void ApiServer::start(Engine& engine, const ServedModel& model, int max_outstand
 void ApiServer::drain() {
   is_draining_ = true;
   // New clients are still accepted, so that they get an answer instead of a refused connection.
-  http_->stop_accepting(HttpServer::Newcomers::kHeard);
+  http_->stop_accepting(HttpServer::NewConnections::kAccepted);
   if (loop_) loop_->drain();
 }
 
