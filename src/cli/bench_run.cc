@@ -96,10 +96,10 @@ class BenchListener {
   BenchListener(BenchRun& run, const PhaseBooks& books, std::span<const RequestLengths> requests)
       : run_(run), books_(books), requests_(requests), answered_(requests.size()) {}
 
-  void hear(const StepReport& report) noexcept {
+  void on_step(const StepReport& report) noexcept {
     for (const GenerationEvent& event : report.events) {
       try {
-        hear(event);
+        on_event(event);
       } catch (...) {
         if (!error_) error_ = std::current_exception();
         failed_ = true;
@@ -116,7 +116,7 @@ class BenchListener {
   }
 
  private:
-  void hear(const GenerationEvent& event) {
+  void on_event(const GenerationEvent& event) {
     // Ids count up in the order of submission.
     const size_t index = static_cast<size_t>(event.id) - 1;
     if (event.token && answered_[index]++ == 0) run_.first_token_s.push_back(books_.now_s());
@@ -146,7 +146,7 @@ BenchRun run_once(Runner& runner, const BenchOrder& order, int number, BenchProg
   PhaseBooks books(run, engine, runner.decoder, order.separates_phases);
   BenchListener listener(run, books, order.requests);
   {
-    EngineLoop loop(engine, [&](const StepReport& report) { listener.hear(report); });
+    EngineLoop loop(engine, [&](const StepReport& report) { listener.on_step(report); });
     const bool sent = loop.try_submit(std::move(requests)).has_value();
     SPW_ASSERT(sent);
     do {

@@ -71,24 +71,24 @@ std::string model_name(const ServeOptions& options) {
 }
 
 // Reports the progress of loading to /health, and to the terminal.
-class HeardProgress : public Progress {
+class ServerProgress : public Progress {
  public:
-  HeardProgress(ApiServer& server, std::unique_ptr<Progress> seen)
-      : server_(server), seen_(std::move(seen)) {}
+  ServerProgress(ApiServer& server, std::unique_ptr<Progress> shown)
+      : server_(server), shown_(std::move(shown)) {}
   void update(uint64_t done, uint64_t total, std::string_view detail) override {
     if (total > 0) server_.set_progress(static_cast<double>(done) / static_cast<double>(total));
-    seen_->update(done, total, detail);
+    shown_->update(done, total, detail);
   }
 
  private:
   ApiServer& server_;
-  std::unique_ptr<Progress> seen_;
+  std::unique_ptr<Progress> shown_;
 };
 
-SessionServices heard_by(ApiServer& server) {
+SessionServices services_reporting_to(ApiServer& server) {
   SessionServices services = terminal_services();
-  services.progress = [&server, seen = services.progress](std::string_view title) {
-    return std::make_unique<HeardProgress>(server, start_progress(seen, title));
+  services.progress = [&server, shown = services.progress](std::string_view title) {
+    return std::make_unique<ServerProgress>(server, start_progress(shown, title));
   };
   return services;
 }
@@ -176,7 +176,7 @@ int serve(const ServeOptions& options) {
         "others than this machine can call at {}, and there are no keys: give --api-key-file FILE, "
         "or --host 127.0.0.1 behind a proxy that asks for them",
         printable(options.http.host));
-  Session session(with_layer_swapping(options), heard_by(server));
+  Session session(with_layer_swapping(options), services_reporting_to(server));
   std::optional<ChatTemplate> chat;
   if (session.tokenizer() != nullptr)
     chat = options.chat_template.try_template(*session.tokenizer());

@@ -197,7 +197,7 @@ void ApiServer::start(Engine& engine, const ServedModel& model, int max_outstand
       engine,
       [this](const StepReport& report) {
         watch(report);
-        service_->hear(report);
+        service_->on_step(report);
       },
       EngineLoop::Options{.max_outstanding = max_outstanding, .reports_traffic = true});
   service_->start(*loop_);
