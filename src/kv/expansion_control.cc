@@ -10,7 +10,7 @@ namespace spillway {
 namespace {
 
 constexpr int kWindowSteps = 8;
-constexpr int kSettlingSteps = 2;
+constexpr int kUnmeasuredSteps = 2;
 // Shares of an interval in which ops wait: up to kNoWait counts as no wait; above kLongWait
 // patience is short.
 constexpr double kNoWait = 0.025, kLongWait = 0.1;
@@ -104,8 +104,8 @@ int ExpansionControl::next(const LayerSwapMeasure& step) {
   owed_s_ -= step.seconds;
   if (step.changed_s > 0) change_s_ = step.changed_s;
   tried_s_ += step.waited_s;
-  if (settling_ > 0) {
-    --settling_;
+  if (unmeasured_ > 0) {
+    --unmeasured_;
     return swapped_count();
   }
   add(step);
@@ -142,7 +142,7 @@ void ExpansionControl::add(const LayerSwapMeasure& step) {
 
 void ExpansionControl::go_to(size_t level) {
   level_ = level;
-  settling_ = kSettlingSteps;
+  unmeasured_ = kUnmeasuredSteps;
   late_ = quiet_ = 0;
 }
 
@@ -160,7 +160,7 @@ void ExpansionControl::decide() {
   if (tried_ > 0) --tried_;
   if (held_ > 0 && --held_ == 0 && level_ == 0) rate_ = 0;  // the link has not been measured since
   const double waits = of.seconds > 0 ? of.waited_s / of.seconds : 0;
-  late_ = level_ > 0 && waits > (is_beyond_reckoning() ? kLittleWait : kNoWait) ? late_ + 1 : 0;
+  late_ = level_ > 0 && waits > (is_beyond_estimate() ? kLittleWait : kNoWait) ? late_ + 1 : 0;
   quiet_ = of.pressed == 0 ? quiet_ + 1 : 0;
   const bool is_new = growth_ && growth_->looked++ == 0;
   if (late_ >= (waits <= kLongWait ? kPatience : is_new ? 1 : kShortPatience)) {
@@ -187,7 +187,7 @@ void ExpansionControl::shrink_to_what_fits(double waits) {
   // The level before such a growth was seen to fit, whatever the estimate says, provided that ops
   // wait no longer than the added copies explain.
   size_t least = 0;
-  if (is_beyond_reckoning()) {
+  if (is_beyond_estimate()) {
     const double less = bytes_at(seen_) / bytes_at(level_);
     if (waits <= 1 - less + kLongWait) least = seen_;
   }
@@ -216,7 +216,7 @@ void ExpansionControl::found_worthwhile(size_t level, double throughput) {
   if (more >= kProof) proof_ = Proof{level, throughput};
 }
 
-void ExpansionControl::settle_doubt() {
+void ExpansionControl::resolve_doubt() {
   if (2 * window_.pressed < window_.steps) {  // demand fell, so nothing is comparable any more
     doubt_.reset();
     return;
@@ -238,7 +238,7 @@ void ExpansionControl::settle_doubt() {
 }
 
 void ExpansionControl::judge_growth() {
-  if (doubt_) return settle_doubt();
+  if (doubt_) return resolve_doubt();
   if (!growth_) return;
   const double more = static_cast<double>(blocks(level_)) / blocks(proof_->level) - 1;
   // Judges only once the new room is in use. If the waiting requests are too large for it, more

@@ -82,7 +82,7 @@ class ExpansionControl {
     return static_cast<double>(levels_[level]) * blocks(level);
   }
   // Whether it has grown recently, against the estimate, because copies had time to spare.
-  bool is_beyond_reckoning() const { return tried_ > 0 && seen_ > 0 && level_ > seen_; }
+  bool is_beyond_estimate() const { return tried_ > 0 && seen_ > 0 && level_ > seen_; }
   void go_to(size_t level);
   // Forgets what growth brought, because demand or the link has changed.
   void forget();
@@ -92,7 +92,7 @@ class ExpansionControl {
   // Whether this throughput at a level is the gain that its room should bring.
   bool is_worthwhile(size_t level, double throughput) const;
   void found_worthwhile(size_t level, double throughput);
-  void settle_doubt();
+  void resolve_doubt();
   // Called when it goes back to an earlier level. If its last growth is recent, that was a failed
   // try; the cost, its waits and two changes, is then owed before the next try.
   void pay_for_try();
@@ -102,7 +102,7 @@ class ExpansionControl {
   std::vector<int> levels_;
   size_t level_ = 0;
   Window window_;
-  int settling_ = 0;  // steps after a change that are not measured
+  int unmeasured_ = 0;  // steps after a change that are not measured
 
   double rate_ = 0;  // bytes per second of the link; 0: unknown
   // Seconds of a step without waits; of steps without prompts, if there are enough of them.

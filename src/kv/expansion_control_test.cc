@@ -188,9 +188,9 @@ TEST(ExpansionControlTest, GrowsWhileCopiesAreEarlyWhateverTheLinkSeemsToBring) 
       if (knows_early) expect_near_best(serve(server, control, 2000), server, control);
       return control.swapped_count();
     };
-    const int reckoned = found(1.3, false), seen = found(1.3, true), known = found(1, false);
-    EXPECT_LT(reckoned, known) << "it is misled";
-    EXPECT_GT(seen, reckoned);
+    const int estimated = found(1.3, false), seen = found(1.3, true), known = found(1, false);
+    EXPECT_LT(estimated, known) << "it is misled";
+    EXPECT_GT(seen, estimated);
     EXPECT_NEAR(seen, known, 2);
   }
 }

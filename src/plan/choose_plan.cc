@@ -182,7 +182,7 @@ class Placer {
     const bool open = by_hand && r_.by_options_alone && !r_.given.cpu_linear;
     if (discrete_ && open && !r_.deterministic && placed.plan.weights.device < 1)
       share_linears(placed, trial);
-    settle(placed, trial);
+    compute_needs(placed, trial);
     return placed;
   }
   // Returns whether the host's memory holds all of the run if no option limits it. File pages do
@@ -228,7 +228,7 @@ class Placer {
     return alike && with.partitioned == without.partitioned ? placed.size.max_concurrent : 0;
   }
 
-  void settle(ChosenPlan& placed, const FitTrial& trial) {
+  void compute_needs(ChosenPlan& placed, const FitTrial& trial) {
     if (r_.deterministic && placed.plan.attention == AttentionPlace::kAuto)
       placed.plan.attention = same_for_every_sequence(placed.plan);
     // The split of linear layers may not depend on the other sequences either: the share for the
@@ -279,7 +279,7 @@ class Placer {
           (placed.plan.micro_batch * placed.size.max_running() + placed.size.sequences - 1) /
               placed.size.sequences));
     try {
-      settle(placed, trial);
+      compute_needs(placed, trial);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kOutOfMemory) throw;
       return std::nullopt;
@@ -350,7 +350,7 @@ class Placer {
       }
     }
     shared.size.sequences = least;
-    settle(shared, trial);
+    compute_needs(shared, trial);
     return shared;
   }
 

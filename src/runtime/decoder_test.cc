@@ -141,7 +141,7 @@ TEST(RuntimeDecoderTest, EventsAreExecutedInTheOrderOfTheSchedule) {
       running.decoder->record(&timeline);
       (void)running.decoder->step(running.kv, {&all, 1});
       running.decoder->record(nullptr);
-      timeline.settle();
+      timeline.drain();
       for (const Timeline::Span& span : timeline.spans()) {
         if (span.lane == TimelineLane::kGpu)
           drawn.push_back(span.name + " " + std::to_string(span.layer));

@@ -174,7 +174,7 @@ TEST_F(QueueSharesTest, HoldsUnderRandomLoad) {
     const auto place = [&](const std::vector<RequestId>& ids) {
       for (const RequestId id : ids) EXPECT_TRUE(engine.insert(id).second);
     };
-    const auto settle = [&] {
+    const auto resolve_displaced = [&] {
       for (const RequestId id : displaced) {
         if (!engine.contains(id)) continue;  // it has ended
         if (begun.contains(id)) {
@@ -223,7 +223,7 @@ TEST_F(QueueSharesTest, HoldsUnderRandomLoad) {
       } else {
         EXPECT_FALSE(entitled) << seed << " " << step;
       }
-      if (below(3) == 0) settle();
+      if (below(3) == 0) resolve_displaced();
       for (const RequestId id : std::vector(engine.begin(), engine.end())) {
         if (below(8) > 0) continue;
         begun.insert(id);
@@ -237,7 +237,7 @@ TEST_F(QueueSharesTest, HoldsUnderRandomLoad) {
       place(shares.fill());
       EXPECT_LE(engine.size(), static_cast<size_t>(places) + displaced.size() + restored);
     }
-    settle();
+    resolve_displaced();
     while (!engine.empty()) {
       end(*engine.begin());
       place(shares.fill());

@@ -109,10 +109,10 @@ class SimulatedEngine : private PrefixSource {
   bool step() {
     ++steps_;
     scheduler_.release_behind();
-    const Books before = books();
+    const Bookkeeping before = bookkeeping();
     StepPlan plan = scheduler_.prepare();
     EXPECT_EQ(flattened(plan), flattened(scheduler_.prepare())) << "a plan changed something";
-    EXPECT_TRUE(before == books()) << "a plan changed something";
+    EXPECT_TRUE(before == bookkeeping()) << "a plan changed something";
     check_budgets(plan);
     check_work_conservation(plan);
     if (options_.reuses) {
@@ -196,9 +196,9 @@ class SimulatedEngine : private PrefixSource {
       cut_into = {};
     }
   };
-  struct Books {
+  struct Bookkeeping {
     std::vector<int64_t> numbers;
-    bool operator==(const Books&) const = default;
+    bool operator==(const Bookkeeping&) const = default;
   };
   static SchedulingPolicies policies_of(const SimulatedOptions& options) {
     if (options.policies) return options.policies();
@@ -232,8 +232,8 @@ class SimulatedEngine : private PrefixSource {
   };
   using Contents = std::array<uint64_t, kKvBlockTokens>;
 
-  Books books() const {
-    Books all;
+  Bookkeeping bookkeeping() const {
+    Bookkeeping all;
     for (const auto& of_group : allocator_.rooms())
       for (const PoolRoom& room : of_group)
         all.numbers.insert(all.numbers.end(), {room.free, room.promised});

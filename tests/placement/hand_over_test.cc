@@ -218,7 +218,7 @@ TEST_P(HandOverTest, IsInTheTimeline) {
   cut.parts[1]->decoder->record(&timeline);
   EXPECT_EQ(cut.run(), all.run());
   cut.parts[1]->decoder->record(nullptr);
-  timeline.settle();
+  timeline.drain();
   std::map<std::string, int> seen;
   for (const Timeline::Span& span : timeline.spans()) ++seen[span.name];
   EXPECT_EQ(seen["take over hidden states"], 6);

@@ -59,7 +59,7 @@ TEST(TimelineTest, SwappedLayersAreInTheDrawing) {
   drawn.record(&timeline);
   EXPECT_EQ(run(swapped, drawn), expected);
   drawn.record(nullptr);
-  timeline.settle();
+  timeline.drain();
   std::map<std::pair<TimelineLane, std::string>, std::set<int>> layers;
   std::map<TimelineLane, int> spans;
   for (const Timeline::Span& span : timeline.spans()) {
@@ -87,7 +87,7 @@ TEST(TimelineTest, EveryWorkerIsInTheDrawing) {
   drawn.decoder->record(&timeline);
   EXPECT_EQ(drawn.run(), expected);
   drawn.decoder->record(nullptr);
-  timeline.settle();
+  timeline.drain();
   const double end = timeline.now_s();
 
   std::set<TimelineLane> lanes;
@@ -125,7 +125,7 @@ TEST(TimelineTest, EveryWorkerIsInTheDrawing) {
   // Without the timeline nothing more is recorded.
   const size_t before = timeline.spans().size();
   drawn.run(1);
-  timeline.settle();
+  timeline.drain();
   EXPECT_EQ(timeline.spans().size(), before);
 }
 
