@@ -270,7 +270,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   const BatchOptions& options = prepared.options;
   const BatchInput& input = prepared.input;
   Session& session = prepared.session;
-  session.say_plan();
+  session.report_plan();
   session.load();
   // The runner has room for all planned sequences even if fewer requests are left: that size
   // decides which processor computes attention for long prompts. A store keeps the KV of preempted

@@ -40,7 +40,7 @@ class AnswerLengths {
   uint64_t network_bytes() const { return trainer_.network_bytes(); }
 
  private:
-  bool knows_nothing() const;
+  bool is_untrained() const;
   OnlineTrainer trainer_;
   mutable std::atomic<int64_t> predicting_ns_ = 0;
 };

@@ -114,7 +114,7 @@ std::string Session::describe_plan() const {
       machine().how);
 }
 
-void Session::say_plan() const {
+void Session::report_plan() const {
   // If everything is on the device, only the log has the plan.
   if (services_.notice && !plan().all_on_device()) {
     services_.notice(describe_plan());
@@ -123,13 +123,13 @@ void Session::say_plan() const {
   }
 }
 
-void Session::say_what_was_refused() {
+void Session::report_refusals() {
   if (refused_.empty()) return;
   log_warning("{}; went on with the next plan, within {}{} of host memory",
               std::exchange(refused_, {}),
               device->host_visible() ? "" : format_bytes(budgets_.device) + " of GPU memory and ",
               format_bytes(budgets_.host));
-  say_plan();
+  report_plan();
 }
 
 }  // namespace spillway

@@ -20,7 +20,7 @@ void Session::load() {
   for (int plans = 1;; ++plans) {
     try {
       load_as_planned();
-      say_what_was_refused();
+      report_refusals();
       return;
     } catch (const Error& error) {
       if (plans == kPlans || !try_place_again(error)) throw;

@@ -82,7 +82,7 @@ DeviceTraits Session::traits_within(const Budgets& budgets) const {
 
 // Measures this machine, and how CPU and GPU share the model's linear layers, unless it is known.
 // Results may change with it, so it is only done with --tune.
-void Session::measure_what_is_missing() {
+void Session::measure_missing() {
   if (device->host_visible() || device->info().unified_memory) return;
   const auto path = try_default_hardware_path();
   SPW_CHECK(path.has_value(), kInvalidArgument,

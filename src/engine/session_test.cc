@@ -59,7 +59,7 @@ TEST_F(SessionTest, LoadsOnTheDeviceThatItIsGiven) {
   Session session(options_, services_);
   EXPECT_THAT(devices_.asked, ElementsAre("cpu"));
   session.choose_plan({.tokens = 32});
-  session.say_plan();
+  session.report_plan();
   EXPECT_THAT(notices_, IsEmpty()) << "everything fits";
   session.load();
   EXPECT_THAT(titles_, ElementsAre("loading dummy:smollm2-135m:q4_0"));
@@ -75,7 +75,7 @@ TEST_F(SessionTest, TellsWhatIsNotOnTheDevice) {
   EXPECT_THAT(devices_.asked, ElementsAre("emulated", "cpu"));
   session.choose_plan({.tokens = 32});
   EXPECT_FALSE(session.plan().all_on_device());
-  session.say_plan();
+  session.report_plan();
   EXPECT_THAT(notices_, ElementsAre(StartsWith("plan: weights 0/100/0%")));
 }
 
@@ -84,7 +84,7 @@ TEST_F(SessionTest, NeedsNobodyWhoWatches) {
   options_.placement.weights = "0,100,0";
   Session session(options_, {.devices = devices_});
   session.load({.tokens = 32});
-  session.say_plan();
+  session.report_plan();
   EXPECT_THAT(session.describe_plan(), HasSubstr("tokens/s"));
   EXPECT_GT(session.load_seconds, 0);
 }

@@ -164,7 +164,7 @@ void ExpansionControl::decide() {
   quiet_ = of.pressed == 0 ? quiet_ + 1 : 0;
   const bool is_new = growth_ && growth_->looked++ == 0;
   if (late_ >= (waits <= kLongWait ? kPatience : is_new ? 1 : kShortPatience)) {
-    shrink_to_what_fits(waits);
+    shrink_to_fit(waits);
   } else if (level_ > 0 && 2 * of.busy > of.steps) {
     forget();
     go_to(level_ - 1);
@@ -182,7 +182,7 @@ void ExpansionControl::decide() {
   window_ = {};
 }
 
-void ExpansionControl::shrink_to_what_fits(double waits) {
+void ExpansionControl::shrink_to_fit(double waits) {
   size_t to = level_ - 1;
   // The level before such a growth was seen to fit, whatever the estimate says, provided that ops
   // wait no longer than the added copies explain.

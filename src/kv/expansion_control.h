@@ -86,7 +86,7 @@ class ExpansionControl {
   void go_to(size_t level);
   // Forgets what growth brought, because demand or the link has changed.
   void forget();
-  void shrink_to_what_fits(double waits);
+  void shrink_to_fit(double waits);
   void grow_or_hold();
   void judge_growth();
   // Whether this throughput at a level is the gain that its room should bring.

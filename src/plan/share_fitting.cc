@@ -45,11 +45,11 @@ bool ShareFitting::make_fit(FoundPlan& found) const {
   const bool fitted = least <= last && leave(least);
   if (!fitted) found.plan.weights = wanted;
   if (!fitted && !(discrete_ && fit_host(found))) return false;
-  use_what_is_left(found);
+  use_remaining(found);
   return true;
 }
 
-void ShareFitting::use_what_is_left(FoundPlan& found) const {
+void ShareFitting::use_remaining(FoundPlan& found) const {
   const TierShares had = found.plan.weights;
   const auto more = [&](const auto& set) {
     FoundPlan trial = found;

@@ -26,7 +26,7 @@ class ShareFitting {
  private:
   MemoryFit fit(const FoundPlan& found) const { return memory_.fit(found.needs); }
   // Uses the memory that is left: the program may reserve more than slots and staging need.
-  void use_what_is_left(FoundPlan& found) const;
+  void use_remaining(FoundPlan& found) const;
 
   const SearchRequest& r_;
   const MemoryCheck& memory_;

@@ -305,7 +305,7 @@ void WeightStream::send_segment(int64_t item) {
     }
   }
   if (!not_pinned.empty()) copy_through_stages(not_pinned);
-  if (segment_of(item).reads > 0) send_what_is_read(item);
+  if (segment_of(item).reads > 0) send_read_bytes(item);
   if (ahead_ != nullptr) ahead_->go_on();
 }
 
@@ -364,7 +364,7 @@ void WeightStream::load_in_place(int64_t item) {
 }
 
 // Sends the parts of an item that are on disk, each piece as soon as it is read.
-void WeightStream::send_what_is_read(int64_t item) {
+void WeightStream::send_read_bytes(int64_t item) {
   const Segment& segment = segment_of(item);
   const std::vector<Read>& reads = current().reads;
   const int64_t round = (item - first_item_) / static_cast<int64_t>(current().segments.size());

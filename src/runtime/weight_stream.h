@@ -152,7 +152,7 @@ class WeightStream {
     const Part* part;
     std::byte* to;
   };
-  void send_what_is_read(int64_t item);
+  void send_read_bytes(int64_t item);
   void copy_through_stages(std::span<const Move> moves);
   void send(std::byte* to, std::span<const std::byte> bytes);
   void read_on(std::unique_lock<std::mutex>& lock);

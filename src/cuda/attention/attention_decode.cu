@@ -125,7 +125,7 @@ __global__ __launch_bounds__(
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(16) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<DecodeShared<kType, kDim, kBuffers>*>(shared_bytes);
-  let_next_start();
+  launch_dependents();
   using Shape = DecodeShape<kType, kDim, kBuffers>;
   using Part = WarpPart<kType, kDim, kBuffers, kUnified, kLong>;
   typename Part::Place p;
@@ -160,7 +160,7 @@ template <KvType kType, int kQueries>
 __global__ __launch_bounds__(kDecodeThreads) void attention_rows_kernel(
     const __grid_constant__ DecodeArgs a) {
   extern __shared__ __align__(16) std::byte shared_bytes[];
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   PartPlace p;
   if (!find_place(a, p)) return;
@@ -173,14 +173,14 @@ __global__ __launch_bounds__(kDecodeThreads) void attention_rows_kernel(
 
 __global__ __launch_bounds__(kDecodeThreads) void attention_merge_kernel(
     const __grid_constant__ DecodeArgs a) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   merge_row(a);
 }
 
 __global__ __launch_bounds__(kDecodeThreads) void attention_merge_few_kernel(
     const __grid_constant__ DecodeArgs a) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   merge_few(a);
 }

@@ -411,7 +411,7 @@ __global__ __launch_bounds__(kWarps* kWarpSize) void attention_prefill_kernel(
     const __grid_constant__ PrefillArgs a) {
   using Kernel = PrefillKernel<kType, kDim, kWarps, kRowTiles, kStages>;
   extern __shared__ __align__(16) std::byte shared_bytes[];
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   PrefillPlace p;
   if (!find_place(a, Kernel::kRows, p)) return;

@@ -57,7 +57,7 @@ __device__ __forceinline__ RowKeys keys_of(const TopKArgs& a, int sequence) {
 template <KvType kType>
 __global__ __launch_bounds__(kThreads) void score_keys_kernel(const __grid_constant__ TopKArgs a) {
   __shared__ float queries[kTileQueries * 256];
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const int sequence = static_cast<int>(blockIdx.z), kv_head = static_cast<int>(blockIdx.y);
   const RowKeys keys = keys_of(a, sequence);
@@ -233,7 +233,7 @@ __global__ __launch_bounds__(kThreads) void attend_chosen_kernel(
   __shared__ float weights[kThreads];
   __shared__ float outs[kWarps][256];
   __shared__ float sums[kWarps];
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const int sequence = static_cast<int>(blockIdx.y), head = static_cast<int>(blockIdx.x);
   const int kv_head = head / a.group;

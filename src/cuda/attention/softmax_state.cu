@@ -50,7 +50,7 @@ __device__ __forceinline__ bool find_head(const SumsArgs& a, int& head, int64_t&
 
 __global__ __launch_bounds__(kHeadsPerBlock* kWarpSize) void clear_sums_kernel(SumsArgs a,
                                                                                bool outputs) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   int head, lane;
   int64_t row;
@@ -63,7 +63,7 @@ __global__ __launch_bounds__(kHeadsPerBlock* kWarpSize) void clear_sums_kernel(S
 
 __global__ __launch_bounds__(kHeadsPerBlock* kWarpSize) void add_sums_kernel(SumsArgs seen,
                                                                              SumsArgs to) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   int head, lane;
   int64_t row;
@@ -93,7 +93,7 @@ __global__ __launch_bounds__(kHeadsPerBlock* kWarpSize) void finish_sums_kernel(
                                                                                 std::byte* out,
                                                                                 int64_t out_stride,
                                                                                 DType type) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   int head, lane;
   int64_t row;

@@ -54,7 +54,7 @@ __device__ __forceinline__ void store8(Out* to, const float v[8]) {
 template <class Block, class Out>
 __global__ void __launch_bounds__(512) dequantize_kernel(DequantizeArgs a) {
   wait_for_previous();
-  let_next_start();
+  launch_dependents();
   const int64_t i = static_cast<int64_t>(blockIdx.y) * 16 + threadIdx.y;
   if (i >= a.rows) return;
   Out* out = static_cast<Out*>(a.out) + i * a.stride;
@@ -85,7 +85,7 @@ struct EmbedArgs {
 template <class Block>
 __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedArgs a) {
   wait_for_previous();
-  let_next_start();
+  launch_dependents();
   const int64_t row = a.ids[blockIdx.y];
   float* out = a.out + blockIdx.y * a.stride;
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 8;

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kGenericWarps * 32)
     quant_linear_generic_kernel(const __grid_constant__ GenericArgs g) {
   const QuantArgs& a = g.call;
   wait_for_previous();
-  let_next_start();
+  launch_dependents();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   int index = static_cast<int>(blockIdx.x) * kGenericWarps + warp;
   if (index >= g.total_rows) return;

@@ -167,8 +167,8 @@ uint64_t CompletionService::client_of(const HttpRequest& request) const {
   return checksum64(key ? fmt::format("key {}", *key) : "at " + site_of(request.address()));
 }
 
-void CompletionService::tell_ignored(const std::vector<std::string>& names,
-                                     std::vector<HttpHeader>& headers) {
+void CompletionService::report_ignored(const std::vector<std::string>& names,
+                                       std::vector<HttpHeader>& headers) {
   if (names.empty()) return;
   headers.push_back({std::string(kIgnoredHeader), header_list(names)});
   for (const std::string& name : names) {
@@ -261,7 +261,7 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
                     .model = model_.name(),
                     .fingerprint = options_.fingerprint};
   exchange->headers = {{std::string(kRequestIdHeader), exchange->head.id}};
-  tell_ignored(exchange->completion.request().ignored, exchange->headers);
+  report_ignored(exchange->completion.request().ignored, exchange->headers);
   exchange->began = came;
   if (key) {
     exchange->key = options_.keys->label(*key);
@@ -513,7 +513,7 @@ void CompletionService::tokenize(std::shared_ptr<const HttpRequest> request,
         json_answer(200, json_line({{"tokens", std::move(tokens)},
                                     {"count", ids.size()},
                                     {"max_model_len", model_.max_sequence_tokens()}}));
-    tell_ignored(asked.ignored, answer.headers);
+    report_ignored(asked.ignored, answer.headers);
     reply->send(std::move(answer));
   });
 }
@@ -530,13 +530,13 @@ void CompletionService::detokenize(std::shared_ptr<const HttpRequest> request,
             fmt::format("there is no token {} in a vocabulary of {}", id, tokenizer.vocab_size()));
     const std::string text = tokenizer.decode(asked.tokens, {.keep_special = true});
     HttpAnswer answer = json_answer(200, json_line({{"content", text}, {"prompt", text}}));
-    tell_ignored(asked.ignored, answer.headers);
+    report_ignored(asked.ignored, answer.headers);
     reply->send(std::move(answer));
   });
 }
 
 // The field names are those of Hugging Face's tokenizer_config.json, which vLLM uses, too.
-void CompletionService::tell_tokenizer(HttpReply& reply) const {
+void CompletionService::send_tokenizer(HttpReply& reply) const {
   const Tokenizer& tokenizer = model_.require_tokenizer();
   const Vocabulary& vocabulary = tokenizer.vocabulary();
   const auto spelled = [&](const std::optional<TokenId>& id) -> ordered_json {

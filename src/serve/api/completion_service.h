@@ -75,7 +75,7 @@ class CompletionService {
   void detokenize(std::shared_ptr<const HttpRequest> request, std::shared_ptr<HttpReply> reply);
   // Tells what clients that make their own prompts need to know of the tokenizer. Throws
   // ApiError(400) if there is none.
-  void tell_tokenizer(HttpReply& reply) const;
+  void send_tokenizer(HttpReply& reply) const;
 
   // Returns the number of requests whose bodies wait to be parsed.
   size_t unread() const;
@@ -117,7 +117,7 @@ class CompletionService {
   std::optional<size_t> key_of(const HttpRequest& request) const;
   uint64_t client_of(const HttpRequest& request) const;
   // Logs each name when it first occurs, and adds a header that lists all of them.
-  void tell_ignored(const std::vector<std::string>& names, std::vector<HttpHeader>& headers);
+  void report_ignored(const std::vector<std::string>& names, std::vector<HttpHeader>& headers);
   std::string salt_of(std::optional<size_t> key, const std::string& asked) const;
 
   const ServedModel& model_;

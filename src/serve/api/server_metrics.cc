@@ -225,7 +225,7 @@ struct ServerMetrics::Impl : MetricRegistry {
 ServerMetrics::ServerMetrics() : impl_(std::make_unique<Impl>()) {}
 ServerMetrics::~ServerMetrics() = default;
 
-void ServerMetrics::know(const ServingFacts& facts) {
+void ServerMetrics::set_facts(const ServingFacts& facts) {
   impl_->info.Add({{"model", facts.model}, {"plan", facts.plan}}).Set(1);
   impl_->has_gpu = facts.has_gpu;
   impl_->predicted_step_s.Set(facts.predicted_step_s);
