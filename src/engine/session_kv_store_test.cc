@@ -70,7 +70,7 @@ TEST_F(SessionKvStoreTest, AFolderKeepsItsUsualSizeAtEveryRestart) {
   EXPECT_EQ(KvStoreOptions::usual_dir_bytes(kFree * 10, 0), uint64_t{16} << 30);
 }
 
-TEST_F(SessionKvStoreTest, ThereIsNoneUnlessSomebodyAsks) {
+TEST_F(SessionKvStoreTest, ThereIsNoneUnlessRequested) {
   const auto session = plan(options_);
   const KvCache kv = cache_of(*session);
   EXPECT_TRUE(session->make_kv_stores(kv, 256).empty());

@@ -79,7 +79,7 @@ TEST_F(SessionTest, TellsWhatIsNotOnTheDevice) {
   EXPECT_THAT(notices_, ElementsAre(StartsWith("plan: weights 0/100/0%")));
 }
 
-TEST_F(SessionTest, NeedsNobodyWhoWatches) {
+TEST_F(SessionTest, NeedsNoProgressDisplay) {
   options_.device = "emulated";
   options_.placement.weights = "0,100,0";
   Session session(options_, {.devices = devices_});

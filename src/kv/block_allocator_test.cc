@@ -203,7 +203,7 @@ TEST(BlockTableTest, ASequenceThatNoPoolHoldsGoesOnInTheNext) {
   for (const Tier pool : blocks.pools()) EXPECT_EQ(blocks.unpromised(pool), blocks.total(pool));
 }
 
-TEST(BlockTableTest, AtOnceItTakesAllThatItNeeds) {
+TEST(BlockTableTest, AtTheBeginningItTakesAllThatItNeeds) {
   BlockAllocator blocks({40, 64, 33}, 16);
   BlockTable table(blocks);
   ASSERT_TRUE(table.try_reserve(120 * kKvBlockTokens));

@@ -148,7 +148,7 @@ TEST(ExpansionControlTest, IsNotMisledByABeginning) {
 }
 
 // The waiting requests are too large for the room that a first growth brings.
-TEST(ExpansionControlTest, GrowsWhereAFirstStepIsTooSmallForAnybody) {
+TEST(ExpansionControlTest, GrowsWhereAFirstStepIsTooSmallForAnyRequest) {
   for (const int32_t in_request : {90, 150, 240}) {
     SCOPED_TRACE(in_request);
     Server server{.link = 200e9, .in_request = in_request};

@@ -56,7 +56,7 @@ TEST_F(WeightHomesTest, NamedMatricesLiveWhereTheyAreToldAndTheLastWordCounts) {
   EXPECT_EQ(home(plan, "mlp_down", 7, /*host_visible=*/true), Tier::kDisk);
 }
 
-TEST_F(WeightHomesTest, SharesAreOfWhatNobodyNames) {
+TEST_F(WeightHomesTest, SharesAreOfMatricesThatAreNotNamed) {
   const WeightPlan plan{.shares = {0.5, 0.5, 0},
                         .overrides = {{.matrix = "mlp_down", .home = Tier::kDisk}}};
   const WeightBytes bytes =

@@ -84,7 +84,7 @@ TEST_F(ReadAheadTest, PiecesComeRoundAndRoundThroughFewBuffers) {
   }
 }
 
-TEST_F(ReadAheadTest, ReadsBeforeAnybodyAsks) {
+TEST_F(ReadAheadTest, ReadsBeforeTheFirstRequest) {
   const auto ahead = make(4);
   wait_until([&] {
     ahead->go_on();
@@ -117,7 +117,7 @@ TEST_F(ReadAheadTest, AnyPieceMayBeNextAndAnotherRoundMayBegin) {
   expect_pieces(*ahead, 0, 10);
 }
 
-TEST_F(ReadAheadTest, AFailureAheadOfTimeIsNobodysAndOthersAreToldUntilItWorks) {
+TEST_F(ReadAheadTest, AFailureAheadOfTimeIsRetriedAndLaterOnesAreReported) {
   disarm_faults();
   arm_fault("io.read", 2, FaultKind::kEio);
   const auto ahead = make(3);

@@ -151,7 +151,7 @@ class StarvationTest : public testing::TestWithParam<Case> {};
 // Long answers that were predicted short compete with an endless stream of requests that the order
 // prefers: short ones, or each of another client. Whatever is predicted for these, each of the
 // first requests must end.
-TEST_P(StarvationTest, NobodyWaitsForEverWhilePreferredOnesCome) {
+TEST_P(StarvationTest, NoRequestStarvesWhilePreferredOnesArrive) {
   constexpr int kSequences = 24;
   constexpr size_t kOutstanding = 48;
   int64_t preemptions = 0;

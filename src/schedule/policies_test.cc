@@ -66,7 +66,7 @@ TEST(FairOrderTest, WhatMattersMoreBeginsBeforeWhatCameFirst) {
 }
 
 // A request ends even if requests of higher priority keep coming.
-TEST(FairOrderTest, NobodyWaitsForEver) {
+TEST(FairOrderTest, NoRequestStarves) {
   FairOrder order;
   std::mt19937 random(3);
   std::set<std::tuple<double, int, int>> queue;

@@ -175,7 +175,7 @@ TEST(PredictedAdmissionTest, RoomIsSparedForAnswersThatMayGrow) {
   EXPECT_EQ(begun(1, 80), begun(0, 80)) << "it cannot grow";
 }
 
-TEST(PredictedAdmissionTest, WhatNobodyPredictsIsTakenForAMeanAnswer) {
+TEST(PredictedAdmissionTest, AnswersWithoutPredictionCountAsMeanOnes) {
   const auto forecast = PredictedAdmission({.packing = Packing::kSum}).forecast({}, 10);
   const SequenceView unknown{.prompt = 16, .known = 16, .mean_answer = 64};
   EXPECT_TRUE(forecast->try_add(unknown));
@@ -230,7 +230,7 @@ SimulatedOptions options_for(const Predicted& policies, int32_t blocks) {
           .policies = policies};
 }
 
-TEST(PredictedSimulationTest, RightPredictionsPackedBySumPreemptNobody) {
+TEST(PredictedSimulationTest, RightPredictionsPackedBySumPreemptNoSequence) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
     SimulatedEngine engine(
@@ -247,7 +247,7 @@ TEST(PredictedSimulationTest, RightPredictionsPackedBySumPreemptNobody) {
 }
 
 // The same holds if any of several groups may be the one that lacks room.
-TEST(PredictedSimulationTest, NobodyIsPreemptedInAnyGroup) {
+TEST(PredictedSimulationTest, NoSequenceIsPreemptedInAnyGroup) {
   for (uint32_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
@@ -319,7 +319,7 @@ TEST(PredictedSimulationTest, WrongPredictionsEndToo) {
   EXPECT_GT(preemptions, 0);
 }
 
-TEST(PredictedSimulationTest, NobodyWaitsForEverWhereThereIsAlwaysMore) {
+TEST(PredictedSimulationTest, NoRequestStarvesUnderConstantLoad) {
   for (uint32_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);

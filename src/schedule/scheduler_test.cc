@@ -137,7 +137,7 @@ TEST(SchedulerTest, DraftsOfASequenceThatIsPreemptedAreForgotten) {
   EXPECT_EQ(plan.chunks[0].drafted, 0);
 }
 
-TEST(SchedulerTest, DraftsTakeOnlyWhatNobodyElseWants) {
+TEST(SchedulerTest, DraftsTakeOnlyTokensThatAreLeft) {
   struct Case {
     const char* what;
     SchedulerLimits limits;
@@ -169,7 +169,7 @@ TEST(SchedulerTest, DraftsTakeOnlyWhatNobodyElseWants) {
   }
 }
 
-TEST(SchedulerTest, DraftsPreemptNobodyAndWaitForPrompts) {
+TEST(SchedulerTest, DraftsPreemptNoSequenceAndWaitForPrompts) {
   BlockAllocator blocks(4);
   Scheduler scheduler(blocks, {.max_step_tokens = 64});
   begin_answer(scheduler, id(1), 31);
@@ -510,7 +510,7 @@ TEST(SchedulerTest, EndsAnyOfThousandsWhereverItIs) {
     EXPECT_EQ(static_cast<uint64_t>(chunk.id) % 2, 1U);
 }
 
-TEST(SchedulerTest, WhatWasCancelledBeforeItBeganPutsNobodyBack) {
+TEST(SchedulerTest, ARequestCancelledBeforeItBeganDelaysNoOther) {
   BlockAllocator blocks(200);
   Scheduler scheduler(blocks, {.max_step_tokens = 4096, .admission = {.max_sequences = 1}}, nullptr,
                       {.order = std::make_unique<FairOrder>(), .admission = {}, .preemption = {}});

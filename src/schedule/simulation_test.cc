@@ -167,7 +167,7 @@ TEST_P(SimulationTest, EveryRequestEndsWithGroupsOfLayersToo) {
 INSTANTIATE_TEST_SUITE_P(Seeds, SimulationTest, testing::Range(0U, 10U));
 
 // Other requests always wait as well.
-TEST(SimulatedLoadTest, NobodyWaitsForEverWhereThereIsAlwaysMore) {
+TEST(SimulatedLoadTest, NoRequestStarvesUnderConstantLoad) {
   for (uint32_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     Load load(seed);

@@ -192,7 +192,7 @@ TEST_P(LayerSwappingTest, AnswersAreTheSameWhileTheirNumberIsFound) {
 }
 
 // Two requests will not fit together, which is predicted long before they have grown.
-TEST_P(LayerSwappingTest, WherePredictedThereIsRoomBeforeAnybodyHasToWait) {
+TEST_P(LayerSwappingTest, WherePredictedThereIsRoomBeforeARequestHasToWait) {
   AnswerLengths lengths(std::make_unique<RunningMeanPredictor>(LengthBuckets::linear(512)), {}, "");
   for (const bool predicts : {false, true}) {
     KvCache kv = runtime_.make_kv(14, kLayers - 1);

@@ -98,7 +98,7 @@ TEST_P(LengthPredictionTest, WhoOutgrowsItsPromiseGoesOnToTheBit) {
 
 // Predictions count the last block of each sequence as half full, as it is on average, so a few
 // preemptions may remain.
-TEST_P(LengthPredictionTest, RightPredictionsHardlyPreemptAnybody) {
+TEST_P(LengthPredictionTest, RightPredictionsHardlyPreempt) {
   const auto preemptions = [&](bool packs) {
     KvCache kv = runtime_.make_kv(18);
     Decoder decoder = runtime_.make_decoder(64);

@@ -218,7 +218,7 @@ def tcp_sockets(pid):
                 yield int(words[1].rsplit(":", 1)[1], 16), int(words[2].rsplit(":", 1)[1], 16), words[3], words[1].rsplit(":", 1)[0]
 
 
-def test_it_listens_on_this_machine_only_and_calls_nobody(locked):
+def test_it_listens_on_this_machine_only_and_connects_nowhere(locked):
     locked.ask("POST", COMPLETIONS, GOOD, {"Authorization": f"Bearer {KEYS[0]}"}).ok()
     found = list(tcp_sockets(locked.process.pid))
     listening = [entry for entry in found if entry[2] == "0A"]

@@ -145,7 +145,7 @@ def test_kv_that_goes_everywhere_is_shown_by_name(shown):
     assert "blocks" not in shown(TURNS)["kv"] and "turns" not in shown(STORE)["kv"].lower(), "each where it exists"
 
 
-def test_foresight_is_shown_by_name(shown):
+def test_predictions_are_shown_by_name(shown):
     lengths = shown(FORESIGHT)["lengths"]
     assert "321 blocks" in lengths and "2.0 ms of predicting, 50 ms of scheduling, 1.50 s of learning" in lengths
     ended = 'spillway_length_predictions_total{result="right"} 3\n'
