@@ -438,9 +438,10 @@ void add_batch_command(Command& app) {
   add_scheduling_flags(*command, options->scheduling, "first");
   options->chat_template.add_to(*command);
   command
-      ->add_flag("--no-deterministic", options->not_deterministic,
-                 "faster kernels, whose results depend on what else is at work: a job that was "
-                 "killed may then end differently (default: --deterministic)")
+      ->add_flag(
+          "--no-deterministic", options->not_deterministic,
+          "faster kernels, whose results depend on the other running requests: a job that was "
+          "killed may then end differently (default: --deterministic)")
       ->excludes(command->get_option("--deterministic"));
   command->add_flag("--strict-fields", options->strict_fields,
                     "a request with a field that is not known gets an error (default: the field "

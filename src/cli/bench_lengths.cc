@@ -133,7 +133,7 @@ void print_lengths_report(const json& out) {
       number("padded_generated_tokens_per_s"), number("padded_total_tokens_per_s"),
       number("padding_efficiency") * 100));
   print_now(fmt::format(
-      "steps     {} in {:.3f} s, {:.1f} sequences at work ({:.0f}% of {}); {} preempted\n",
+      "steps     {} in {:.3f} s, {:.1f} sequences running ({:.0f}% of {}); {} preempted\n",
       count("steps"), number("seconds"), number("mean_sequences"), number("occupancy") * 100,
       count("batch"), count("preemptions")));
   print_now(fmt::format("latency   {:.3f} s on average, {:.3f} s at most; first token {:.3f} s\n",

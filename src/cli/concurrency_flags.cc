@@ -17,7 +17,7 @@ void add_concurrency_flags(Command& command, int64_t& context, int& max_sequence
       ->check(not_negative());
   command
       .add_option("--max-sequences", max_sequences,
-                  fmt::format("requests at work at once, as far as memory allows (default: {}, on "
+                  fmt::format("concurrent requests, as far as memory allows (default: {}, on "
                               "a GPU {})",
                               on_cpu, on_gpu))
       ->check(in_range(1, 1 << 16));

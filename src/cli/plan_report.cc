@@ -54,7 +54,7 @@ std::string describe_partitions(const RunLayout& layout) {
                        tokens(layout.disk_blocks));
   }
   if (layout.staging_blocks > 0 && layout.staging_blocks < layout.sequence_blocks)
-    text += fmt::format("; comes in parts of up to {} tokens", tokens(layout.staging_blocks));
+    text += fmt::format("; comes in partitions of up to {} tokens", tokens(layout.staging_blocks));
   return text;
 }
 

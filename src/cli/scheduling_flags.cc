@@ -28,7 +28,7 @@ SchedulingOptions SchedulingFlags::options() const {
             "--length-predictor off, or give fair or first",
             queue_order);
   SPW_CHECK(predicts() || kv_admission != "predicted", kInvalidArgument,
-            "--kv-admission predicted needs somebody who predicts; leave out --length-predictor "
+            "--kv-admission predicted needs a length predictor; leave out --length-predictor "
             "off, or give whole or room");
   return {.order = order,
           .packs_predicted = predicts() && (kv_admission.empty() || kv_admission == "predicted")};
@@ -55,7 +55,7 @@ void add_scheduling_flags(Command& command, SchedulingFlags& flags,
       ->group(kSchedulingGroup);
   command
       .add_option("--queue-order", flags.queue_order,
-                  "who begins first: fair (clients share), first (come) or shortest "
+                  "order of admission: fair (clients share), first (come) or shortest "
                   "(predicted answer: the least mean wait)")
       ->check(one_of({"fair", "first", "shortest"}))
       ->capture_default_str()

@@ -227,7 +227,7 @@ int serve(const ServeOptions& options) {
        .disk_write_ceiling = estimate.disk_write,
        .predicted_step_s = estimate.step_s});
   log_info(
-      "{} requests at work, {} waiting at most, contexts of {} tokens, {} tokens of prompts a "
+      "{} requests running, {} waiting at most, contexts of {} tokens, {} tokens of prompts a "
       "step beside others",
       most_running, options.max_queue, context, estimate.prompt_tokens);
   print_now(fmt::format("serving {} at http://{}:{}\n", model.name(),

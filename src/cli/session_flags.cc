@@ -149,7 +149,8 @@ void add_plan_flags(Command& command, PlacementOptions& options, bool several_pl
 void add_kv_expansion_flag(Command& command, PlacementOptions& options) {
   command
       .add_option("--kv-expansion", options.kv_expansion,
-                  "layers whose KV takes turns on the GPU, so that it has room for more requests: "
+                  "swapped layers, whose KV is loaded when needed, so that the GPU has room for "
+                  "more requests: "
                   "a number, off (default of batch), or auto (found while it runs: as many as cost "
                   "no time; default of serve, where requests wait for room)")
       ->group(kPlacementGroup);

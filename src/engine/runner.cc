@@ -75,8 +75,8 @@ Runner make_runner(Device& device, Device& host, IoQueue& queue, const LoadedMod
            kv_type_name(size.kv_type), bytes(layout.device_blocks), device.info().name,
            bytes(layout.host_blocks), bytes(layout.disk_blocks));
   if (layout.swap_sizes.most > 0) {
-    log_info("up to {} of {} layers' KV may take turns on {}: {} tokens then",
-             layout.swap_sizes.most, layout.swap_sizes.layers, device.info().name,
+    log_info("up to {} of {} layers may be swapped on {}: {} tokens then", layout.swap_sizes.most,
+             layout.swap_sizes.layers, device.info().name,
              int64_t{layout.swap_sizes.most_blocks()} * kKvBlockTokens);
   }
   Decoder decoder(device, spec, loaded.weights, options);

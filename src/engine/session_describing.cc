@@ -30,8 +30,8 @@ void Session::describe_run() {
   if (layout.partitioned && comes_partitioned) {
     settings.host_attention +=
         layout.fixed_blocks > 0
-            ? fmt::format(", in parts of {} tokens", layout.fixed_blocks * kKvBlockTokens)
-            : fmt::format(", in parts of up to {} tokens, {} of them on the device",
+            ? fmt::format(", in partitions of {} tokens", layout.fixed_blocks * kKvBlockTokens)
+            : fmt::format(", in partitions of up to {} tokens, {} of them on the device",
                           layout.staging_blocks * kKvBlockTokens,
                           layout.device_blocks * kKvBlockTokens);
   }
@@ -68,7 +68,7 @@ void Session::report_drift(const HostLinear::Stats& stats) const {
   if (expected <= 0 || (measured < expected * kFar && expected < measured * kFar)) return;
   log_warning(
       "the CPU multiplied its rows of linear layers at {:.3g} GB/s, and the plan had {:.3g}: "
-      "another division would be faster, unless something else was at work; `spillway profile`, "
+      "another division would be faster, unless other programs were running; `spillway profile`, "
       "then `spillway profile {}` measures again",
       measured / 1e9, expected / 1e9, printable(options_.model));
 }

@@ -174,10 +174,10 @@ TEST_F(SharedKvTest, OtherwiseThereIsRoomForAllOfEach) {
   EXPECT_FALSE(is_shared()) << "they may not wait for each other";
   run_ = usual;
   run_.answers = {900, 900, 900, 984};
-  EXPECT_FALSE(is_shared()) << "nobody stays short";
+  EXPECT_FALSE(is_shared()) << "no sequence stays short";
   run_ = usual;
   options_.placement.kv = "0,100,0";
-  EXPECT_FALSE(is_shared()) << "somebody said where it goes";
+  EXPECT_FALSE(is_shared()) << "the placement was requested";
 }
 
 // Before the first answer no lengths are known: the plan has room for full contexts, partly in host
@@ -217,7 +217,7 @@ TEST_F(SharedKvTest, WhatAPlanHasElsewhereIsSharedAsWell) {
     run.max_concurrent = (planned_of(begun) + 32) / 2;
     session.choose_plan(run);
     EXPECT_EQ(session.resolved().max_concurrent.over_commit, run.max_concurrent)
-        << "fewer were asked for";
+        << "fewer were requested";
     EXPECT_EQ(session.settings, begun.settings);
   }
   options_.placement.schedule = "zigzag";
@@ -352,7 +352,7 @@ TEST_F(ExceededPredictionTest, SoDoThoseInHostMemory) {
   EXPECT_EQ(again.plan().max_concurrent, kRequests);
 }
 
-// Some sequences have KV on the device, others in host memory: one that outgrows one memory is
+// Some sequences have KV on the device, others in host memory: one that exceeds one memory is
 // computed again in the other.
 TEST_F(ExceededPredictionTest, SoDoThoseInBothMemories) {
   options_.gpu_memory = "1GiB";

@@ -43,7 +43,7 @@ class ExpansionControl {
   // `layer_block_bytes`: the bytes of K and V of a block in one layer.
   ExpansionControl(const LayerSwapSizes& sizes, int64_t layer_block_bytes);
 
-  // Takes the measurements of a step that ran with swapped_count() swapped layers, and returns how
+  // Takes the measurements of a step with swapped_count() layers, and returns how
   // many the next step should have.
   int next(const LayerSwapMeasure& step);
   int swapped_count() const { return levels_[level_]; }

@@ -204,7 +204,7 @@ TEST(ExpansionControlTest, TheShareOfEarlyCopiesDecidesWhereNoMoreSeemsToFit) {
     const int before = control.swapped_count();
     for (int step = 0; step < 400 && control.swapped_count() == before; ++step) {
       LayerSwapMeasure measure = server.step(before);
-      EXPECT_LT(measure.waited_s, 0.025 * measure.seconds) << "nobody waits for long";
+      EXPECT_LT(measure.waited_s, 0.025 * measure.seconds) << "no step waits for long";
       measure.ahead = 2;
       measure.early = step % 8 >= 8 - early_in_window ? 1 : 0;
       control.next(measure);

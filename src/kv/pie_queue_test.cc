@@ -95,7 +95,7 @@ TEST(PieQueueTest, ViolationsSayHowFarTheLinkIsFromFull) {
       EXPECT_LT(run.violations, before) << in_host;
       before = run.violations;
     }
-    EXPECT_LT(before, 0.15) << "the last that nobody waits with: " << in_host - 1;
+    EXPECT_LT(before, 0.15) << "the last without waits: " << in_host - 1;
     EXPECT_NEAR(in_host, 48 / swap_time, 2) << "the link-saturation condition (3.1)";
   }
 }

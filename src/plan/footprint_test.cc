@@ -211,7 +211,7 @@ TEST_F(FootprintTest, EmbeddingsInHostMemoryTakeSlotsForTheHead) {
   EXPECT_EQ(needs.layout.slots, SlotContent::kLayers) << "prompts are several micro-batches";
   EXPECT_EQ(needs.layout.weight_slots, 2);
   const uint64_t slot = needs.device.of(MemoryTag::kStaging) / 2;
-  EXPECT_GE(slot, table / 6) << "six pieces";
+  EXPECT_GE(slot, table / 6) << "six segments";
   EXPECT_LT(slot, 15u << 20) << "no larger than a layer's";
   size.tokens = 8;
   size.sequences = 1;

@@ -147,7 +147,7 @@ TEST_F(GreedyPlacementTest, ALongSequenceSpansWhatThereIs) {
   EXPECT_THROW(fill(), Error);
   budgets.disk = 100 * kGiB;
   size.whole_sequences = true;
-  EXPECT_THROW(fill(), Error) << "has no parts";
+  EXPECT_THROW(fill(), Error) << "it cannot be partitioned";
 }
 
 TEST_F(GreedyPlacementTest, LongSequencesHaveLargerChunks) {

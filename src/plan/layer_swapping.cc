@@ -19,7 +19,7 @@ int requested_swapped_layers(const KvExpansion& expansion, const LayerSwapSizes&
   int least = 1;
   while (least < sizes.layers && !sizes.gains_with(least)) ++least;
   SPW_CHECK(given >= least && given < sizes.layers, kInvalidArgument,
-            "--kv-expansion is {}; of {} layers, none or {} to {} can take turns", given,
+            "--kv-expansion is {}; of {} layers, none or {} to {} can be swapped", given,
             sizes.layers, least, sizes.layers - 1);
   return sizes.blocks > 0 ? given : 0;
 }

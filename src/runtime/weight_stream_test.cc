@@ -203,7 +203,7 @@ TEST_P(WeightStreamTest, NothingIsOverwrittenBeforeItsRelease) {
   stream->release(2);
   wait_for(2 * kSegmentsOfALayer + 1);
   wait_a_little();
-  EXPECT_EQ(stream->segments_loaded(), 2 * kSegmentsOfALayer + 1) << "nobody has asked for more";
+  EXPECT_EQ(stream->segments_loaded(), 2 * kSegmentsOfALayer + 1) << "no more were requested";
   expect_segment(stream->schedule(0), 3, stream->acquire(3, stalls_));
 }
 

@@ -186,7 +186,7 @@ TEST_P(StarvationTest, NoRequestStarvesWhilePreferredOnesArrive) {
     while (some_wait()) {
       while (engine.outstanding() < kOutstanding) engine.submit(next_request());
       engine.step();
-      ASSERT_LT(engine.steps(), 6000) << "somebody waits for ever";
+      ASSERT_LT(engine.steps(), 6000) << "a request waits for ever";
       if (testing::Test::HasFailure()) return;
     }
     preemptions += engine.scheduler().preemptions();

@@ -171,7 +171,7 @@ TEST(PredictedAdmissionTest, RoomIsSparedForAnswersThatMayGrow) {
   };
   EXPECT_LT(begun(1, 512), begun(0.5, 512));
   EXPECT_LT(begun(0.5, 512), begun(0, 512));
-  EXPECT_EQ(begun(1, 0), begun(1, 512)) << "nobody says how long it may be";
+  EXPECT_EQ(begun(1, 0), begun(1, 512)) << "no limit of its length is known";
   EXPECT_EQ(begun(1, 80), begun(0, 80)) << "it cannot grow";
 }
 
@@ -343,7 +343,7 @@ TEST(PredictedSimulationTest, NoRequestStarvesUnderConstantLoad) {
         engine.submit(small);
       }
       engine.step();
-      ASSERT_LT(engine.steps(), 30'000) << "somebody waits for ever";
+      ASSERT_LT(engine.steps(), 30'000) << "a request waits for ever";
       if (testing::Test::HasFailure()) return;
     }
     for (const RequestId id : engine.ids()) engine.cancel(id);

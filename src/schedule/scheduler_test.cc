@@ -145,7 +145,7 @@ TEST(SchedulerTest, DraftsTakeOnlyTokensThatAreLeft) {
     int32_t drafted;
   };
   const Case cases[] = {
-      {"nobody else", {.max_step_tokens = 64}, 100, 0, 8},
+      {"no other request", {.max_step_tokens = 64}, 100, 0, 8},
       {"tokens of the step", {.max_step_tokens = 4}, 100, 0, 3},
       {"a prompt that takes the whole step", {.max_step_tokens = 24}, 100, 60, 0},
       {"a prompt that leaves some of it", {.max_step_tokens = 24}, 100, 19, 4},

@@ -182,7 +182,7 @@ TEST(SimulatedLoadTest, NoRequestStarvesUnderConstantLoad) {
     while (some_wait()) {
       while (engine.outstanding() < kOutstanding) engine.submit(load.request());
       engine.step();
-      ASSERT_LT(engine.steps(), 60'000) << "somebody waits for ever";
+      ASSERT_LT(engine.steps(), 60'000) << "a request waits for ever";
       if (testing::Test::HasFailure()) return;
     }
     for (const RequestId id : engine.ids()) engine.cancel(id);

@@ -332,7 +332,7 @@ class SimulatedEngine : private PrefixSource {
       const bool fetches = std::ranges::any_of(
           sequences_, [](const auto& s) { return s.second.steps_to_fetch > 0; });
       EXPECT_TRUE(sequences_.empty() || !plan.preempted.empty() || fetches)
-          << "an empty step while somebody could run";
+          << "an empty step while a sequence could run";
       return;
     }
     const SchedulerLimits& limits = options_.limits;

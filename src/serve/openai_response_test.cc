@@ -316,7 +316,7 @@ TEST(AnswerStreamTest, EveryPieceHasUsageWhereThatIsAskedFor) {
             (std::vector<json>{4, 5, 5}));
   EXPECT_EQ(usages(R"({"include_usage":true})"), (std::vector<json>{nullptr, nullptr, 5}));
   EXPECT_EQ(usages(R"({"continuous_usage_stats":true})"), (std::vector<json>{nullptr, nullptr}))
-      << "as vLLM: nobody asked for usage";
+      << "as vLLM: usage was not requested";
 }
 
 TEST(OpenAiResponseTest, LogprobsLeaveTheStopTokenOut) {

@@ -225,7 +225,7 @@ TEST_F(CudaGenerationTest, SwappingLayersChangesNoBit) {
     forward_all(decoder, kv, ids, 0, [&](int64_t, const Activations& logits) {
       const std::vector<float> row(logits.f32(0), logits.f32(0) + logits.cols);
       if (row != expected[at])
-        differing += fmt::format(" {} ({} take turns, by {:.2g})", at, kv.layers().swapped_count(),
+        differing += fmt::format(" {} ({} swapped, by {:.2g})", at, kv.layers().swapped_count(),
                                  difference({row}, {expected[at]}));
       if (++at % 8 != 0) return;
       const int swapped = counts[at / 8 % std::size(counts)];
@@ -284,7 +284,7 @@ TEST_F(CudaGenerationTest, AnswersAreTheSameWhicheverLayersAreSwapped) {
   };
   const auto expected = answers(0, false);
   for (int swapped = kSpareBuffers + 1; swapped <= spec.layer_count(); ++swapped)
-    EXPECT_EQ(answers(swapped, false), expected) << swapped << " take turns";
+    EXPECT_EQ(answers(swapped, false), expected) << swapped << " swapped";
   EXPECT_EQ(answers(0, true), expected) << "their number changes";
 }
 

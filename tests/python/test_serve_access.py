@@ -335,7 +335,7 @@ def test_an_open_door_is_warned_of(spillway, tiny_model, tmp_path):
     (tmp_path / "keys").chmod(0o600)
     for options, warned in ((["--host", "0.0.0.0"], True), (["--host", "0.0.0.0", "--api-key-file", tmp_path / "keys"], False), ([], False)):
         with Server(spillway, tiny_model, tmp_path, *options, wait=False) as server:
-            wait_for(lambda: "requests at work" in server.log())
+            wait_for(lambda: "requests running" in server.log())
             lines = [line for line in server.log().splitlines() if "--api-key-file" in line]
             assert len(lines) == (1 if warned else 0), server.log()
 
@@ -352,7 +352,7 @@ def test_a_long_queue_has_connections_for_all(spillway, tiny_model, tmp_path):
         few = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (900, 900))}
         process = spillway.start("serve", tiny_model, "--port", 0, "--device", "cpu", "--max-queue", "3000", stderr=log, **few)
     try:
-        wait_for(lambda: b"requests at work" in (tmp_path / "log").read_bytes())
+        wait_for(lambda: b"requests running" in (tmp_path / "log").read_bytes())
         (line,) = [line for line in (tmp_path / "log").read_text().splitlines() if "ulimit -n" in line]
         assert "450 connections" in line and "900 files" in line
     finally:

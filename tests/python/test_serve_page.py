@@ -174,13 +174,13 @@ def test_the_page_shows_what_this_server_tells(server, shown):
 def test_behind_keys_the_page_asks_for_one_and_uses_it(shown):
     steps = "spillway_requests_running 7\n"
     open_to_all = shown(steps)
-    assert open_to_all["unlock"] == "hidden" and "7 requests at work" in open_to_all["tiles"]
+    assert open_to_all["unlock"] == "hidden" and "7 requests running" in open_to_all["tiles"]
     asked = shown(steps, WANTED_KEY="sk-1")
     assert asked["unlock"] != "hidden" and "tiles" not in asked and asked["key-state"] == ""
     wrong = shown(steps, WANTED_KEY="sk-1", STORED_KEY="sk-2")
     assert wrong["key-state"] == "The key is not known here."
     right = shown(steps, WANTED_KEY="sk-1", STORED_KEY="sk-1")
-    assert right["unlock"] == "hidden" and "7 requests at work" in right["tiles"]
+    assert right["unlock"] == "hidden" and "7 requests running" in right["tiles"]
 
 
 def test_its_routes_are_the_servers(server):

@@ -125,7 +125,7 @@ function foresight(metrics, answers) {
   if (!wanted && !answers) return [];
   const { predicting = 0, scheduling = 0, learning = 0 } = byLabel(metrics, "spillway_foresight_seconds_total", "part");
   const cost = `Foresight took ${seconds(predicting)} of predicting, ${seconds(scheduling)} of scheduling, ${seconds(learning)} of learning.`;
-  return [make("p", `${number(wanted)} blocks of KV are predicted for requests at work and next. ${cost}`)];
+  return [make("p", `${number(wanted)} blocks of KV are predicted for running requests and the next. ${cost}`)];
 }
 
 // Shows how well the lengths of answers were predicted, if they are predicted at all.
@@ -209,7 +209,7 @@ function show(metrics) {
   const reused = value(metrics, "spillway_reused_tokens_total");
   const lately = (name, share) => seconds(quantile(metrics, since, name, share) ?? quantile(metrics, null, name, share));
   showTiles([
-    [number(value(metrics, "spillway_requests_running")), "requests at work"],
+    [number(value(metrics, "spillway_requests_running")), "requests running"],
     [number(value(metrics, "spillway_requests_waiting")), "waiting"],
     [number(last("spillway_generated_tokens_total"), 1), "tokens/s generated"],
     [number(last("spillway_prompt_tokens_total"), 1), "tokens/s of prompts"],
