@@ -194,7 +194,7 @@ struct BatchSummary {
   std::optional<Prediction> predicted = {};             // empty if nothing was computed
 };
 
-double mean_at_work(const EngineStats& stats) {
+double mean_running(const EngineStats& stats) {
   return stats.steps > 0
              ? static_cast<double>(stats.sequence_steps) / static_cast<double>(stats.steps)
              : 0;
@@ -214,13 +214,17 @@ void print_summary(const BatchOptions& options, const BatchSummary& summary) {
          {"draft_accepted", summary.stats.draft_accepted},
          {"preemptions", summary.stats.preemptions},
          {"recomputed_tokens", summary.stats.recomputed_tokens},
-         {"outgrown", summary.stats.predictions_exceeded},
-         {"outgrown_preemptions", summary.stats.exceeded_preemptions},
+         {"predictions_exceeded", summary.stats.predictions_exceeded},
+         {"exceeded_preemptions", summary.stats.exceeded_preemptions},
          {"scheduling_s", summary.stats.scheduling_s},
-         {"mean_at_work", mean_at_work(summary.stats)},
+         {"mean_running", mean_running(summary.stats)},
          {"total_s", summary.seconds},
          {"generated_tokens_per_s", rate},
          {"ignored_fields", summary.ignored_fields},
+         // Names of the release before, kept for one more (docs/serving.md).
+         {"outgrown", summary.stats.predictions_exceeded},
+         {"outgrown_preemptions", summary.stats.exceeded_preemptions},
+         {"mean_at_work", mean_running(summary.stats)},
          {"predicted", summary.predicted ? predicted_json(*summary.predicted, rate) : nullptr}});
     return;
   }
