@@ -54,7 +54,7 @@ def ninja_seconds(build):
 
 
 def folder_of(output):
-    """src/plan/CMakeFiles/spw_plan.dir/fill.cc.o -> ('src/plan', 'fill.cc')."""
+    """src/plan/CMakeFiles/spw_plan.dir/fill.cc.o -> ('src/plan', 'greedy_placement.cc')."""
     folder, _, rest = output.partition("/CMakeFiles/")
     name = rest.partition(".dir/")[2].removesuffix(".o")
     return folder, name

@@ -41,7 +41,8 @@ EngineLoad::EngineLoad(Engine& engine, const KvCache& kv, int64_t vocabulary,
 }
 
 void EngineLoad::warm_up() {
-  if (!options_.adapts_turns()) engine_.change_turns(std::stoi(options_.turning));
+  if (!options_.adapts_swapped_layers())
+    engine_.change_swapped_layers(std::stoi(options_.swapped_layers));
   begun_s_ = clock_.now_s();
   while (passed_s() < options_.warm_up_s) step();
 }
@@ -64,7 +65,7 @@ LoadFigures EngineLoad::measure() {
     figures_.series.push_back(
         {{"s", now_s - from_s},
          {"tokens_per_s", static_cast<double>(tokens - told) / (now_s - told_s)},
-         {"turning", kv_.layers().turning()}});
+         {"turning", kv_.layers().swapped_count()}});
     told = tokens;
     told_s = now_s;
   }
@@ -112,19 +113,20 @@ json EngineLoad::report(const LoadFigures& figures) const {
   const double steps = std::max(1.0, static_cast<double>(after.steps - before.steps));
   const auto generated = static_cast<double>(after.generated_tokens - before.generated_tokens);
   const double tokens = std::max(1.0, generated);
-  return {{"turning", kv_.layers().turning()},
+  return {{"turning", kv_.layers().swapped_count()},
           {"expansion", engine_.state().kv_expansion},
           {"blocks", kv_.layers().sizes().blocks},
           {"expanded_blocks", kv_.device_blocks()},
           {"seconds", seconds},
           {"tokens_per_s", generated / seconds},
           {"step_ms", seconds / steps * 1e3},
-          {"waited_share", (after.turn_waited_s - before.turn_waited_s) / seconds},
+          {"waited_share", (after.layer_swap_waited_s - before.layer_swap_waited_s) / seconds},
           {"sequences", static_cast<double>(after.sequence_steps - before.sequence_steps) / steps},
           {"preemptions", after.preemptions - before.preemptions},
-          {"changes", after.turn_changes},
-          {"changes_s", after.turn_changes_s},
-          {"turn_bytes_per_s", static_cast<double>(after.turn_bytes - before.turn_bytes) / seconds},
+          {"changes", after.layer_swap_changes},
+          {"changes_s", after.layer_swap_changes_s},
+          {"turn_bytes_per_s",
+           static_cast<double>(after.layer_swap_bytes - before.layer_swap_bytes) / seconds},
           // Pie (section 5.1) defines these: the total time that requests wait, or run, divided by
           // tokens.
           {"queueing_ms_per_token", figures.waiting_s / tokens * 1e3},

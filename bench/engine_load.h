@@ -14,14 +14,14 @@
 namespace spillway {
 
 struct LoadOptions {
-  std::string requests = {};  // path of a file, see Arrivals
-  bool saturates = false;     // some requests always wait, whatever their arrival times
-  std::string turning = "0";  // number of swapped layers, or "auto"
+  std::string requests = {};         // path of a file, see Arrivals
+  bool saturates = false;            // some requests always wait, whatever their arrival times
+  std::string swapped_layers = "0";  // number of swapped layers, or "auto"
   double warm_up_s = 10, seconds = 30;
   int steps = 0;      // if not 0, the number of measured steps, instead of `seconds`
   uint32_t seed = 1;  // for the token ids
 
-  bool adapts_turns() const { return turning == "auto"; }
+  bool adapts_swapped_layers() const { return swapped_layers == "auto"; }
 };
 
 // The clock of a measurement.

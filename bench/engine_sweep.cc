@@ -67,7 +67,7 @@ Cell read_cell(const json& of) {
   LoadOptions& load = cell.load;
   load.requests = of.at("requests");
   load.saturates = of.value("saturates", true);
-  load.turning = of.value("turning", load.turning);
+  load.swapped_layers = of.value("turning", load.swapped_layers);
   load.warm_up_s = of.value("warm_up_s", load.warm_up_s);
   load.seconds = of.value("seconds", load.seconds);
   load.seed = of.value("seed", load.seed);
@@ -126,7 +126,7 @@ class Measurement {
   ~Measurement() {
     engine_.cancel_all([](const GenerationEvent&) {});
     try {
-      engine_.change_turns(0);
+      engine_.change_swapped_layers(0);
     } catch (const Error&) {
       // A device error has come before; it will be reported and says more.
     }
@@ -155,18 +155,18 @@ class Measurement {
 
   EngineOptions options_of(const Session& session, Runner& runner, const KvStores& stores,
                            int max_sequences) const {
-    int at_once = max_sequences;
+    int concurrent = max_sequences;
     if (cell_.admission == "whole") {
       const int64_t blocks = (context_ + kKvBlockTokens - 1) / kKvBlockTokens;
-      at_once =
-          static_cast<int>(std::clamp<int64_t>(runner.kv.device_blocks() / blocks, 1, at_once));
+      concurrent =
+          static_cast<int>(std::clamp<int64_t>(runner.kv.device_blocks() / blocks, 1, concurrent));
     }
     SPW_CHECK(cell_.order == "first" || cell_.order == "shortest", kInvalidArgument,
               "the order is {}; give first or shortest", cell_.order);
-    const ServingEstimate estimate =
-        estimate_serving(session, at_once, kUsualPrompt, kUsualAnswer, runner.decoder.max_tokens());
+    const ServingEstimate estimate = estimate_serving(session, concurrent, kUsualPrompt,
+                                                      kUsualAnswer, runner.decoder.max_tokens());
     return {.max_prompt_tokens = estimate.prompt_tokens,
-            .admission = {.max_sequences = at_once},
+            .admission = {.max_sequences = concurrent},
             .scheduling = {.order = cell_.order == "first" ? OrderKind::kFirstCome
                                                            : OrderKind::kShortest,
                            .packs_predicted = cell_.admission == "predicted",
@@ -174,7 +174,7 @@ class Measurement {
             .max_sequence_tokens = context_,
             .reuse_prefixes = true,
             .store = stores,
-            .adapts_turns = cell_.load.adapts_turns()};
+            .adapts_swapped_layers = cell_.load.adapts_swapped_layers()};
   }
 
   void learn(int64_t vocabulary) {
@@ -183,7 +183,7 @@ class Measurement {
     for (size_t i = 0; i < before.size(); ++i) {
       GenerationRequest request = before.take().request;
       const int64_t answer = request.max_tokens;
-      foresee(request, answer);
+      predict(request, answer);
       lengths_->ended(request, answer, FinishReason::kStop);
       // The queue of the predictor is limited, so wait until it is empty.
       while (lengths_->counts().waiting > 0)
@@ -192,13 +192,13 @@ class Measurement {
   }
 
   // Sets all that the engine may know of a request.
-  void foresee(GenerationRequest& request, int64_t answer) const {
+  void predict(GenerationRequest& request, int64_t answer) const {
     request.max_tokens =
         static_cast<int>(std::max<int64_t>(1, context_ - std::ssize(request.prompt)));
-    if (lengths_) lengths_->foresee(request);
+    if (lengths_) lengths_->predict(request);
     if (cell_.lengths == "oracle") {
       request.max_tokens = static_cast<int>(std::min<int64_t>(request.max_tokens, answer));
-      request.foreseen = {.tokens = request.max_tokens};
+      request.prediction = {.tokens = request.max_tokens};
     }
   }
 
@@ -209,8 +209,8 @@ class Measurement {
     if (std::ssize(arrival.request.prompt) + of.answer > context_)
       arrival.request.prompt.resize(
           static_cast<size_t>(std::max<int64_t>(1, context_ - std::min(of.answer, context_ - 1))));
-    foresee(arrival.request, of.answer);
-    of.request.foreseen = arrival.request.foreseen;
+    predict(arrival.request, of.answer);
+    of.request.prediction = arrival.request.prediction;
     const RequestId id = engine_.submit(std::move(arrival.request));
     at_work_.emplace(id, std::move(of));
   }
@@ -248,7 +248,7 @@ class Measurement {
         figures.prompt_steps_s / static_cast<double>(std::max<int64_t>(1, prompt_steps)) * 1e3;
     out["recomputed_tokens"] = after.recomputed_tokens - before.recomputed_tokens;
     out["prompt_tokens"] = after.prompt_tokens - before.prompt_tokens;
-    out["outgrown"] = after.outgrown - before.outgrown;
+    out["outgrown"] = after.predictions_exceeded - before.predictions_exceeded;
     out["scheduling_share"] = (after.scheduling_s - before.scheduling_s) / figures.seconds;
   }
 
@@ -304,7 +304,7 @@ void sweep(Options& options) {
     const std::vector<std::unique_ptr<KvStore>> stores =
         cell.recomputes ? std::vector<std::unique_ptr<KvStore>>()
                         : session.make_kv_stores(runner.kv, session.planned_tokens(),
-                                                 Session::KvStoreHost::kWhereApart);
+                                                 Session::KvStoreHost::kWhereDiscrete);
     Measurement measurement(cell, session, runner, stores, rows);
     fmt::print("{}\n", measurement.run().dump());
     std::fflush(stdout);

@@ -231,7 +231,7 @@ void bench_decode(double hbm, bool quick) {
           if (kv_bytes > 40e9) continue;
           const int copies = std::max(1, static_cast<int>(std::ceil(640e6 / kv_bytes)));
           const Batch data(type, h, batch, context - 1, 1, copies);
-          const int parts = attention_parts(context, 0);
+          const int parts = attention_partitions(context, 0);
           Buffer scratch(attention_decode_scratch_bytes(batch, h.heads, h.kv_heads, h.dim, parts));
           // Both are measured twice, alternately, because the first measurement after an allocation
           // is slower.
@@ -347,7 +347,7 @@ void bench_topk() {
         data.copy_values(plane);
         Buffer homes(data.table_bytes());
         data.copy_home_table(homes);
-        const int parts = attention_parts(context, 0);
+        const int parts = attention_partitions(context, 0);
         const Buffer scratch(attention_topk_scratch_bytes(batch, h.heads, parts));
         const auto seconds_of = [&](bool at_home) {
           return time_calls(20, [&](int i, cudaStream_t stream) {

@@ -16,10 +16,10 @@ import urllib.request
 from pie_workload import draw_requests, write_trace
 
 LOOK_EVERY_S = 0.5
-EXPANSION, TURNING = "spillway_kv_expansion", "spillway_kv_layers_turning"
+EXPANSION, TURNING = "spillway_kv_expansion", "spillway_kv_swapped_layers"
 WAITING, RUNNING = "spillway_requests_waiting", "spillway_requests_running"
-TOKENS, WAITED, STEPS = "spillway_generated_tokens_total", "spillway_kv_turn_wait_seconds_total", "spillway_steps_total"
-BYTES, PREEMPTIONS, CHANGES = "spillway_kv_turn_bytes_total", "spillway_preemptions_total", "spillway_kv_turn_changes_total"
+TOKENS, WAITED, STEPS = "spillway_generated_tokens_total", "spillway_kv_layer_swap_wait_seconds_total", "spillway_steps_total"
+BYTES, PREEMPTIONS, CHANGES = "spillway_kv_layer_swap_bytes_total", "spillway_preemptions_total", "spillway_kv_layer_swap_changes_total"
 
 
 def fetch(port, route):

@@ -42,7 +42,7 @@ struct Options {
 };
 
 constexpr int kLayers = 48;
-constexpr int kMostTurning = kLayers - 8;
+constexpr int kMostSwapped = kLayers - 8;
 constexpr int kVocabulary = 64;
 
 ModelSpec small_spec() {
@@ -81,13 +81,13 @@ class Bench {
         weights_(load_weights(accelerator_, model_, {}, {})),
         kv_(accelerator_, host_, kv_shapes(model_.spec.states, KvType::kF16),
             {.device_blocks = options.blocks,
-             .most_turning = kMostTurning,
+             .most_swapped = kMostSwapped,
              .spare_buffers = options.spare}),
         decoder_(accelerator_, model_.spec, weights_,
                  {.max_tokens = 512, .host = &host_, .overlap = !options.on_demand}),
         engine_(decoder_, kv_, nullptr,
                 {.admission = {.max_sequences = options.max_sequences},
-                 .adapts_turns = options.load.adapts_turns(),
+                 .adapts_swapped_layers = options.load.adapts_swapped_layers(),
                  .clock = clock_.now_s}),
         load_(engine_, kv_, kVocabulary, options.load, clock_,
               {.before_step = [this](double counted_s) { disturb(counted_s); }}) {}
@@ -97,7 +97,7 @@ class Bench {
     const LoadFigures figures = load_.measure();
     json out = load_.report(figures);
     out["median_step_ms"] = median(figures.step_s) * 1e3;
-    if (options_.disturbed || options_.load.adapts_turns()) out["series"] = figures.series;
+    if (options_.disturbed || options_.load.adapts_swapped_layers()) out["series"] = figures.series;
     return out;
   }
 
@@ -146,7 +146,7 @@ int main(int argc, char** argv) {
                  "lines of three numbers: seconds, tokens of a prompt, tokens of its answer")
       ->required();
   app.add_flag("--saturate", options.load.saturates, "some always wait, whatever the seconds say");
-  app.add_option("--turning", options.load.turning,
+  app.add_option("--turning", options.load.swapped_layers,
                  "layers that take turns; auto: as many as it finds");
   app.add_flag("--on-demand", options.on_demand, "a layer comes when it is needed, not ahead");
   app.add_flag("--disturbed", options.disturbed, "half of the link is gone in every other quarter");

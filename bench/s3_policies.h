@@ -34,18 +34,18 @@ class PacedAdmission : public Admission {
   void stepped(int sequences, double seconds);
 
   int max_sequences() const override;
-  int most_newcomers(const AdmissionState& state) const override {
-    return inner_->most_newcomers(state);
+  int max_admissions(const AdmissionState& state) const override {
+    return inner_->max_admissions(state);
   }
   bool prompts_first() const override { return inner_->prompts_first(); }
-  void began(int newcomers, bool full, int running_before) override {
-    inner_->began(newcomers, full, running_before);
+  void began(int admissions, bool full, int running_before) override {
+    inner_->began(admissions, full, running_before);
   }
   std::unique_ptr<RoomForecast> forecast(std::span<const SequenceView> running,
                                          int64_t blocks) const override {
     return inner_->forecast(running, blocks);
   }
-  int most_passing() const override { return inner_->most_passing(); }
+  int max_overtaking() const override { return inner_->max_overtaking(); }
 
  private:
   static constexpr int kFirstSequences = 16;

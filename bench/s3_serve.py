@@ -139,7 +139,7 @@ def measure(options, name, bodies, due_s, cache):
 
     latencies = sorted(latency for latency, _, _ in outcomes)
     tokens = [count for _, count, _ in outcomes]
-    foresight = {part: grown(f'spillway_foresight_seconds_total{{part="{part}"}}') for part in ("predicting", "scheduling", "learning")}
+    foresight = {part: grown(f'spillway_prediction_seconds_total{{part="{part}"}}') for part in ("predicting", "scheduling", "learning")}
     steps_s = grown("spillway_step_seconds_sum")
     results = {result: grown(f'spillway_length_predictions_total{{result="{result}"}}') for result in ("right", "over", "under")}
     return {
@@ -155,8 +155,8 @@ def measure(options, name, bodies, due_s, cache):
         "p99_latency_s": latencies[min(len(latencies) - 1, math.ceil(0.99 * len(latencies)) - 1)],
         "preemptions": grown("spillway_preemptions_total"),
         "recomputed_tokens": grown("spillway_recomputed_tokens_total"),
-        "outgrown": grown("spillway_outgrown_total"),
-        "outgrown_preemptions": grown("spillway_outgrown_preemptions_total"),
+        "outgrown": grown("spillway_predictions_exceeded_total"),
+        "outgrown_preemptions": grown("spillway_exceeded_preemptions_total"),
         "predictions": results,
         "foresight_s": foresight,
         "foresight_share": sum(foresight.values()) / max(steps_s, 1e-9),

@@ -88,7 +88,7 @@ class Simulation {
       all.order = std::make_unique<LongestPredictedFirst>();
     if (policy_.order == Order::kShortestFirst)
       all.order = std::make_unique<ShortestPredictedFirst>();
-    if (policy_.outgrown_gives_way) all.victim = std::make_unique<OutgrownGivesWay>();
+    if (policy_.preempts_exceeded) all.preemption = std::make_unique<PreemptExceeded>();
     const AdmissionPolicy limits{.max_sequences = policy_.max_sequences};
     if (policy_.room == Room::kOnDemand) {
       all.admission = std::make_unique<PlannedAdmission>(limits);

@@ -54,7 +54,7 @@ enum class Room { kOnDemand, kSum, kPeak };  // how much KV memory must be free 
 struct Policy {
   Order order = Order::kFirstCome;
   Room room = Room::kOnDemand;
-  bool outgrown_gives_way = false;
+  bool preempts_exceeded = false;
   bool swaps = false;  // preempted sequences are swapped to the host and back; else recomputed
   double token_s = 0;  // time per token to keep; 0: no limit
   int max_sequences = 1 << 20;

@@ -68,12 +68,12 @@ std::vector<Policy> every_policy() {
   std::vector<Policy> all;
   for (const Order order : {Order::kFirstCome, Order::kLongestFirst, Order::kShortestFirst})
     for (const Room room : {Room::kOnDemand, Room::kSum, Room::kPeak})
-      for (const bool outgrown_gives_way : {false, true})
+      for (const bool preempts_exceeded : {false, true})
         for (const bool swaps : {false, true})
           for (const double token_s : {0.0, 0.0025})
             all.push_back({.order = order,
                            .room = room,
-                           .outgrown_gives_way = outgrown_gives_way,
+                           .preempts_exceeded = preempts_exceeded,
                            .swaps = swaps,
                            .token_s = token_s});
   return all;
@@ -84,7 +84,7 @@ TEST(S3SimulatorTest, EveryPolicyGeneratesAllTokensWithinMemory) {
   for (const Policy& policy : every_policy()) {
     SCOPED_TRACE(testing::Message()
                  << "order " << static_cast<int>(policy.order) << ", room "
-                 << static_cast<int>(policy.room) << ", outgrown " << policy.outgrown_gives_way
+                 << static_cast<int>(policy.room) << ", outgrown " << policy.preempts_exceeded
                  << ", swaps " << policy.swaps << ", pace " << policy.token_s);
     const SimulationResult result = simulate(2000, policy, trace);
     EXPECT_EQ(result.requests, std::ssize(trace));
@@ -113,7 +113,7 @@ TEST(S3SimulatorTest, PagingFillsMemoryAndPaysForIt) {
 TEST(S3SimulatorTest, WhoseLengthIsKnownIsNeverPreempted) {
   for (const Order order : {Order::kFirstCome, Order::kLongestFirst, Order::kShortestFirst}) {
     SCOPED_TRACE(static_cast<int>(order));
-    Policy policy{.order = order, .room = Room::kSum, .outgrown_gives_way = true};
+    Policy policy{.order = order, .room = Room::kSum, .preempts_exceeded = true};
     const SimulationResult sum = simulate(2000, policy, mixed_trace(0));
     EXPECT_EQ(sum.preemptions, 0);
     EXPECT_EQ(sum.extensions, 0);
@@ -129,7 +129,7 @@ TEST(S3SimulatorTest, WhoseLengthIsKnownIsNeverPreempted) {
 }
 
 TEST(S3SimulatorTest, AnswersThatOutgrowTheirReservationAreExtended) {
-  const Policy policy{.room = Room::kSum, .outgrown_gives_way = true};
+  const Policy policy{.room = Room::kSum, .preempts_exceeded = true};
   const SimulationResult result = simulate(2000, policy, predicted_as(mixed_trace(0), 2));
   EXPECT_GT(result.extensions, 0);
   EXPECT_GT(result.preemptions, 0);

@@ -103,7 +103,7 @@ struct System {
 
 std::vector<System> systems() {
   const Policy s3{
-      .order = Order::kLongestFirst, .room = Room::kSum, .outgrown_gives_way = true, .swaps = true};
+      .order = Order::kLongestFirst, .room = Room::kSum, .preempts_exceeded = true, .swaps = true};
   Policy peak = s3, recomputing = s3;
   peak.room = recomputing.room = Room::kPeak;
   recomputing.swaps = false;
@@ -224,7 +224,7 @@ void set_arrivals(std::vector<TraceRequest>& trace, double capacity_s,
 json shortest_first(const PaperModel& model, const PaperMachine& machine,
                     const std::vector<Request>& requests, int slots,
                     const std::vector<double>& times) {
-  Policy policy{.room = Room::kPeak, .outgrown_gives_way = true, .max_sequences = slots};
+  Policy policy{.room = Room::kPeak, .preempts_exceeded = true, .max_sequences = slots};
   const System served{"", policy, [](const Request& r) { return r.ngram; }};
   std::vector<TraceRequest> trace = trace_for(served, requests);
   set_arrivals(trace, simulate_serving(model, machine, policy, trace).seconds(), times);

@@ -29,10 +29,10 @@ constexpr int32_t kPrompt = kPromptBlocks * kKvBlockTokens + 8;
 // after them the key of every possible beginning of the next block.
 class OnePrompt : public PrefixSource {
  public:
-  // The first `computed` blocks are cached. The others are being computed if `is_coming`, else not
-  // at all.
-  OnePrompt(BlockAllocator& allocator, size_t computed, bool is_coming)
-      : allocator_(allocator), is_coming_(is_coming) {
+  // The first `computed` blocks are cached. The others are being computed if `is_in_flight`, else
+  // not at all.
+  OnePrompt(BlockAllocator& allocator, size_t computed, bool is_in_flight)
+      : allocator_(allocator), is_in_flight_(is_in_flight) {
     for (size_t i = 0; i < kPromptBlocks; ++i) {
       keys_.push_back(next_key(keys_.empty() ? first_key("bench") : keys_.back(), kTokens));
       if (i < computed) allocator.keep(allocator.try_allocate().value(), keys_.back());
@@ -46,8 +46,8 @@ class OnePrompt : public PrefixSource {
       found.blocks[0].push_back(*block);
     }
     found.tokens = static_cast<int32_t>(found.blocks[0].size()) * kKvBlockTokens;
-    found.is_coming = is_coming_;
-    if (found.is_coming) return found;
+    found.is_in_flight = is_in_flight_;
+    if (found.is_in_flight) return found;
     for (size_t n = kKvBlockTokens; n > 0; --n) {
       const auto rest = std::span<const int32_t>(kTokens).first(n);
       benchmark::DoNotOptimize(allocator_.try_peek(next_key(keys_.back(), rest)));
@@ -58,7 +58,7 @@ class OnePrompt : public PrefixSource {
  private:
   static constexpr std::array<int32_t, kKvBlockTokens> kTokens = {1, 2, 3};
   BlockAllocator& allocator_;
-  bool is_coming_;
+  bool is_in_flight_;
   std::vector<BlockKey> keys_;
 };
 
@@ -68,14 +68,14 @@ struct Setting {
   int ending = 0;  // requests that end in each step, and as many that arrive
   // Blocks of the prompts' common prefix that are cached; if unset, prefixes are not looked up.
   std::optional<size_t> computed = {};
-  bool is_coming = false;  // the rest of the prefix is being computed
-  bool predicted = false;  // admits a request if its predicted answer has room
+  bool is_in_flight = false;  // the rest of the prefix is being computed
+  bool predicted = false;     // admits a request if its predicted answer has room
 };
 
 // Plans and applies steps, and reports to the scheduler what an engine would.
 void steps(benchmark::State& state, const Setting& setting) {
   BlockAllocator allocator(setting.blocks);
-  const OnePrompt prompt(allocator, setting.computed.value_or(0), setting.is_coming);
+  const OnePrompt prompt(allocator, setting.computed.value_or(0), setting.is_in_flight);
   SchedulingPolicies policies;
   policies.order = std::make_unique<FairOrder>();
   if (setting.predicted)
@@ -139,7 +139,7 @@ void all_wait_for_a_prefix(benchmark::State& state) {
   steps(state, {.blocks = kFewBlocks,
                 .max_sequences = 2 * kRunning,
                 .computed = kPromptBlocks - 4,
-                .is_coming = true});
+                .is_in_flight = true});
 }
 
 // Many requests are looked at, and the forecast has room for none of them.

@@ -101,7 +101,7 @@ class Comparison:
                     raise RuntimeError(f"{shlex.join(command)}: {log.read()[-2000:]}")
                 found = self._measure(line.split()[-1], server.pid)
                 log.seek(0)
-                found["log"] = [text for text in log.read().splitlines() if "plan" in text or "requests at work" in text][:4]
+                found["log"] = [text for text in log.read().splitlines() if "plan" in text or "requests running" in text][:4]
                 return found
             finally:
                 server.terminate()

@@ -146,13 +146,13 @@ class Bench {
     const ModelWeights weights = load_weights(accelerator, model_, {}, {});
     KvCache kv(accelerator, host, kv_shapes(model_.spec.states, KvType::kF16),
                {.device_blocks = static_cast<int32_t>(blocks_each()) * options_.sequences,
-                .most_turning = cell.swapped});
+                .most_swapped = cell.swapped});
     Decoder decoder(accelerator, model_.spec, weights,
                     {.max_tokens = options_.sequences,
                      .micro_sequences = cell.micro_batch,
                      .host = &host,
                      .overlap = cell.overlap});
-    if (cell.swapped > 0) decoder.change_turns(kv, cell.swapped);
+    if (cell.swapped > 0) decoder.change_swapped_layers(kv, cell.swapped);
     const auto now_s = [&] {
       if (clock != nullptr) return clock->now_s();
       return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
@@ -177,7 +177,7 @@ class Bench {
       accelerator.synchronize();
       if (step >= kWarmUp) seconds.push_back(now_s() - begin_s);
     }
-    return {median(seconds), decoder.take_stats().turns.waited_s / options_.steps};
+    return {median(seconds), decoder.take_stats().layer_swaps.waited_s / options_.steps};
   }
 
   double estimate(const Cell& cell, double launch_s) const {
@@ -202,7 +202,7 @@ class Bench {
     const RunSize run{.tokens = blocks_each() * kKvBlockTokens,
                       .sequences = options_.sequences,
                       .micro_tokens = options_.sequences,
-                      .most_turning = cell.swapped,
+                      .most_swapped = cell.swapped,
                       .swapped_layers = cell.swapped};
     const RunLayout layout = footprint(model_, plan, run, traits).layout;
     const StepPrices prices(hardware, model_, weight_homes(false, model_, plan.weight_plan()), plan,

@@ -16,12 +16,12 @@ import sys
 RULES = [
     ("footprint", "footprint.cc", 2),
     ("weight_homes", "weight_homes.cc", 1),
-    ("stream_orders", "stream_order.cc", 2),
+    ("streaming_schedules", "streaming_schedule.cc", 2),
     ("balanced_linear_shares", "linear_shares.cc", 2),
     ("with_residence_by_gain", "residence.cc", 1),
     ("search_plans", "search.cc", 2),
-    ("fill_from_the_top", "fill.cc", 1),
-    ("try_fill_from_the_top", "fill.cc", 2),
+    ("place_greedily", "greedy_placement.cc", 1),
+    ("try_place_greedily", "greedy_placement.cc", 2),
 ]
 # Queues of copies have one owner; measuring a link has its own.
 QUEUE_OWNERS = ("memory/transfer_scheduler.cc", "measure/link_rates.cc", "measure/measure_splits.cc")

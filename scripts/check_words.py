@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds documents and help texts to the project's words: one word for one thing, and the field's own where it has one.
+"""Holds documents, help texts and sources to the project's words: one word for one thing, and the field's own where it has one.
 
-usage: scripts/check_words.py [--root DIR] [--areas docs,help] [--list] [--lower]
+usage: scripts/check_words.py [--root DIR] [--areas docs,help,src] [--list] [--lower]
 Areas: docs (every .md file that git does not ignore), help (string literals of src/cli/), src (names, comments and text of
-src/; not looked at unless it is named). scripts/words_allowed.txt has how often a word may still stand in an area, as
+src/). scripts/words_allowed.txt has how often a word may still stand in an area, as
 lines `AREA WORD COUNT`; a word that is not in it may not stand there at all, and counts only go down.
 --list prints every place, also the allowed ones. --lower writes today's counts where they are smaller.
 Prints one `file:line: word: say ...` per finding. Exit codes: 0 clean, 1 findings.
@@ -26,7 +26,7 @@ def word(text):
 
 # Banned names: they count wherever they stand, also in code.
 NAMES = {
-    "turns": (re.compile(r"(?i)kv_?turn|(?<![a-z])turning|_turning|turn_?sizes"), "swapped layers, LayerSwapper"),
+    "turns": (re.compile(r"(?i)kv_?turn|(?<![a-z])turning|_turning|turn_?sizes|(takes|change|adapts)_turns"), "swapped layers, LayerSwapper"),
     "residency": (re.compile(r"\bk(Here|Away|Coming)\b"), "resident, swapped out, loading"),
     "gives_way": (re.compile(r"(?i)gives_?way|VictimChoice"), "preemption policy"),
     "foresee": (re.compile(r"(?i)foresight|foreseen?"), "predict, predicted"),
@@ -45,6 +45,17 @@ NAMES = {
     "apart": (re.compile(r"\bapart_|_apart\b|WhereApart"), "discrete"),
     "hear": (re.compile(r"\bhear\(|\b[Hh]eard(?=[A-Z_(])"), "on_step, notify"),
     "distrust": (re.compile(r"(?i)distrust"), "invalidate"),
+    "is_coming": (re.compile(r"\bis_coming_?\b|\bkComing\b"), "in flight, loading"),
+    "newcomers_": (re.compile(r"\bmost_newcomers\b|\bNewcomers::"), "max_admissions, new connections"),
+    "wants_room": (re.compile(r"\bwants_room\b"), "memory pressure"),
+    "settle(": (re.compile(r"\bsettle\("), "drain, compute the footprint"),
+    "reckoning": (re.compile(r"(?i)_reckon"), "estimate"),
+    "stream_piece": (re.compile(r"kStreamPieceBytes|kPieceSlots|\bpieces_read_ahead\b|\blayer_of_piece"), "weight segment"),
+    "attention_parts": (re.compile(r"AttentionParts|attention_parts\.h|\bSequencePart\b|\battend_part\b"), "KV partition, PartitionedAttention"),
+    "rows_away": (re.compile(r"\brows_away\b"), "hidden_states_offloaded"),
+    "generation_number": (re.compile(r"device/generation\.h|\bGeneration::fresh\b"), "AddressEpoch"),
+    "stream_cut": (re.compile(r"\bStreamCut\b"), "StreamSplit"),
+    "question_names": (re.compile(r"\b(send|shrink_to|use|say|measure)_what_\w+|\bby_rule\b"), "a verb of the field"),
 }
 
 # Banned words of prose, which code may use in another sense.
@@ -151,7 +162,7 @@ def write_allowed(path, allowed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent)
-    parser.add_argument("--areas", default="docs,help")
+    parser.add_argument("--areas", default="docs,help,src")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--lower", action="store_true")
     options = parser.parse_args()

@@ -35,7 +35,7 @@ int count_with(CoreBudget& budget, int active, int windows, int others, int proc
   return count;
 }
 
-TEST(CoreBudgetTest, UsesAllWorkersWhereNobodyElseIs) {
+TEST(CoreBudgetTest, UsesAllWorkersWhereNoOtherProcessRuns) {
   CoreBudget budget(16);
   EXPECT_EQ(count_with(budget, 16, 1000, 0, 16), 1000);
 }
@@ -62,7 +62,7 @@ TEST(CoreBudgetTest, LeavesAProcessorThatIsTakenForLong) {
   }
 }
 
-TEST(CoreBudgetTest, SeldomTriesWhereNobodySaysWhetherAProcessorIsIdle) {
+TEST(CoreBudgetTest, SeldomTriesWhereItIsUnknownWhetherAProcessorIsIdle) {
   for (const int others : {1, 2, 4}) {
     CoreBudget budget(2);
     EXPECT_GE(count_with(budget, 1, 2000, others, 2, Idle::kUnknown), 1950);

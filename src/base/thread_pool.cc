@@ -226,7 +226,7 @@ ThreadPool::ThreadPool(int threads) : ThreadPool(ThreadPlacement{threads, {}}) {
 
 ThreadPool::ThreadPool(const ThreadPlacement& placement) : threads_(placement.threads), active_(0) {
   SPW_CHECK(threads_ >= 0 && threads_ <= 4096, kInvalidArgument,
-            "{} threads asked for; give 1 to 4096", threads_);
+            "{} threads were requested; give 1 to 4096", threads_);
   const int available = available_threads();
   if (threads_ == 0) threads_ = available;
   active_ = threads_;

@@ -45,7 +45,7 @@ class AnswerSource {
   // Returns a name to show for the model or server that answers.
   virtual std::string name() const = 0;
   // Returns false if a system message would have no effect.
-  virtual bool takes_system() const = 0;
+  virtual bool supports_system_role() const = 0;
   // Returns advice for a full context, besides starting over; "" if there is none.
   virtual std::string_view way_to_more_context() const = 0;
 

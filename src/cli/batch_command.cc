@@ -103,9 +103,9 @@ ExpectedRun expected_run(const BatchOptions& options, const BatchInput& input,
       .requests = static_cast<int64_t>(requests),
       .answers =
           lengths != nullptr ? predicted_answers(input, *lengths, context) : std::vector<int64_t>{},
-      .at_once = options.scheduling.admits_whole()
-                     ? 0
-                     : std::min(static_cast<int64_t>(requests), int64_t{asked}),
+      .max_concurrent = options.scheduling.admits_whole()
+                            ? 0
+                            : std::min(static_cast<int64_t>(requests), int64_t{asked}),
       .host_bytes_taken = lengths != nullptr ? lengths->network_bytes() : 0,
       .results_are_fixed = true,
       .least_sequences = 1,
@@ -194,7 +194,7 @@ struct BatchSummary {
   std::optional<Prediction> predicted = {};             // empty if nothing was computed
 };
 
-double mean_at_work(const EngineStats& stats) {
+double mean_running(const EngineStats& stats) {
   return stats.steps > 0
              ? static_cast<double>(stats.sequence_steps) / static_cast<double>(stats.steps)
              : 0;
@@ -214,13 +214,17 @@ void print_summary(const BatchOptions& options, const BatchSummary& summary) {
          {"draft_accepted", summary.stats.draft_accepted},
          {"preemptions", summary.stats.preemptions},
          {"recomputed_tokens", summary.stats.recomputed_tokens},
-         {"outgrown", summary.stats.outgrown},
-         {"outgrown_preemptions", summary.stats.outgrown_preemptions},
+         {"predictions_exceeded", summary.stats.predictions_exceeded},
+         {"exceeded_preemptions", summary.stats.exceeded_preemptions},
          {"scheduling_s", summary.stats.scheduling_s},
-         {"mean_at_work", mean_at_work(summary.stats)},
+         {"mean_running", mean_running(summary.stats)},
          {"total_s", summary.seconds},
          {"generated_tokens_per_s", rate},
          {"ignored_fields", summary.ignored_fields},
+         // Names of the release before, kept for one more (docs/serving.md).
+         {"outgrown", summary.stats.predictions_exceeded},
+         {"outgrown_preemptions", summary.stats.exceeded_preemptions},
+         {"mean_at_work", mean_running(summary.stats)},
          {"predicted", summary.predicted ? predicted_json(*summary.predicted, rate) : nullptr}});
     return;
   }
@@ -270,7 +274,7 @@ BatchSummary run_job(const PreparedJob& prepared, BatchJournal& journal) {
   const BatchOptions& options = prepared.options;
   const BatchInput& input = prepared.input;
   Session& session = prepared.session;
-  session.say_plan();
+  session.report_plan();
   session.load();
   // The runner has room for all planned sequences even if fewer requests are left: that size
   // decides which processor computes attention for long prompts. A store keeps the KV of preempted

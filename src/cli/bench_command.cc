@@ -231,7 +231,7 @@ int bench(BenchOptions options) {
     session.choose_plan(run, i);
     if (auto_batch || !lengths.empty())
       options.size.batch = session.plan().sequences.value_or(options.size.batch);
-    session.say_plan();
+    session.report_plan();
     session.load();
     const json out = lengths.empty() ? bench_plan(options, session)
                                      : bench_lengths(options.session, session,

@@ -72,7 +72,7 @@ json bench_lengths(const SessionOptions& options, Session& session,
 
   const BenchRun run = run_median(model.runner, {.engine = model.options,
                                                  .requests = requests,
-                                                 .tells_phases_apart = false,
+                                                 .separates_phases = false,
                                                  .warm_up = workload.warm_up,
                                                  .repeat = workload.repeat});
   const EngineStats& stats = run.engine;
@@ -133,7 +133,7 @@ void print_lengths_report(const json& out) {
       number("padded_generated_tokens_per_s"), number("padded_total_tokens_per_s"),
       number("padding_efficiency") * 100));
   print_now(fmt::format(
-      "steps     {} in {:.3f} s, {:.1f} sequences at work ({:.0f}% of {}); {} preempted\n",
+      "steps     {} in {:.3f} s, {:.1f} sequences running ({:.0f}% of {}); {} preempted\n",
       count("steps"), number("seconds"), number("mean_sequences"), number("occupancy") * 100,
       count("batch"), count("preemptions")));
   print_now(fmt::format("latency   {:.3f} s on average, {:.3f} s at most; first token {:.3f} s\n",

@@ -83,11 +83,11 @@ json memory_json(Session& session, int64_t tokens, int64_t sequences) {
         {"predicted_workspace_bytes", workspace},
         {"measured_workspace_bytes", measured.peaks[static_cast<int>(MemoryTag::kWorkspace)]}};
   };
-  const bool apart = session.own_host != nullptr;
+  const bool discrete = session.own_host != nullptr;
   json out = json::object();
-  if (apart) out["gpu"] = tier(needs.device, session.device->usage(), needs.workspace);
-  out["host"] = tier(needs.of_host(apart), session.host().usage(),
-                     apart ? needs.host_workspace : needs.workspace);
+  if (discrete) out["gpu"] = tier(needs.device, session.device->usage(), needs.workspace);
+  out["host"] = tier(needs.of_host(discrete), session.host().usage(),
+                     discrete ? needs.host_workspace : needs.workspace);
   return out;
 }
 

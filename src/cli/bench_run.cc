@@ -19,22 +19,22 @@ namespace spillway {
 namespace {
 
 // Assigns steps, seconds and bytes to the phases of a run.
-class PhaseBooks {
+class PhaseCounters {
  public:
-  PhaseBooks(BenchRun& run, Engine& engine, Decoder& decoder, bool tells_apart)
+  PhaseCounters(BenchRun& run, Engine& engine, Decoder& decoder, bool separates_phases)
       : run_(run),
         engine_(engine),
         decoder_(decoder),
-        phase_(tells_apart ? &run.prefill : &run.decode) {
+        phase_(separates_phases ? &run.prefill : &run.decode) {
     decoder.take_stats();  // drops the counts of earlier runs
-    if (!tells_apart) return;
+    if (!separates_phases) return;
     engine.observe_phases([this](bool has_prompts) {
       close();
       phase_ = has_prompts ? &run_.prefill : &run_.decode;
     });
   }
-  PhaseBooks(const PhaseBooks&) = delete;
-  PhaseBooks& operator=(const PhaseBooks&) = delete;
+  PhaseCounters(const PhaseCounters&) = delete;
+  PhaseCounters& operator=(const PhaseCounters&) = delete;
 
   double now_s() const { return watch_.seconds(); }
   // Assigns everything since the last call to the current phase.
@@ -93,13 +93,14 @@ class BenchProgress {
 // Receives a run's events on the engine's thread, as soon as they come.
 class BenchListener {
  public:
-  BenchListener(BenchRun& run, const PhaseBooks& books, std::span<const RequestLengths> requests)
-      : run_(run), books_(books), requests_(requests), answered_(requests.size()) {}
+  BenchListener(BenchRun& run, const PhaseCounters& counters,
+                std::span<const RequestLengths> requests)
+      : run_(run), counters_(counters), requests_(requests), answered_(requests.size()) {}
 
-  void hear(const StepReport& report) noexcept {
+  void on_step(const StepReport& report) noexcept {
     for (const GenerationEvent& event : report.events) {
       try {
-        hear(event);
+        on_event(event);
       } catch (...) {
         if (!error_) error_ = std::current_exception();
         failed_ = true;
@@ -116,19 +117,19 @@ class BenchListener {
   }
 
  private:
-  void hear(const GenerationEvent& event) {
+  void on_event(const GenerationEvent& event) {
     // Ids count up in the order of submission.
     const size_t index = static_cast<size_t>(event.id) - 1;
-    if (event.token && answered_[index]++ == 0) run_.first_token_s.push_back(books_.now_s());
+    if (event.token && answered_[index]++ == 0) run_.first_token_s.push_back(counters_.now_s());
     if (!event.finish) return;
     if (event.step_failed) throw Error(event.error_code, event.error);
     SPW_CHECK(event.error.empty(), kInternal, "request {}: {}", index + 1, event.error);
     SPW_ASSERT(answered_[index] == requests_[index].answer);
-    run_.end_s.push_back(books_.now_s());
+    run_.end_s.push_back(counters_.now_s());
   }
 
   BenchRun& run_;
-  const PhaseBooks& books_;
+  const PhaseCounters& counters_;
   std::span<const RequestLengths> requests_;
   std::vector<int> answered_;
   std::atomic<int64_t> generated_ = 0;
@@ -143,10 +144,10 @@ BenchRun run_once(Runner& runner, const BenchOrder& order, int number, BenchProg
     requests.push_back(make_request(order.requests[i], i, vocab));
   Engine engine(runner.decoder, runner.kv, nullptr, order.engine);
   BenchRun run;
-  PhaseBooks books(run, engine, runner.decoder, order.tells_phases_apart);
-  BenchListener listener(run, books, order.requests);
+  PhaseCounters counters(run, engine, runner.decoder, order.separates_phases);
+  BenchListener listener(run, counters, order.requests);
   {
-    EngineLoop loop(engine, [&](const StepReport& report) { listener.hear(report); });
+    EngineLoop loop(engine, [&](const StepReport& report) { listener.on_step(report); });
     const bool sent = loop.try_submit(std::move(requests)).has_value();
     SPW_ASSERT(sent);
     do {
@@ -155,7 +156,7 @@ BenchRun run_once(Runner& runner, const BenchOrder& order, int number, BenchProg
     } while (!listener.failed() && !loop.wait_for(std::chrono::milliseconds(20)));
   }
   listener.check();
-  books.close();
+  counters.close();
   run.engine = engine.stats();
   return run;
 }
@@ -202,7 +203,7 @@ BenchRun run_drawn(Runner& runner, const BenchOrder& order, Timeline& timeline) 
   BenchRun run;
   try {
     run = run_once(runner, drawn, 0, progress);
-    timeline.settle();
+    timeline.drain();
   } catch (...) {
     runner.decoder.record(nullptr);
     throw;

@@ -41,7 +41,7 @@ struct BenchRun {
 struct BenchOrder {
   EngineOptions engine;
   std::span<const RequestLengths> requests;  // generated greedily, past end tokens
-  bool tells_phases_apart = true;            // if set, the device is drained between phases
+  bool separates_phases = true;              // if set, the device is drained between phases
   int warm_up = 0;  // number of runs of a few steps before those that count
   int repeat = 1;
 };

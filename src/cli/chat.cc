@@ -146,7 +146,7 @@ void Chat::warn(std::string_view text) const {
 }
 
 void Chat::set_system(const std::string& text) {
-  if (!text.empty() && !source_.takes_system())
+  if (!text.empty() && !source_.supports_system_role())
     warn("this model's chat template has no place for a system message; it is not sent");
   conversation_.set_system(text);
 }

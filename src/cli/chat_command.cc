@@ -83,7 +83,7 @@ int chat_with_model(const ChatOptions& options) {
   session.choose_plan({.tokens = session.context_tokens(options.context),
                        .least_context = options.context > 0 ? 0 : kShortestChatContext,
                        .shortest_tokens = kShortestChatContext});
-  session.say_plan();
+  session.report_plan();
   session.load();
   ModelRun model(session, {.reuse = RunOrder::Reuse::kAlways, .drafts = session.drafts()},
                  session.planned_tokens());

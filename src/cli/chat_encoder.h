@@ -16,7 +16,7 @@ class ChatEncoder {
   ChatEncoder(const Tokenizer& tokenizer, ChatTemplate chat);
 
   // Returns false if the template has no place for a system message.
-  bool takes_system() const { return template_.takes_system(); }
+  bool supports_system_role() const { return template_.supports_system_role(); }
   // Returns the tokens of a prompt for the next answer.
   std::vector<TokenId> encode(const Conversation& conversation) const;
 

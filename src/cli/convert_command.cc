@@ -112,7 +112,7 @@ void print_report(const CommandOptions& options, const TypeMix& mix, const Conve
                 {"weight_bytes_before", report.bytes_before},
                 {"tensors", tensors},
                 {"fallbacks", fallbacks},
-                {"quantized_again", report.quantized_again},
+                {"quantized_again", report.requantized},
                 {"notes", notes}});
     return;
   }
@@ -125,9 +125,9 @@ void print_report(const CommandOptions& options, const TypeMix& mix, const Conve
                         mix.name, format_bytes(bytes), format_bytes(report.bytes),
                         format_bytes(report.bytes_before), counts));
   for (const std::string& line : describe_fallbacks(report)) print_now("  " + line + "\n");
-  if (report.quantized_again > 0) {
+  if (report.requantized > 0) {
     print_now(fmt::format("  {} matrices were quantized before; they lost a little more now\n",
-                          report.quantized_again));
+                          report.requantized));
   }
   for (const std::string& note : notes) print_now("  note: " + note + "\n");
 }

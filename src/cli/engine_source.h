@@ -25,7 +25,7 @@ class EngineSource : public AnswerSource {
   EngineSource(EngineClient& engine, ChatEncoder encoder, Options options);
 
   std::string name() const override { return options_.name; }
-  bool takes_system() const override { return encoder_.takes_system(); }
+  bool supports_system_role() const override { return encoder_.supports_system_role(); }
   std::string_view way_to_more_context() const override { return "--ctx gives more"; }
   ChatAnswer answer(Conversation& conversation, const AnswerListener& listener) override;
 

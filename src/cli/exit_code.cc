@@ -43,7 +43,7 @@ int exit_code_for(ErrorCode code) {
 int run_guarded(const std::function<int()>& work) {
   try {
     const int code = work();
-    const std::string lost = what_maps_lost();
+    const std::string lost = lost_pages_message();
     return code != 0 || lost.empty() ? code : report_error(ExitCode::kFailed, lost);
   } catch (const Error& error) {
     report_error(ExitCode::kFailed, error.what());

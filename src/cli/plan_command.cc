@@ -106,7 +106,7 @@ PlanQuestion with_plan_file(PlanQuestion question) {
   question.placement.take_from(plan);
   question.deterministic = plan.deterministic.value_or(false);
   question.lookup_drafts = plan.lookup_drafts.value_or(false);
-  if (plan.sequences && question.most_at_once == 0) question.most_at_once = *plan.sequences;
+  if (plan.sequences && question.max_concurrent == 0) question.max_concurrent = *plan.sequences;
   return question;
 }
 
@@ -222,7 +222,7 @@ void add_plan_command(Command& app) {
       ->group(HelpGroup::kWorkload)
       ->basic();
   command
-      ->add_option("--batch", options->question.most_at_once,
+      ->add_option("--batch", options->question.max_concurrent,
                    "most sequences that run concurrently; 0 = any number")
       ->group(HelpGroup::kWorkload);
   add_compress_weights_flag(*command, options->question.compute);

@@ -20,9 +20,9 @@ using nlohmann::json;
 namespace {
 
 json memory_json(const Planner& planner, const FoundPlan& found) {
-  const bool apart = planner.hardware.has_device();
+  const bool discrete = planner.hardware.has_device();
   const Budgets budgets = careful(planner.budgets);
-  const MemoryNeeds most = most_needed(found.needs, apart, budgets.host_is_limited);
+  const MemoryNeeds most = most_needed(found.needs, discrete, budgets.host_is_limited);
   const auto of = [](const MemoryUsage& usage, uint64_t bytes, uint64_t budget, uint64_t besides) {
     json by_tag = json::object();
     for (int tag = 0; tag < kMemoryTagCount; ++tag) {
@@ -37,17 +37,17 @@ json memory_json(const Planner& planner, const FoundPlan& found) {
   };
   const Footprint& needs = found.needs;
   json out;
-  if (apart) out["gpu"] = of(needs.device, most.device, budgets.device, needs.workspace);
-  out["host"] = of(needs.of_host(apart), most.host, budgets.host,
-                   apart ? needs.host_workspace : needs.workspace);
+  if (discrete) out["gpu"] = of(needs.device, most.device, budgets.device, needs.workspace);
+  out["host"] = of(needs.of_host(discrete), most.host, budgets.host,
+                   discrete ? needs.host_workspace : needs.workspace);
   out["disk"] = of(needs.disk, most.disk, budgets.disk, 0);
   return out;
 }
 
 // For sequences whose KV is attended to in partitions: describes how it is placed and how much is
 // loaded at a time.
-std::string describe_parts(const RunLayout& layout) {
-  if (!layout.parts) return "";
+std::string describe_partitions(const RunLayout& layout) {
+  if (!layout.partitioned) return "";
   const auto tokens = [](int64_t blocks) { return blocks * kKvBlockTokens; };
   std::string text;
   if (layout.spans()) {
@@ -102,9 +102,9 @@ void print_plan(const Planner& planner, const PlanReport& report) {
     print_now(fmt::format("{:<12}{}\n", key, value));
   };
   const Prediction& p = found.predicted;
-  const bool apart = planner.hardware.has_device();
+  const bool discrete = planner.hardware.has_device();
   const auto shares = [&](const TierShares& of) {
-    if (!apart)
+    if (!discrete)
       return fmt::format("{:.1f}% host, {:.1f}% disk", (of.device + of.host) * 100, of.disk * 100);
     return fmt::format("{:.1f}% GPU, {:.1f}% host, {:.1f}% disk", of.device * 100, of.host * 100,
                        of.disk * 100);
@@ -115,9 +115,9 @@ void print_plan(const Planner& planner, const PlanReport& report) {
                             kv_type_name(found.size.kv_type)));
   line("workload", describe_workload(planner));
   const size_t named = found.plan.overrides.size();
-  line("weights", shares(placed_shares(planner.model, planner.homes(found.plan), apart)) +
+  line("weights", shares(placed_shares(planner.model, planner.homes(found.plan), discrete)) +
                       (named > 0 ? "; with the plan's " + format_count(named, "override") : ""));
-  if (apart && !found.plan.cpu_linear.empty()) {
+  if (discrete && !found.plan.cpu_linear.empty()) {
     std::string text;
     for (const CpuLinearShare& at : found.plan.cpu_linear) {
       std::string modules;
@@ -130,15 +130,15 @@ void print_plan(const Planner& planner, const PlanReport& report) {
     }
     line("CPU", "of the weights that are not on the GPU, it multiplies " + text);
   }
-  line("KV", shares(found.plan.kv) + describe_parts(found.needs.layout));
-  if (found.plan.activations.disk > 0 || (apart && found.plan.activations.device < 1))
+  line("KV", shares(found.plan.kv) + describe_partitions(found.needs.layout));
+  if (found.plan.activations.disk > 0 || (discrete && found.plan.activations.device < 1))
     line("activations", shares(found.plan.activations));
   line("concurrent",
        fmt::format("{}{}{}", format_count(found.size.sequences, "sequence"),
                    found.plan.micro_batch > 0
                        ? fmt::format(", {} in a micro-batch", found.plan.micro_batch)
                        : "",
-                   found.plan.kv.host > 0 && apart
+                   found.plan.kv.host > 0 && discrete
                        ? fmt::format("; the CPU attends to {} of those with KV in host memory",
                                      fmt::format("{:.0f}%", p.cpu_attention * 100))
                        : ""));

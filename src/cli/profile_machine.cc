@@ -102,15 +102,15 @@ int profile_machine(const ProfileMachineOptions& options) {
   const SessionServices services = terminal_services();
   const auto device = services.devices.make(
       {.name = session.device, .threads = session.threads, .gpu_memory = session.gpu_memory});
-  const bool apart = !device->host_visible();
+  const bool discrete = !device->host_visible();
   const auto own_host =
-      apart ? services.devices.make({.name = "cpu", .threads = session.threads}) : nullptr;
+      discrete ? services.devices.make({.name = "cpu", .threads = session.threads}) : nullptr;
   Hardware hardware =
-      measure_this_machine(apart ? *own_host : *device, apart ? device.get() : nullptr,
+      measure_this_machine(discrete ? *own_host : *device, discrete ? device.get() : nullptr,
                            session.placement.disk_folder(), options.seconds, services);
   // Earlier measurements of models on this machine still hold.
-  if (const auto before = try_measured_here(apart ? own_host->info() : device->info(),
-                                            apart ? &device->info() : nullptr);
+  if (const auto before = try_measured_here(discrete ? own_host->info() : device->info(),
+                                            discrete ? &device->info() : nullptr);
       before && options.output.empty())
     hardware.splits = before->splits;
   write_hardware_file(*path, hardware);

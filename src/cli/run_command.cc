@@ -116,7 +116,7 @@ std::vector<TokenId> prompt_tokens(const RunOptions& options, const Prompt& inpu
       "leave out --chat, and give token ids instead of text, with --ids");
   const ChatEncoder encoder(
       tokenizer, options.chat_template.require_template(tokenizer, options.session.model));
-  SPW_CHECK(options.system.empty() || encoder.takes_system(), kInvalidArgument,
+  SPW_CHECK(options.system.empty() || encoder.supports_system_role(), kInvalidArgument,
             "this model's chat template has no place for --system");
   Conversation conversation;
   conversation.set_system(options.system);
@@ -161,7 +161,7 @@ int run(RunOptions options) {
                        .prompt = prompt_length,
                        .generated = std::max<int64_t>(1, limit - prompt_length),
                        .shortest_tokens = prompt_length + 1});
-  session.say_plan();
+  session.report_plan();
   session.load();
   ModelRun model(session, {.reuse = RunOrder::Reuse::kWithStore, .drafts = session.drafts()},
                  limit);

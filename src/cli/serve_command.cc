@@ -71,30 +71,30 @@ std::string model_name(const ServeOptions& options) {
 }
 
 // Reports the progress of loading to /health, and to the terminal.
-class HeardProgress : public Progress {
+class ServerProgress : public Progress {
  public:
-  HeardProgress(ApiServer& server, std::unique_ptr<Progress> seen)
-      : server_(server), seen_(std::move(seen)) {}
+  ServerProgress(ApiServer& server, std::unique_ptr<Progress> shown)
+      : server_(server), shown_(std::move(shown)) {}
   void update(uint64_t done, uint64_t total, std::string_view detail) override {
     if (total > 0) server_.set_progress(static_cast<double>(done) / static_cast<double>(total));
-    seen_->update(done, total, detail);
+    shown_->update(done, total, detail);
   }
 
  private:
   ApiServer& server_;
-  std::unique_ptr<Progress> seen_;
+  std::unique_ptr<Progress> shown_;
 };
 
-SessionServices heard_by(ApiServer& server) {
+SessionServices services_reporting_to(ApiServer& server) {
   SessionServices services = terminal_services();
-  services.progress = [&server, seen = services.progress](std::string_view title) {
-    return std::make_unique<HeardProgress>(server, start_progress(seen, title));
+  services.progress = [&server, shown = services.progress](std::string_view title) {
+    return std::make_unique<ServerProgress>(server, start_progress(shown, title));
   };
   return services;
 }
 
 // Layer swapping is on by default if requests may wait for KV memory.
-SessionOptions with_turns(const ServeOptions& options) {
+SessionOptions with_layer_swapping(const ServeOptions& options) {
   SessionOptions session = options.session;
   const bool may_wait = !options.scheduling.admits_whole() &&
                         may_preempt(session.compute.attention_topk, session.deterministic);
@@ -130,7 +130,7 @@ ExpectedRun expected_run(const ServeOptions& options, const Session& session,
           .prompt = std::min(kUsualPrompt, std::max<int64_t>(1, context / 2)),
           .generated = std::min(kUsualAnswer, std::max<int64_t>(1, context / 4)),
           .requests = 1000,
-          .at_once = options.scheduling.admits_whole() ? 0 : most,
+          .max_concurrent = options.scheduling.admits_whole() ? 0 : most,
           .host_bytes_taken = host_bytes_taken(lengths),
           .least_sequences = 1,
           .least_context = options.context > 0 ? 0 : kShortestContext,
@@ -176,7 +176,7 @@ int serve(const ServeOptions& options) {
         "others than this machine can call at {}, and there are no keys: give --api-key-file FILE, "
         "or --host 127.0.0.1 behind a proxy that asks for them",
         printable(options.http.host));
-  Session session(with_turns(options), heard_by(server));
+  Session session(with_layer_swapping(options), services_reporting_to(server));
   std::optional<ChatTemplate> chat;
   if (session.tokenizer() != nullptr)
     chat = options.chat_template.try_template(*session.tokenizer());
@@ -192,7 +192,7 @@ int serve(const ServeOptions& options) {
   ModelRun served(session,
                   {.admission = RunOrder::Admission::kContinuous,
                    .reuse = RunOrder::Reuse::kAlways,
-                   .store = Session::KvStoreHost::kWhereApart,
+                   .store = Session::KvStoreHost::kWhereDiscrete,
                    .fits_fewer = true,
                    .may_wait = !options.scheduling.admits_whole(),
                    .usual = {{.prompt = run.prompt, .generated = run.generated}},
@@ -227,7 +227,7 @@ int serve(const ServeOptions& options) {
        .disk_write_ceiling = estimate.disk_write,
        .predicted_step_s = estimate.step_s});
   log_info(
-      "{} requests at work, {} waiting at most, contexts of {} tokens, {} tokens of prompts a "
+      "{} requests running, {} waiting at most, contexts of {} tokens, {} tokens of prompts a "
       "step beside others",
       most_running, options.max_queue, context, estimate.prompt_tokens);
   print_now(fmt::format("serving {} at http://{}:{}\n", model.name(),

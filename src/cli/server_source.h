@@ -32,7 +32,7 @@ class ServerSource : public AnswerSource {
   ServerSource(Options options, const std::atomic<bool>& cancel, HttpClientLimits limits = {});
 
   std::string name() const override;
-  bool takes_system() const override { return true; }  // the server decides
+  bool supports_system_role() const override { return true; }  // the server decides
   std::string_view way_to_more_context() const override { return ""; }
   ChatAnswer answer(Conversation& conversation, const AnswerListener& listener) override;
 

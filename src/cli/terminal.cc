@@ -63,7 +63,7 @@ void print_now(std::string_view text) {
 
 namespace {
 
-// Asked for each update, since windows are resized.
+// Queried at each update, since windows are resized.
 int stderr_columns() {
   struct winsize size = {};
   const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;

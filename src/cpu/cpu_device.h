@@ -32,7 +32,7 @@ class CpuDevice final : public Device {
   // Returns the packed layout if this processor has integer kernels for the type.
   WeightLayout preferred_layout(DType type, int64_t rows, int64_t cols) const override;
   Ops& ops() override { return ops_; }
-  AttentionParts& attention_parts() override { return ops_; }
+  PartitionedAttention& partitioned_attention() override { return ops_; }
   void synchronize() override {}  // ops are done when they return
   void expect_ops(bool soon) override { pool_.expect_jobs(soon); }
 

@@ -2,7 +2,7 @@
 #include "cpu/cpu_ops.h"
 
 #include "cpu/attention/attention.h"
-#include "cpu/attention/attention_sums.h"
+#include "cpu/attention/softmax_state.h"
 #include "cpu/kv/kv_append.h"
 #include "cpu/linear/linear.h"
 #include "cpu/rows/activation.h"
@@ -65,20 +65,20 @@ void CpuOps::attention(const Activations& q, const KvLayerView& kv,
   cpu::attention(pool_, workspace_, q, kv, spans, params, out, deterministic_);
 }
 
-void CpuOps::clear_sums(const AttentionSums& sums) { cpu::clear_sums(pool_, sums); }
+void CpuOps::clear_state(const SoftmaxState& sums) { cpu::clear_state(pool_, sums); }
 
-void CpuOps::attend_part(const Activations& q, const KvLayerView& kv,
-                         std::span<const SequenceSpan> spans, const AttentionParams& params,
-                         const AttentionSums& sums) {
-  cpu::attend_part(pool_, workspace_, q, kv, spans, params, sums, deterministic_);
+void CpuOps::attend_partition(const Activations& q, const KvLayerView& kv,
+                              std::span<const SequenceSpan> spans, const AttentionParams& params,
+                              const SoftmaxState& sums) {
+  cpu::attend_partition(pool_, workspace_, q, kv, spans, params, sums, deterministic_);
 }
 
-void CpuOps::add_sums(const AttentionSums& seen, const AttentionSums& sums) {
-  cpu::add_sums(pool_, seen, sums);
+void CpuOps::merge_state(const SoftmaxState& seen, const SoftmaxState& sums) {
+  cpu::merge_state(pool_, seen, sums);
 }
 
-void CpuOps::finish_sums(const AttentionSums& sums, const Activations& out) {
-  cpu::finish_sums(pool_, sums, out);
+void CpuOps::finish_state(const SoftmaxState& sums, const Activations& out) {
+  cpu::finish_state(pool_, sums, out);
 }
 
 void CpuOps::activate(ActivationKind kind, const Activations& x) { cpu::activate(pool_, kind, x); }

@@ -9,15 +9,15 @@
 
 #include "base/thread_pool.h"
 #include "cpu/workspace.h"
-#include "device/attention_parts.h"
 #include "device/ops.h"
+#include "device/partitioned_attention.h"
 
 namespace spillway {
 
 // Implements each op by a function in its own file (linear.h, attention.h, ...), which it gives
 // workers and scratch memory. Ops are done on return. Throws what the ops throw: kInternal for
 // shapes that do not fit, kOutOfMemory for scratch memory.
-class CpuOps : public Ops, public AttentionParts {
+class CpuOps : public Ops, public PartitionedAttention {
  public:
   CpuOps(Device& device, ThreadPool& pool) : pool_(pool), workspace_(device, pool.threads()) {}
 
@@ -45,11 +45,12 @@ class CpuOps : public Ops, public AttentionParts {
   }
   void attention(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
                  const AttentionParams& params, const Activations& out) override;
-  void clear_sums(const AttentionSums& sums) override;
-  void attend_part(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
-                   const AttentionParams& params, const AttentionSums& sums) override;
-  void add_sums(const AttentionSums& seen, const AttentionSums& sums) override;
-  void finish_sums(const AttentionSums& sums, const Activations& out) override;
+  void clear_state(const SoftmaxState& sums) override;
+  void attend_partition(const Activations& q, const KvLayerView& kv,
+                        std::span<const SequenceSpan> spans, const AttentionParams& params,
+                        const SoftmaxState& sums) override;
+  void merge_state(const SoftmaxState& seen, const SoftmaxState& sums) override;
+  void finish_state(const SoftmaxState& sums, const Activations& out) override;
   void activate(ActivationKind kind, const Activations& x) override;
   void gated_activate(ActivationKind kind, const Activations& gate, const Activations& up,
                       const Activations& out) override;

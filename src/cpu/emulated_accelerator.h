@@ -83,7 +83,7 @@ class EmulatedAccelerator final : public Device {
   void copy_to_device(std::byte* to, const std::byte* host, size_t bytes) override;
   void copy_to_host(std::byte* host, const std::byte* from, size_t bytes) override;
   EmulatedOps& ops() override { return ops_; }
-  AttentionParts& attention_parts() override { return ops_; }
+  PartitionedAttention& partitioned_attention() override { return ops_; }
   void synchronize() override {}
   void enter_thread() override;
   DeviceStream& compute() override { return *compute_; }

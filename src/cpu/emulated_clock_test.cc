@@ -36,7 +36,7 @@ TEST(EmulatedClockTest, CopiesTakeTheirTimeBesideOthers) {
   stream->record(*ended);
   EXPECT_EQ(machine.to[499], std::byte{7});
   EXPECT_DOUBLE_EQ(ended->seconds_after(*begun), 1.5);
-  EXPECT_EQ(machine.clock->now_s(), 0) << "nobody has waited";
+  EXPECT_EQ(machine.clock->now_s(), 0) << "no queue has waited";
   machine.clock->pass(1);
   machine.accelerator.compute().wait(*ended);
   EXPECT_DOUBLE_EQ(machine.clock->now_s(), 1.5);

@@ -20,7 +20,7 @@ KvLayerView moved(KvLayerView kv, const StepBatch& batch) {
 void ReplayingOps::run_step(const StepBatch& batch, std::span<const StepPart> parts) {
   const bool one_row_each =
       std::ranges::all_of(batch.spans, [](const SequenceSpan& span) { return span.rows == 1; });
-  if (batch.program == 0 || !one_row_each) return CpuOps::run_step(batch, parts);
+  if (batch.graph_key == 0 || !one_row_each) return CpuOps::run_step(batch, parts);
   const auto record = [&](size_t part) {
     Tape tape;
     batch_ = &batch;
@@ -35,7 +35,7 @@ void ReplayingOps::run_step(const StepBatch& batch, std::span<const StepPart> pa
     return tape;
   };
   steps_.run(
-      {batch.program, batch.ids.size(), batch.spans.size(), batch.logit_rows.size()}, parts,
+      {batch.graph_key, batch.ids.size(), batch.spans.size(), batch.logit_rows.size()}, parts,
       [&](size_t part) { parts[part].ops(); }, record,
       [&](const Tape& tape) {
         for (const auto& op : tape) op(batch);

@@ -3,7 +3,7 @@
 //
 // A replayed op gets the arguments that it was recorded with, except what the step's batch
 // provides: tokens, sequences, and where each layer's KV is. So a test of whole networks shows
-// whether a step's graph key (StepBatch::program) really stands for everything else.
+// whether a step's graph key (StepBatch::graph_key) really stands for everything else.
 #pragma once
 
 #include <compare>
@@ -53,7 +53,7 @@ class ReplayingOps : public CpuOps {
 
  private:
   struct Key {
-    uint64_t program = 0;
+    uint64_t graph_key = 0;
     size_t tokens = 0, sequences = 0, logit_rows = 0;
     auto operator<=>(const Key&) const = default;
   };

@@ -18,7 +18,7 @@ constexpr unsigned kMostBlocks = 16;
 __global__ void __launch_bounds__(kThreads)
     copy_pieces_kernel(const CopyPiece* pieces, int count, int parts) {
   wait_for_previous();
-  let_next_start();
+  launch_dependents();
   const int64_t items = int64_t{count} * parts;
   for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
     const CopyPiece piece = pieces[item / parts];

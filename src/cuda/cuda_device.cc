@@ -55,8 +55,9 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options)
   SPW_CHECK(budget_ <= total_bytes, kInvalidArgument, "--gpu-memory is {}, but {} ({}) has {}",
             format_bytes(budget_), info_.name, info_.hardware, format_bytes(total_bytes));
   if (budget_ > free_bytes) {
-    log_warning("{} of {} are in use by others; {} asked for, {} free", info_.name,
-                format_bytes(total_bytes), format_bytes(budget_), format_bytes(free_bytes));
+    log_warning("other processes use memory of {}: of {}, {} were requested and {} are free",
+                info_.name, format_bytes(total_bytes), format_bytes(budget_),
+                format_bytes(free_bytes));
   }
   info_.memory_bytes = static_cast<int64_t>(budget_);
   int same_addresses = 0;

@@ -40,7 +40,7 @@ class CudaDevice final : public Device {
   void copy_to_host(std::byte* host, const std::byte* from, size_t bytes) override;
 
   Ops& ops() override { return *ops_; }
-  AttentionParts& attention_parts() override { return *ops_; }
+  PartitionedAttention& partitioned_attention() override { return *ops_; }
   void synchronize() override;
 
   void enter_thread() override { SPW_CUDA_CHECK(cudaSetDevice(index_)); }

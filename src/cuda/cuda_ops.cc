@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "cuda/attention/attention_decode.h"
 #include "cuda/attention/attention_prefill.h"
-#include "cuda/attention/attention_sums.h"
 #include "cuda/attention/attention_topk.h"
+#include "cuda/attention/softmax_state.h"
 #include "cuda/dequantize/dequantize.h"
 #include "cuda/kv/kv_append.h"
 #include "cuda/linear/linear_quant.h"
@@ -148,7 +148,7 @@ void CudaOps::run_step(const StepBatch& batch, std::span<const StepPart> parts) 
   persistent_ = shape.tokens == 1 && !batch.layer_types.empty() && !deterministic_ &&
                 techniques_.persistent_step && techniques_.gemv &&
                 PersistentStep::serves(gpu_, batch.layer_types);
-  collecting_ = persistent_ && batch.program != 0;
+  collecting_ = persistent_ && batch.graph_key != 0;
   const auto compute = [&](size_t part) {
     parts[part].ops();
     launch_persistent(/*step_ends=*/part + 1 == parts.size());
@@ -156,8 +156,8 @@ void CudaOps::run_step(const StepBatch& batch, std::span<const StepPart> parts) 
   try {
     // Steps with prompt tokens differ too much to be worth recording.
     const auto others = tables_.try_other_shapes();
-    if (techniques_.graphs && shape.max_rows == 1 && batch.program != 0 && others) {
-      graphs_.run({batch.program, generation_, tables_.generation(), shape, *others}, parts,
+    if (techniques_.graphs && shape.max_rows == 1 && batch.graph_key != 0 && others) {
+      graphs_.run({batch.graph_key, generation_, tables_.generation(), shape, *others}, parts,
                   compute);
     } else {
       for (size_t i = 0; i < parts.size(); ++i) {
@@ -300,9 +300,9 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   if (params.top_k > 0 && shape.generating > 0) {
     call.batch.sequences = shape.generating;
     const size_t bytes =
-        attention_topk_scratch_bytes(shape.generating, params.heads, shape.max_parts);
+        attention_topk_scratch_bytes(shape.generating, params.heads, shape.max_partitions);
     std::byte* const scores = grown(topk_scratch_, bytes);
-    attention_topk(call, shape.max_parts, scores, topk_scratch_.bytes(), stream);
+    attention_topk(call, shape.max_partitions, scores, topk_scratch_.bytes(), stream);
     batch = without_first(batch, shape.generating);
     shape.decoding -= shape.generating;
     call.batch = batch;
@@ -314,10 +314,10 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
     call.batch.sequences = decoding;
     const int rows = deterministic_ ? batch.sequences * shape.max_rows : decoding;
     const size_t bytes = attention_decode_scratch_bytes(rows, params.heads, kv.kv_heads,
-                                                        kv.head_dim, shape.max_parts);
+                                                        kv.head_dim, shape.max_partitions);
     const AttentionScratch scratch{grown(attention_scratch_, bytes), attention_scratch_.bytes()};
-    attention_decode(call, unified_, deterministic_ ? shape.max_rows : 1, shape.max_parts, scratch,
-                     stream);
+    attention_decode(call, unified_, deterministic_ ? shape.max_rows : 1, shape.max_partitions,
+                     scratch, stream);
   }
   if (decoding < batch.sequences) {
     call.batch = without_first(batch, decoding);
@@ -327,11 +327,11 @@ void CudaOps::attention(const Activations& q, const KvLayerView& kv,
   }
 }
 
-void CudaOps::clear_sums(const AttentionSums& sums) { cuda::clear_sums(sums, queue()); }
+void CudaOps::clear_state(const SoftmaxState& sums) { cuda::clear_state(sums, queue()); }
 
-void CudaOps::attend_part(const Activations& q, const KvLayerView& kv,
-                          std::span<const SequenceSpan> spans, const AttentionParams& params,
-                          const AttentionSums& sums) {
+void CudaOps::attend_partition(const Activations& q, const KvLayerView& kv,
+                               std::span<const SequenceSpan> spans, const AttentionParams& params,
+                               const SoftmaxState& sums) {
   if (spans.empty()) return;
   SPW_ASSERT(sums.memory.dtype == DType::kF32 && sums.rows() == q.rows &&
              sums.heads == params.heads && sums.head_dim == kv.head_dim);
@@ -347,16 +347,16 @@ void CudaOps::attend_part(const Activations& q, const KvLayerView& kv,
     call.sums_stride = sums.memory.stride;
     const int rows = deterministic_ ? placed.view.sequences * shape.max_rows : decoding;
     const size_t bytes = attention_decode_scratch_bytes(
-        rows, params.heads, kv.kv_heads, kv.head_dim, shape.max_parts, /*to_sums=*/true);
+        rows, params.heads, kv.kv_heads, kv.head_dim, shape.max_partitions, /*to_sums=*/true);
     const AttentionScratch scratch{grown(attention_scratch_, bytes), attention_scratch_.bytes()};
-    attention_decode(call, unified_, deterministic_ ? shape.max_rows : 1, shape.max_parts, scratch,
-                     stream);
+    attention_decode(call, unified_, deterministic_ ? shape.max_rows : 1, shape.max_partitions,
+                     scratch, stream);
   }
   if (decoding == placed.view.sequences) return;
   // Prefill attention over many rows computes the softmax state of this KV partition by itself,
   // which is then merged into `sums`.
   const int64_t columns = sums.memory.cols;
-  AttentionSums seen{{DType::kF32, q.rows, columns, columns}, sums.heads, sums.head_dim};
+  SoftmaxState seen{{DType::kF32, q.rows, columns, columns}, sums.heads, sums.head_dim};
   seen.memory.data = grown(sums_scratch_, static_cast<size_t>(q.rows * columns) * sizeof(float));
   mark_unseen(seen, stream);
   call.batch = without_first(placed.view, decoding);
@@ -366,15 +366,15 @@ void CudaOps::attend_part(const Activations& q, const KvLayerView& kv,
   const size_t bytes = attention_prefill_scratch_bytes();
   const AttentionScratch scratch{grown(prefill_scratch_, bytes, /*zeroed=*/true), bytes};
   attention_prefill(call, unified_, shape.max_rows, scratch, stream);
-  cuda::add_sums(seen, sums, stream);
+  cuda::merge_state(seen, sums, stream);
 }
 
-void CudaOps::add_sums(const AttentionSums& seen, const AttentionSums& sums) {
-  cuda::add_sums(seen, sums, queue());
+void CudaOps::merge_state(const SoftmaxState& seen, const SoftmaxState& sums) {
+  cuda::merge_state(seen, sums, queue());
 }
 
-void CudaOps::finish_sums(const AttentionSums& sums, const Activations& out) {
-  cuda::finish_sums(sums, out, queue());
+void CudaOps::finish_state(const SoftmaxState& sums, const Activations& out) {
+  cuda::finish_state(sums, out, queue());
 }
 
 void CudaOps::activate(ActivationKind kind, const Activations& x) {

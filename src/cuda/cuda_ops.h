@@ -26,7 +26,7 @@ namespace spillway::cuda {
 // Queues kernels on one stream and returns without waiting for them. It is used from one thread. It
 // throws kInternal for shapes that do not fit, kOutOfMemory for scratch memory, and kDevice for
 // what CUDA reports (also errors of earlier kernels).
-class CudaOps final : public Ops, public AttentionParts {
+class CudaOps final : public Ops, public PartitionedAttention {
  public:
   CudaOps(Device& device, cudaStream_t stream);
   ~CudaOps() override;
@@ -75,11 +75,12 @@ class CudaOps final : public Ops, public AttentionParts {
   std::optional<KvFault> take_kv_fault() override;
   void attention(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
                  const AttentionParams& params, const Activations& out) override;
-  void clear_sums(const AttentionSums& sums) override;
-  void attend_part(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
-                   const AttentionParams& params, const AttentionSums& sums) override;
-  void add_sums(const AttentionSums& seen, const AttentionSums& sums) override;
-  void finish_sums(const AttentionSums& sums, const Activations& out) override;
+  void clear_state(const SoftmaxState& sums) override;
+  void attend_partition(const Activations& q, const KvLayerView& kv,
+                        std::span<const SequenceSpan> spans, const AttentionParams& params,
+                        const SoftmaxState& sums) override;
+  void merge_state(const SoftmaxState& seen, const SoftmaxState& sums) override;
+  void finish_state(const SoftmaxState& sums, const Activations& out) override;
   void activate(ActivationKind kind, const Activations& x) override;
   void gated_activate(ActivationKind kind, const Activations& gate, const Activations& up,
                       const Activations& out) override;

@@ -32,12 +32,12 @@ class PersistentStepsTest : public testing::TestWithParam<DType> {
 
   // Returns the persistent launches of a step of two linear layers, the second reading the first's
   // output.
-  uint64_t persistent_launches_of(int32_t tokens, uint64_t program, WeightTypes layer_types) {
+  uint64_t persistent_launches_of(int32_t tokens, uint64_t graph_key, WeightTypes layer_types) {
     auto& ops = dynamic_cast<CudaOps&>(device_->ops());
     const std::vector<int32_t> ids(static_cast<size_t>(tokens));
     StepBatch batch;
     batch.ids = batch.positions = ids;
-    batch.program = program;
+    batch.graph_key = graph_key;
     batch.layer_types = layer_types;
     const uint64_t before = ops.persistent_launches();
     ops.run_step(batch, [&] {

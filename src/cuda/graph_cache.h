@@ -18,7 +18,7 @@ namespace spillway::cuda {
 
 // Steps with equal keys launch the same kernels with the same arguments.
 struct GraphKey {
-  uint64_t program = 0;
+  uint64_t graph_key = 0;
   uint64_t scratch = 0, tables = 0;  // change when the device's own memory moves
   StepShape shape;
   OtherShapes others;

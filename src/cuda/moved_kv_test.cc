@@ -100,7 +100,7 @@ class MovedKvTest : public testing::TestWithParam<MovedKvCase> {
 
   // Projects x_, appends at `position` of every sequence, and attends. Returns the attention
   // output.
-  std::vector<std::byte> step(int where, int position, uint64_t program, bool cut) {
+  std::vector<std::byte> step(int where, int position, uint64_t graph_key, bool cut) {
     const auto count = static_cast<size_t>(c_.sequences);
     const std::vector<int32_t> ids(count), positions(count, position);
     std::vector<SequenceSpan> spans;
@@ -119,9 +119,9 @@ class MovedKvTest : public testing::TestWithParam<MovedKvCase> {
     batch.positions = positions;
     batch.logit_rows = logit_rows;
     batch.spans = spans;
-    batch.program = program;
+    batch.graph_key = graph_key;
     if (c_.persistent) batch.layer_types = c_.values;
-    if (program != 0) batch.kv = said;
+    if (graph_key != 0) batch.kv = said;
 
     const auto rows = [&](const Buffer& of, int64_t columns, int64_t stride, int64_t first = 0) {
       return Activations{c_.values, c_.sequences, columns, stride,

@@ -56,7 +56,7 @@ size_t StepTables::append(std::span<const int32_t> values, size_t at) {
 size_t StepTables::append_batch(std::span<const SequenceSpan> spans, StepShape& shape, size_t at,
                                 PlacedBatch& placed) {
   const size_t count = spans.size(),
-               stride = static_cast<size_t>(shape.max_parts) * (kPartTokens / kKvBlockTokens);
+               stride = static_cast<size_t>(shape.max_partitions) * (kPartTokens / kKvBlockTokens);
   auto* const host = static_cast<int32_t*>(pinned_.get());
   size_t offsets[4];
   for (size_t& offset : offsets) {
@@ -108,7 +108,7 @@ StepShape shape_of(std::span<const SequenceSpan> spans) {
     longest = std::max(longest, std::min(span.start + span.rows, covered_by(span)));
     shape.values_at_home = shape.values_at_home || !span.home.empty();
   }
-  shape.max_parts = static_cast<int32_t>(
+  shape.max_partitions = static_cast<int32_t>(
       std::bit_ceil(static_cast<uint32_t>((longest + kPartTokens - 1) / kPartTokens)));
   return shape;
 }
@@ -116,7 +116,7 @@ StepShape shape_of(std::span<const SequenceSpan> spans) {
 size_t batch_elements(const StepShape& shape) {
   const auto count = static_cast<size_t>(shape.sequences);
   const size_t table =
-      aligned(count * static_cast<size_t>(shape.max_parts) * (kPartTokens / kKvBlockTokens));
+      aligned(count * static_cast<size_t>(shape.max_partitions) * (kPartTokens / kKvBlockTokens));
   return 4 * aligned(count) + (shape.values_at_home ? 2 : 1) * table;
 }
 

@@ -17,7 +17,7 @@ void Device::copy_to_host(std::byte* host, const std::byte* from, size_t bytes) 
   std::memcpy(host, from, bytes);
 }
 
-AttentionParts& Device::attention_parts() {
+PartitionedAttention& Device::partitioned_attention() {
   fail(ErrorCode::kUnsupported, "{} does not attend to sequences in parts", info().name);
 }
 

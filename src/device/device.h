@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/memory_usage.h"
-#include "device/attention_parts.h"
 #include "device/buffer.h"
 #include "device/ops.h"
+#include "device/partitioned_attention.h"
 #include "device/stream.h"
 
 namespace spillway {
@@ -64,7 +64,7 @@ class Device : public BufferSource {
   virtual Ops& ops() = 0;
   // Returns attention over partitions, in the same queue. Throws kUnsupported if the device does
   // not have it.
-  virtual AttentionParts& attention_parts();
+  virtual PartitionedAttention& partitioned_attention();
   // Waits until everything queued is done.
   virtual void synchronize() = 0;
   // Tells a host whose ops are part of another device's steps whether such a step is running, so

@@ -130,9 +130,9 @@ struct StepBatch {
   // attention takes one at a time.
   std::span<const std::span<const SequenceSpan>> other_spans = {};
   // The graph key: a number that stands for all addresses that the step's ops use besides these
-  // spans (device/generation.h). Two steps with the same key and shape differ only in the values
+  // spans (device/address_epoch.h). Two steps with the same key and shape differ only in the values
   // above and in `kv`, so a device may record one and replay it for the other. 0 means never.
-  uint64_t program = 0;
+  uint64_t graph_key = 0;
   // Facts about the model's matrices that the choice of kernels may depend on. `layer_types` is
   // empty if the layers have more types than WeightTypes holds.
   MatrixFacts matrices = {};

@@ -13,7 +13,8 @@ void AttentionTraffic::add(std::span<const SequenceSpan> spans, const KvLayerVie
     if (!span.generates) continue;
     const int64_t context = int64_t{span.start} + span.rows;
     const int64_t first = params.window > 0 ? std::max<int64_t>(0, context - params.window) : 0;
-    // This is less than the context if the span is a partition of a sequence (attention_parts.h).
+    // This is less than the context if the span is a partition of a sequence
+    // (partitioned_attention.h).
     const auto covered = static_cast<int64_t>(span.block_table.size()) * kKvBlockTokens;
     const int64_t keys = std::max<int64_t>(0, std::min(context, covered) - first);
     const uint64_t dense = static_cast<uint64_t>(keys * kv.kv_heads) * entry_bytes;

@@ -43,39 +43,39 @@ AnswerLengths::AnswerLengths(std::unique_ptr<OnlinePredictor> predictor,
                              const std::filesystem::path& file, const std::string& model)
     : trainer_(std::move(predictor), trainer_options(file, model)) {}
 
-bool AnswerLengths::knows_nothing() const { return trainer_.examples() < kFewestExamples; }
+bool AnswerLengths::is_untrained() const { return trainer_.examples() < kFewestExamples; }
 
 int64_t AnswerLengths::mean_tokens(const std::string& text, int64_t most_tokens) const {
-  if (knows_nothing()) return std::min(kUsualAnswer, most_tokens);
+  if (is_untrained()) return std::min(kUsualAnswer, most_tokens);
   return std::llround(
       trainer_.predict({.text = text, .most_tokens = most_tokens}).distribution.mean());
 }
 
-void AnswerLengths::foresee(GenerationRequest& request) const {
+void AnswerLengths::predict(GenerationRequest& request) const {
   const std::string text = std::exchange(request.asked, {});
   if (request.max_tokens <= 0) return;
   if (request.ignore_end && request.stop.empty() && request.stop_ids.empty()) {
     // Only its limit ends the answer.
-    request.foreseen = {.tokens = request.max_tokens};
+    request.prediction = {.tokens = request.max_tokens};
     return;
   }
   const Stopwatch watch;
   PredictedLength predicted =
       trainer_.predict({.text = text, .tokens = request.prompt, .most_tokens = request.max_tokens});
-  const int64_t tokens = knows_nothing() ? std::min<int64_t>(kUsualAnswer, request.max_tokens)
-                                         : predicted.distribution.quantile(kReservedQuantile);
-  request.foreseen = {.tokens = std::max<int64_t>(tokens, request.min_tokens),
-                      .predicted = std::move(predicted)};
+  const int64_t tokens = is_untrained() ? std::min<int64_t>(kUsualAnswer, request.max_tokens)
+                                        : predicted.distribution.quantile(kReservedQuantile);
+  request.prediction = {.tokens = std::max<int64_t>(tokens, request.min_tokens),
+                        .predicted = std::move(predicted)};
   predicting_ns_ += std::llround(watch.seconds() * 1e9);
 }
 
 void AnswerLengths::ended(GenerationRequest& request, int64_t tokens, FinishReason reason) {
-  std::optional<PredictedLength> predicted = std::move(request.foreseen.predicted);
+  std::optional<PredictedLength> predicted = std::move(request.prediction.predicted);
   if (!predicted || tokens <= 0) return;
   // The length that would be predicted without a limit.
   const int64_t said = predicted->distribution.up_to(0).quantile(kReservedQuantile);
   const bool teaches = reason == FinishReason::kStop ||
-                       (reason == FinishReason::kLength && (tokens >= said || knows_nothing()));
+                       (reason == FinishReason::kLength && (tokens >= said || is_untrained()));
   if (teaches) trainer_.finished(std::move(*predicted), tokens);
 }
 

@@ -22,10 +22,10 @@ class AnswerLengths {
   AnswerLengths(std::unique_ptr<OnlinePredictor> predictor, const std::filesystem::path& file,
                 const std::string& model);
 
-  // Sets `request.foreseen` to the predicted length of its answer, as far as that can be known, and
-  // clears `request.asked`. Predicts nothing for a request that generates nothing. Takes as long as
-  // a prediction takes, so it is not for the engine's thread.
-  void foresee(GenerationRequest& request) const;
+  // Sets `request.prediction` to the predicted length of its answer, as far as that can be known,
+  // and clears `request.asked`. Predicts nothing for a request that generates nothing. Takes as
+  // long as a prediction takes, so it is not for the engine's thread.
+  void predict(GenerationRequest& request) const;
 
   // Returns the tokens that answers to such a text have on average, at most `most_tokens`.
   int64_t mean_tokens(const std::string& text, int64_t most_tokens) const;
@@ -40,7 +40,7 @@ class AnswerLengths {
   uint64_t network_bytes() const { return trainer_.network_bytes(); }
 
  private:
-  bool knows_nothing() const;
+  bool is_untrained() const;
   OnlineTrainer trainer_;
   mutable std::atomic<int64_t> predicting_ns_ = 0;
 };

@@ -29,7 +29,7 @@ GenerationRequest asking(const std::string& text, int most = 400) {
 void teach(AnswerLengths& lengths, int answers, int64_t tokens) {
   for (int i = 0; i < answers; ++i) {
     GenerationRequest request = asking("Name a river");
-    lengths.foresee(request);
+    lengths.predict(request);
     lengths.ended(request, tokens, FinishReason::kStop);
   }
   while (lengths.counts().waiting > 0 ||
@@ -46,17 +46,17 @@ class AnswerLengthsTest : public testing::Test {
 TEST_F(AnswerLengthsTest, AnAnswerIsPromisedWhatAnswersHave) {
   AnswerLengths lengths(std::make_unique<NgramPredictor>(kBuckets), {}, "m");
   GenerationRequest before = asking("Name a river");
-  lengths.foresee(before);
-  EXPECT_EQ(before.foreseen.tokens, 256) << "nothing is known yet";
+  lengths.predict(before);
+  EXPECT_EQ(before.prediction.tokens, 256) << "nothing is known yet";
   EXPECT_EQ(before.asked, "");
   teach(lengths, 100, 30);
   GenerationRequest after = asking("Name a river");
-  lengths.foresee(after);
-  EXPECT_GT(after.foreseen.tokens, 10);
-  EXPECT_LE(after.foreseen.tokens, 60);
+  lengths.predict(after);
+  EXPECT_GT(after.prediction.tokens, 10);
+  EXPECT_LE(after.prediction.tokens, 60);
   GenerationRequest limited = asking("Name a river", 5);
-  lengths.foresee(limited);
-  EXPECT_LE(limited.foreseen.tokens, 5);
+  lengths.predict(limited);
+  EXPECT_LE(limited.prediction.tokens, 5);
   EXPECT_NEAR(static_cast<double>(lengths.mean_tokens("Name a river", 400)), 30, 40);
 }
 
@@ -64,8 +64,8 @@ TEST_F(AnswerLengthsTest, WhatEndsAtItsLimitAloneIsKnown) {
   AnswerLengths lengths(std::make_unique<RunningMeanPredictor>(kBuckets), {}, "m");
   GenerationRequest request = asking("any", 333);
   request.ignore_end = true;
-  lengths.foresee(request);
-  EXPECT_EQ(request.foreseen.tokens, 333);
+  lengths.predict(request);
+  EXPECT_EQ(request.prediction.tokens, 333);
   lengths.ended(request, 333, FinishReason::kLength);
   EXPECT_EQ(lengths.counts().learned + lengths.counts().waiting, 0U) << "it teaches nothing";
 }
@@ -73,14 +73,14 @@ TEST_F(AnswerLengthsTest, WhatEndsAtItsLimitAloneIsKnown) {
 TEST_F(AnswerLengthsTest, NothingIsSaidWhereNothingIsGenerated) {
   AnswerLengths lengths(std::make_unique<RunningMeanPredictor>(kBuckets), {}, "m");
   GenerationRequest request = asking("scored", 0);
-  lengths.foresee(request);
-  EXPECT_EQ(request.foreseen.tokens, 0);
+  lengths.predict(request);
+  EXPECT_EQ(request.prediction.tokens, 0);
 }
 
 TEST_F(AnswerLengthsTest, OneThatWasCutOffTeachesWhereNothingIsKnown) {
   AnswerLengths lengths(std::make_unique<NgramPredictor>(kBuckets), {}, "m");
   GenerationRequest request = asking("any", 20);
-  lengths.foresee(request);
+  lengths.predict(request);
   lengths.ended(request, 20, FinishReason::kLength);
   const LengthCounts counts = lengths.counts();
   EXPECT_EQ(counts.right + counts.over + counts.under, 1U);
@@ -91,7 +91,7 @@ TEST_F(AnswerLengthsTest, OneThatWasCutOffTeachesWhereItWasLongerThanPredicted) 
     AnswerLengths lengths(std::make_unique<RunningMeanPredictor>(kBuckets), {}, "m");
     teach(lengths, 50, 30);
     GenerationRequest request = asking("any");
-    lengths.foresee(request);
+    lengths.predict(request);
     lengths.ended(request, tokens, reason);
     const LengthCounts counts = lengths.counts();
     return counts.right + counts.over + counts.under - 50;
@@ -159,9 +159,9 @@ TEST_F(AnswerLengthsTest, WhatWasKeptWithShorterContextsIsBegunAnew) {
   const auto promised = [](int64_t context) {
     const auto lengths = make_answer_lengths("auto", "dummy:opt-125m", context, {});
     GenerationRequest request = asking("Name a river");
-    lengths->foresee(request);
+    lengths->predict(request);
     teach(*lengths, 40, 30);
-    return request.foreseen.tokens;
+    return request.prediction.tokens;
   };
   EXPECT_EQ(promised(128), 256) << "nothing is known yet";
   EXPECT_LT(promised(128), 100);

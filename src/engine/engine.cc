@@ -109,7 +109,7 @@ void Engine::submit(RequestId id, GenerationRequest request) {
       .id = id,
       .tokens = prompt_tokens,
       .expected = expected,
-      .predicted = request.foreseen.tokens > 0 ? prompt_tokens + request.foreseen.tokens : 0,
+      .predicted = request.prediction.tokens > 0 ? prompt_tokens + request.prediction.tokens : 0,
       .priority = request.priority,
       .client = request.client,
       .user = request.user,
@@ -128,9 +128,9 @@ void Engine::submit(RequestId id, GenerationRequest request) {
   }
 }
 
-void Engine::foresee(GenerationRequest& request) const {
+void Engine::predict(GenerationRequest& request) const {
   if (lengths_ != nullptr) {
-    lengths_->foresee(request);
+    lengths_->predict(request);
   } else {
     request.asked.clear();  // only a prediction needs the text
   }
@@ -161,26 +161,26 @@ void Engine::cancel_all(const Sink& sink) {
 
 void Engine::note_swaps() {
   const SwapCounts& swaps = swapping_.counts();
-  stats_.turn_bytes = swaps.bytes;
-  stats_.turn_ahead = swaps.ahead;
-  stats_.turn_early = swaps.early;
-  stats_.turn_waits = swaps.waits;
-  stats_.turn_waited_s = swaps.waited_s;
-  stats_.turn_changes = swaps.changes;
-  stats_.turn_changes_s = swaps.changes_s;
+  stats_.layer_swap_bytes = swaps.bytes;
+  stats_.layer_swaps_ahead = swaps.ahead;
+  stats_.layer_swaps_early = swaps.early;
+  stats_.layer_swap_waits = swaps.waits;
+  stats_.layer_swap_waited_s = swaps.waited_s;
+  stats_.layer_swap_changes = swaps.changes;
+  stats_.layer_swap_changes_s = swaps.changes_s;
 }
 
 EngineTraffic Engine::take_traffic() {
   const DecoderStats stats = swapping_.take_decoder_stats();
   note_swaps();
   const StoreTraffic stores = prefixes_.take_store_traffic();
-  const bool is_apart = !decoder_.device().host_visible();
-  return {.to_gpu_bytes = (is_apart ? stores.to_device : 0) + stats.weights.host_bytes +
-                          stats.swap.to_device_bytes + stats.turns.to_device_bytes +
+  const bool is_discrete = !decoder_.device().host_visible();
+  return {.to_gpu_bytes = (is_discrete ? stores.to_device : 0) + stats.weights.host_bytes +
+                          stats.swap.to_device_bytes + stats.layer_swaps.to_device_bytes +
                           stats.activations.to_device_bytes + stats.host_attention.to_device_bytes +
                           stats.host_linear.to_device_bytes,
-          .to_host_bytes = (is_apart ? stores.to_host : 0) + stats.swap.to_host_bytes +
-                           stats.turns.to_host_bytes + stats.activations.to_host_bytes +
+          .to_host_bytes = (is_discrete ? stores.to_host : 0) + stats.swap.to_host_bytes +
+                           stats.layer_swaps.to_host_bytes + stats.activations.to_host_bytes +
                            stats.host_attention.to_host_bytes + stats.host_linear.to_host_bytes,
           .disk_read_bytes = stores.disk_read + stats.weights.disk_bytes +
                              stats.swap.disk_read_bytes + stats.activations.disk_read_bytes,
@@ -199,7 +199,7 @@ EngineState Engine::state() const {
                         allocator_.free(pool, allocator_.forecast_group())});
   state.store = store_stats();
   const LayerTable& layers = kv_.layers();
-  state.turning = layers.turning();
+  state.swapped_layers = layers.swapped_count();
   if (lengths_ != nullptr) {
     state.lengths = lengths_->counts();
     state.predicted_blocks = swapping_.predicted_blocks();
@@ -209,8 +209,8 @@ EngineState Engine::state() const {
   return state;
 }
 
-void Engine::change_turns(int turning) {
-  swapping_.change(turning);
+void Engine::change_swapped_layers(int swapped_layers) {
+  swapping_.change(swapped_layers);
   note_swaps();
 }
 
@@ -255,7 +255,7 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
   stats_.scheduling_s += scheduling.seconds();
   prefixes_.note_admitted(plan);
   stats_.preemptions = scheduler_.preemptions();
-  stats_.outgrown_preemptions = scheduler_.outgrown_preemptions();
+  stats_.exceeded_preemptions = scheduler_.exceeded_preemptions();
   for (const RequestId id : plan.exhausted) end_without_token(id, FinishReason::kLength, events);
   if (plan.chunks.empty()) {
     // Every waiting request waits for the disk.
@@ -271,7 +271,7 @@ void Engine::advance(std::vector<GenerationEvent>& events) {
     accept_tokens(token, events);
   }
   propose_drafts(ids);
-  stats_.outgrown = scheduler_.extensions();
+  stats_.predictions_exceeded = scheduler_.extensions();
   stats_.recomputed_tokens = scheduler_.recomputed_tokens();
   const double seconds = clock_.now_s() - begun_s;
   swapping_.step_done(plan, seconds, static_cast<int64_t>(events.size() - told));

@@ -49,7 +49,7 @@ class Engine {
   void submit(RequestId id, GenerationRequest request);
   // Adds the predicted length of the answer to the request if the engine predicts lengths. That
   // takes time, so call it before submit(); any thread may.
-  void foresee(GenerationRequest& request) const;
+  void predict(GenerationRequest& request) const;
   // Ends the request with kCancelled at the next step; unknown ids are ignored.
   void cancel(RequestId id);
   // Takes back a request that has not begun: returns it as it was submitted, and the engine forgets
@@ -86,7 +86,7 @@ class Engine {
   // Swaps the KV of this many layers from now on, as far as the cache allows. Sequences whose
   // blocks no longer fit are preempted and computed again. Throws kDevice if copies fail: then all
   // sequences are.
-  void change_turns(int turning);
+  void change_swapped_layers(int swapped_layers);
   bool has_requests() const { return !requests_.empty(); }
   // Call this before a thread other than the one that made the engine uses it.
   void enter_thread() { decoder_.device().enter_thread(); }

@@ -24,7 +24,7 @@ RequestId EngineClient::submit(GenerationRequest request) {
 }
 
 std::vector<RequestId> EngineClient::submit(std::vector<GenerationRequest> requests) {
-  loop_.foresee(requests);
+  loop_.predict(requests);
   auto ids = loop_.try_submit(std::move(requests));
   SPW_ASSERT(ids.has_value());  // this loop has no bound and never drains
   return std::move(*ids);

@@ -66,8 +66,8 @@ std::optional<RequestId> EngineLoop::try_submit(GenerationRequest request) {
   return ids ? std::optional(ids->front()) : std::nullopt;
 }
 
-void EngineLoop::foresee(std::vector<GenerationRequest>& requests) const {
-  std::string asked;  // of the request before; foresee() clears it
+void EngineLoop::predict(std::vector<GenerationRequest>& requests) const {
+  std::string asked;  // of the request before; predict() clears it
   for (size_t i = 0; i < requests.size(); ++i) {
     GenerationRequest& request = requests[i];
     // Requests for several choices of one answer come together and get one prediction.
@@ -77,12 +77,12 @@ void EngineLoop::foresee(std::vector<GenerationRequest>& requests) const {
                          request.max_tokens == before->max_tokens &&
                          request.ignore_end == before->ignore_end && request.stop == before->stop;
     if (is_same) {
-      request.foreseen = before->foreseen;
+      request.prediction = before->prediction;
       request.asked.clear();
       continue;
     }
     asked = request.asked;
-    engine_.foresee(request);
+    engine_.predict(request);
   }
 }
 

@@ -65,9 +65,9 @@ class EngineLoop {
   [[nodiscard]] std::optional<std::vector<RequestId>> try_submit(
       std::vector<GenerationRequest> requests);
   [[nodiscard]] std::optional<RequestId> try_submit(GenerationRequest request);
-  // Calls Engine::foresee() for each request. It takes time: call it before try_submit(), with no
+  // Calls Engine::predict() for each request. It takes time: call it before try_submit(), with no
   // lock held.
-  void foresee(std::vector<GenerationRequest>& requests) const;
+  void predict(std::vector<GenerationRequest>& requests) const;
   // Throws what try_submit() throws for such a request.
   void check(const GenerationRequest& request) const;
   // Ends these requests with kCancelled before the next step; unknown ids are ignored.

@@ -39,7 +39,7 @@ struct EngineOptions {
   DraftCosts draft_costs = {};
   // The number of layers whose KV is swapped is adapted while serving, where the cache allows it;
   // otherwise it stays as it is.
-  bool adapts_turns = false;
+  bool adapts_swapped_layers = false;
   // Returns the time in seconds by which steps are measured, for a device with a time of its own;
   // null: the machine's clock.
   std::function<double()> clock = {};

@@ -28,7 +28,7 @@ enum class FinishReason : uint8_t {
 const char* finish_reason_name(FinishReason reason);
 
 // The predicted length of an answer (engine/answer_lengths.h).
-struct ForeseenLength {
+struct LengthPrediction {
   int64_t tokens = 0;  // for which KV memory is reserved; 0: no prediction
   std::optional<PredictedLength> predicted = {};  // for learning from the real length
 };
@@ -55,7 +55,7 @@ struct GenerationRequest {
   // The question's text or its beginning, if there is one: the answer's length is predicted from
   // it, otherwise from the prompt's tokens.
   std::string asked = {};
-  ForeseenLength foreseen = {};
+  LengthPrediction prediction = {};
 };
 
 // A token was generated, or a request ended (then `finish` is set; the last token may come with
@@ -93,19 +93,19 @@ struct EngineStats {
   int64_t recomputed_tokens = 0;  // tokens computed again after preemptions
   // How often a sequence exceeded its prediction and got a larger reservation, and how many such
   // sequences were preempted later.
-  int64_t outgrown = 0, outgrown_preemptions = 0;
+  int64_t predictions_exceeded = 0, exceeded_preemptions = 0;
   double scheduling_s = 0;     // deciding what steps compute
   int64_t sequence_steps = 0;  // running sequences, summed over these steps
   // Layer swapping: bytes moved while steps ran; loads issued before the step that needed them, and
   // those of them that ended before the step before had ended; how often and how long compute
   // waited for a swapped layer's KV; how often the number of swapped layers changed, and how long
   // all requests stood still for that.
-  uint64_t turn_bytes = 0;
-  int64_t turn_ahead = 0, turn_early = 0;
-  int64_t turn_waits = 0;
-  double turn_waited_s = 0;
-  int64_t turn_changes = 0;
-  double turn_changes_s = 0;
+  uint64_t layer_swap_bytes = 0;
+  int64_t layer_swaps_ahead = 0, layer_swaps_early = 0;
+  int64_t layer_swap_waits = 0;
+  double layer_swap_waited_s = 0;
+  int64_t layer_swap_changes = 0;
+  double layer_swap_changes_s = 0;
 };
 
 // The bytes that moved in an interval, and the time spent waiting for them.
@@ -139,7 +139,7 @@ struct EngineState {
   };
   std::vector<Pool> kv = {};
   std::optional<KvStoreStats> store = {};  // set if there is a store
-  int turning = 0;                         // swapped layers
+  int swapped_layers = 0;                  // swapped layers
   double kv_expansion = 1;  // device blocks, relative to their number without swapped layers
   std::optional<LengthCounts> lengths = {};  // set if lengths are predicted
   // KV blocks that running requests and the next ones will need at their peak.

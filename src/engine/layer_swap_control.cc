@@ -37,18 +37,18 @@ LayerSwapControl::LayerSwapControl(Decoder& decoder, KvCache& kv, BlockAllocator
       lose_all_(std::move(lose_all)),
       predicts_lengths_(options.lengths != nullptr),
       max_sequences_(options.admission.max_sequences) {
-  if (options.adapts_turns && kv.layers().sizes().most > 0)
+  if (options.adapts_swapped_layers && kv.layers().sizes().most > 0)
     expansion_.emplace(kv.layers().sizes(), kv.swapped().shape().layer_block_bytes());
 }
 
 DecoderStats LayerSwapControl::count_step() {
   const DecoderStats stats = decoder_.take_stats();
   taken_ += stats;
-  counts_.bytes += stats.turns.to_device_bytes + stats.turns.to_host_bytes;
-  counts_.ahead += stats.turns.ahead;
-  counts_.early += stats.turns.early;
-  counts_.waits += stats.turns.waits;
-  counts_.waited_s += stats.turns.waited_s;
+  counts_.bytes += stats.layer_swaps.to_device_bytes + stats.layer_swaps.to_host_bytes;
+  counts_.ahead += stats.layer_swaps.ahead;
+  counts_.early += stats.layer_swaps.early;
+  counts_.waits += stats.layer_swaps.waits;
+  counts_.waited_s += stats.layer_swaps.waited_s;
   return stats;
 }
 
@@ -93,19 +93,19 @@ void LayerSwapControl::step_done(const StepPlan& plan, double seconds, int64_t t
   const int32_t enough_blocks = blocks_for_another();
   const int layers =
       expansion_->next({.seconds = seconds,
-                        .waited_s = step.turns.waited_s,
-                        .copied_s = step.turns.copied_s,
-                        .copied_bytes = step.turns.copied_bytes,
-                        .ahead = step.turns.ahead,
-                        .early = step.turns.early,
+                        .waited_s = step.layer_swaps.waited_s,
+                        .copied_s = step.layer_swaps.copied_s,
+                        .copied_bytes = step.layer_swaps.copied_bytes,
+                        .ahead = step.layer_swaps.ahead,
+                        .early = step.layer_swaps.early,
                         .tokens = tokens,
                         .has_prompts = has_prompt_chunks(plan),
-                        .wants_room = has_memory_pressure(plan, enough_blocks),
+                        .memory_pressure = has_memory_pressure(plan, enough_blocks),
                         .link_is_busy = weights_s > kSaturatedLink * seconds,
                         .used_blocks = device_blocks() - allocator_.free(Tier::kDevice, group()),
                         .enough_blocks = enough_blocks,
                         .changed_s = std::exchange(changed_s_, 0)});
-  if (layers == kv_.layers().turning()) return;
+  if (layers == kv_.layers().swapped_count()) return;
   const double begun_s = clock_.now_s();
   change(layers);
   changed_s_ = clock_.now_s() - begun_s;
@@ -113,8 +113,7 @@ void LayerSwapControl::step_done(const StepPlan& plan, double seconds, int64_t t
 }
 
 std::vector<KvCache::BlockCopy> LayerSwapControl::shrink_pool(int32_t blocks) {
-  const std::vector<RequestId> losing =
-      scheduler_.choose_to_give_way(Tier::kDevice, blocks, group());
+  const std::vector<RequestId> losing = scheduler_.choose_preempted(Tier::kDevice, blocks, group());
   for (const RequestId id : losing)
     prefixes_.on_preempt(*requests_.at(id), scheduler_.computed_of(id));
   scheduler_.preempt(losing);
@@ -127,13 +126,13 @@ std::vector<KvCache::BlockCopy> LayerSwapControl::shrink_pool(int32_t blocks) {
 }
 
 void LayerSwapControl::change(int layers) {
-  if (layers == kv_.layers().turning()) return;
+  if (layers == kv_.layers().swapped_count()) return;
   const int32_t blocks = kv_.layers().sizes().blocks_with(layers);
   std::vector<KvCache::BlockCopy> moves;
   if (blocks < device_blocks()) moves = shrink_pool(blocks);
   try {
     prefixes_.store_all_evicted();
-    decoder_.change_turns(kv_, layers, moves);
+    decoder_.change_swapped_layers(kv_, layers, moves);
   } catch (...) {
     lose_all_();
     allocator_.resize(Tier::kDevice, kv_.swapped().device_blocks(), group());

@@ -30,8 +30,8 @@ struct SwapCounts {
   double changes_s = 0;
 };
 
-// Decides nothing unless EngineOptions::adapts_turns is set and the cache allows swapping; change()
-// works without. Used from the engine's thread.
+// Decides nothing unless EngineOptions::adapts_swapped_layers is set and the cache allows swapping;
+// change() works without. Used from the engine's thread.
 class LayerSwapControl {
  public:
   // All references must outlive it. `lose_all` is called after copies failed: all sequences lose

@@ -80,13 +80,13 @@ void ModelRun::share_memory(const RunOrder& order, int64_t planned) {
   options.admission = admission_of(
       order, session_.plan(),
       with_rows(runner.decoder, planned, waits ? most.over_commit : most.full_reservation));
-  options.adapts_turns = may_lose_blocks && session_.resolved().expansion.adapts();
+  options.adapts_swapped_layers = may_lose_blocks && session_.resolved().expansion.adapts();
 }
 
 void ModelRun::make_stores(const RunOrder& order, int64_t tokens, int64_t planned) {
   const bool keeps_preempted = order.keeps_preempted && options.admission.max_sequences > planned;
   stores_ = session_.make_kv_stores(
-      runner.kv, tokens, keeps_preempted ? Session::KvStoreHost::kWhereApart : order.store);
+      runner.kv, tokens, keeps_preempted ? Session::KvStoreHost::kWhereDiscrete : order.store);
   const bool shares = order.reuse == RunOrder::Reuse::kAlways || !stores_.empty();
   options.reuse_prefixes = shares || keeps_preempted;
   if (shares) options.kv_salt = session_.kv_salt();

@@ -46,11 +46,11 @@ class SharedRunTest : public ModelRunTest {
                       .prompt = 40,
                       .requests = 100,
                       .answers = {20, 50, 60, 110},
-                      .at_once = 32,
+                      .max_concurrent = 32,
                       .least_sequences = 1};
   RunOrder serve_ = {.admission = RunOrder::Admission::kContinuous,
                      .reuse = RunOrder::Reuse::kAlways,
-                     .store = Session::KvStoreHost::kWhereApart,
+                     .store = Session::KvStoreHost::kWhereDiscrete,
                      .fits_fewer = true,
                      .may_wait = true,
                      .usual = {{.prompt = 512, .generated = 256}}};
@@ -74,7 +74,7 @@ TEST_F(ModelRunTest, OneSequenceReusesKvIfAStoreIsAskedFor) {
     EXPECT_EQ(run.options.max_prompt_tokens, 0);
     EXPECT_EQ(run.options.admission.max_sequences, AdmissionPolicy().max_sequences);
     EXPECT_EQ(run.options.drafts.kind, DraftKind::kLookup);
-    EXPECT_FALSE(run.options.adapts_turns);
+    EXPECT_FALSE(run.options.adapts_swapped_layers);
     EXPECT_FALSE(run.estimate.has_value());
   }
   options_.kv_store.host_size = "64MiB";
@@ -148,7 +148,7 @@ TEST_F(SharedRunTest, AServerAdmitsMoreThanHaveRoomAtFullLength) {
   ASSERT_TRUE(run.estimate.has_value());
   EXPECT_GT(run.options.max_prompt_tokens, 0);
   EXPECT_EQ(run.options.max_prompt_tokens, run.estimate->prompt_tokens);
-  EXPECT_EQ(run.options.adapts_turns, session->resolved().expansion.adapts());
+  EXPECT_EQ(run.options.adapts_swapped_layers, session->resolved().expansion.adapts());
 
   serve_.may_wait = false;
   const ModelRun whole(*session, serve_, session->planned_tokens(), planned(*session));
@@ -191,7 +191,7 @@ TEST_F(SharedRunTest, SequencesThatMustNotBePreemptedHaveRoomAtFullLength) {
   options_.deterministic = true;
   const auto session = load(run_);
   const ModelRun run(*session, serve_, session->planned_tokens(), planned(*session));
-  EXPECT_FALSE(run.options.adapts_turns);
+  EXPECT_FALSE(run.options.adapts_swapped_layers);
   EXPECT_EQ(run.options.admission.max_sequences,
             session->resolved().max_concurrent.full_reservation);
 }

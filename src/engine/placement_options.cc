@@ -33,7 +33,7 @@ void PlacementOptions::constrain(PlanRequest& request, size_t which) const {
   request.given = given();
   request.fixed = try_explicit_plan(which);
   request.by_options_alone = plans.empty() && !kept;
-  if (kept) request.kept_at_once = kept->at_once.value_or(0);
+  if (kept) request.kept_max_concurrent = kept->max_concurrent.value_or(0);
 }
 
 GivenFields PlacementOptions::given() const {

@@ -15,7 +15,7 @@
 #include "engine/model_catalog.h"
 #include "engine/model_fingerprint.h"
 #include "engine/session.h"
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 #include "plan/machine_traits.h"
 #include "plan/weight_homes.h"
 #include "storage/model_files.h"
@@ -62,12 +62,12 @@ Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_,
       machine(machine_),
       shared(std::move(shared_)),
       model(shared->context.model(question_.compute.compress_weights)) {
-  const bool apart = hardware.has_device();
+  const bool discrete = hardware.has_device();
   const auto memory = [](const std::string& text, const char* option, uint64_t otherwise) {
     return text.empty() ? otherwise : parse_memory(text, option);
   };
   budgets.device =
-      apart ? memory(question.gpu_memory, "--gpu-memory", hardware.gpu->memory_bytes) : 0;
+      discrete ? memory(question.gpu_memory, "--gpu-memory", hardware.gpu->memory_bytes) : 0;
   budgets.host = memory(question.host_memory, "--host-memory",
                         machine.free_host_bytes.value_or(hardware.host.memory_bytes));
   budgets.disk = memory(question.disk_memory, "--disk-memory", 0);
@@ -80,9 +80,9 @@ Planner::Planner(const PlanQuestion& question_, const ChosenHardware& machine_,
   size.kv_type = question.compute.try_kv_type().value_or(default_kv_type(model));
   const int chunk = question.compute.chunk;
   size.micro_tokens =
-      chunk > 0 ? chunk : usual_chunk(apart || hardware.gpu, question.workload.longest());
+      chunk > 0 ? chunk : usual_chunk(discrete || hardware.gpu, question.workload.longest());
   size.whole_sequences = question.compute.checked_topk() > 0;
-  size.same_parts = question.deterministic;
+  size.same_partitions = question.deterministic;
   size.draft_tokens = question.lookup_drafts ? kMostDrafts : 0;
   workload = question.workload;
   if (!has_any_context(question.model, model.spec)) check_lengths();
@@ -125,7 +125,7 @@ SearchRequest Planner::request() const {
                       .budgets = careful(budgets),
                       .size = size,
                       .attention_topk = question.compute.checked_topk(),
-                      .most_sequences = question.most_at_once};
+                      .most_sequences = question.max_concurrent};
   if (question.compute.chunk > 0) asked.smallest_chunk = question.compute.chunk;
   asked.objective = parse_objective(question.objective);
   if (question.max_latency > 0) asked.max_latency_s = question.max_latency;
@@ -137,7 +137,7 @@ SearchRequest Planner::request() const {
 }
 
 PlanRequest Planner::placement() const {
-  const int64_t requests = workload.requests(), most = question.most_at_once;
+  const int64_t requests = workload.requests(), most = question.max_concurrent;
   const bool given = by_hand();
   PlanRequest asked{.context = shared->context,
                     .compressed = question.compute.compress_weights,
@@ -248,20 +248,20 @@ Plan Planner::complete(const FoundPlan& found) const {
 
 RunSize Planner::placement_size() const {
   RunSize all = size;
-  const int64_t requests = workload.requests(), most = question.most_at_once;
+  const int64_t requests = workload.requests(), most = question.max_concurrent;
   all.sequences = most > 0 ? std::min(most, requests) : requests;
   all.tokens = workload.longest();
   return all;
 }
 
 FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) const {
-  const bool apart = hardware.has_device();
+  const bool discrete = hardware.has_device();
   const Plan plan = plan_as_given(placement(), placement_size());
   ResolvedPlan resolved;
   Budgets enough = budgets;
   const auto fits_in = [&](const Budgets& within) {
     resolved = resolve_within(plan, placement_size(), within);
-    return fit_of(resolved.needs, apart, within).fits();
+    return fit_of(resolved.needs, discrete, within).fits();
   };
   const auto grow = [&](uint64_t Budgets::*which, uint64_t needed, const char* memory) {
     if (needed <= budgets.*which) return;
@@ -270,12 +270,12 @@ FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) con
     enough.*which = needed;
   };
   fits_in(enough);
-  const MemoryNeeds most = most_needed(resolved.needs, apart, budgets.host_is_limited);
+  const MemoryNeeds most = most_needed(resolved.needs, discrete, budgets.host_is_limited);
   grow(&Budgets::disk, most.disk, "disk");
-  if (apart) grow(&Budgets::host, most.host, "host memory");
+  if (discrete) grow(&Budgets::host, most.host, "host memory");
   // Staged KV takes what is left of the memory of the device that computes, so only trying shows
   // how much is needed.
-  const auto first = apart ? &Budgets::device : &Budgets::host;
+  const auto first = discrete ? &Budgets::device : &Budgets::host;
   if (!fits_in(enough)) {
     const uint64_t had = budgets.*first;
     uint64_t low = had / kMiB, high = low + 1;
@@ -292,7 +292,7 @@ FoundPlan Planner::priced_beyond_budgets(std::vector<std::string>& warnings) con
       const uint64_t middle = low + (high - low) / 2;
       (fits_mib(middle) ? high : low) = middle;
     }
-    grow(first, high * kMiB, apart ? "GPU memory" : "host memory");
+    grow(first, high * kMiB, discrete ? "GPU memory" : "host memory");
     fits_in(enough);
   }
   return found(resolve_within(plan, placement_size(), enough));

@@ -29,7 +29,7 @@ struct PlanQuestion {
   bool mixed_lengths = false;
   // The prompt's length is a default, which is shortened to what the model has positions for.
   bool usual_prompt = false;
-  int64_t most_at_once = 0;              // 0: any number
+  int64_t max_concurrent = 0;            // 0: any number
   double max_latency = 0, max_ttft = 0;  // seconds; 0: no limit
   // As a plan file says it, which is then priced as a run would take it.
   bool deterministic = false, lookup_drafts = false;

@@ -72,7 +72,7 @@ FoundPrefix PrefixReuse::find(RequestId id, std::span<const RequestId> beginning
   if (!allocator_.has_states() && last < keys.size() &&
       is_in_flight(id, beginning, keys[last], last) &&
       is_in_flight(id, beginning, keys[next], next)) {
-    found.is_coming = true;
+    found.is_in_flight = true;
     return found;
   }
   if (stores_ == nullptr || kv_.device_blocks() == 0) return found;
@@ -106,26 +106,26 @@ FoundPrefix PrefixReuse::find_stored(const EngineRequest& request, const PrefixS
   };
   const auto needs_no_disk = [&](const BlockKey& key, int group) {
     const Place place = place_of(key, group);
-    return place == Place::kHost || place == Place::kComing;
+    return place == Place::kHost || place == Place::kInFlight;
   };
   FoundPrefix found = search.longest(is_stored);
   if (!loading_pays(found, in_pools)) found = search.longest(needs_no_disk);
   if (!loading_pays(found, in_pools)) return in_pools;
-  bool all_in_host = true, some_are_coming = false;
+  bool all_in_host = true, some_in_flight = false;
   for (int group = 0; group < allocator_.groups(); ++group) {
     for (const BlockKey& key : found.loads[index_of(group)]) {
       const Place place = place_of(key, group);
       all_in_host &= place == Place::kHost;
-      some_are_coming |= place == Place::kComing;
+      some_in_flight |= place == Place::kInFlight;
     }
   }
   if (!all_in_host && !request.has_fetched) {
-    in_pools.is_coming = true;
+    in_pools.is_in_flight = true;
     in_pools.fetch = std::move(found.loads);
     return in_pools;
   }
-  in_pools.is_coming = some_are_coming;
-  if (some_are_coming) return in_pools;
+  in_pools.is_in_flight = some_in_flight;
+  if (some_in_flight) return in_pools;
   return all_in_host ? found : search.longest(is_in_host);
 }
 

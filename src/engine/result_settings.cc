@@ -78,7 +78,7 @@ std::string describe_host_attention(const Plan& plan, const Device& device, cons
   // overrides by now.
   const auto& [weights, overrides, residence, embeddings, kv, activations, micro_batch,
                micro_batches, schedule, attention, cpu_attention, overlap, compress_weights,
-               kv_type, attention_topk, context, chunk, sequences, at_once, cpu_linear,
+               kv_type, attention_topk, context, chunk, sequences, max_concurrent, cpu_linear,
                deterministic, kv_expansion, lookup_drafts, memory, made_for] = plan;
   if (device.host_visible() || kv.host == 0 || attention == AttentionPlace::kGpu) return "none";
   std::string share = "all";

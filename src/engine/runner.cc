@@ -32,7 +32,7 @@ Runner make_runner(TransferScheduler& transfers, Device& host, IoQueue& queue,
                          .transfers = &transfers,
                          .host = &host,
                          .staging_blocks = layout.staging_blocks,
-                         .parts = layout.parts,
+                         .partitioned = layout.partitioned,
                          .fixed_blocks = layout.fixed_blocks,
                          .activations = layout.activations,
                          .queue = &queue,
@@ -59,7 +59,7 @@ Runner make_runner(TransferScheduler& transfers, Device& host, IoQueue& queue,
              {.queue = &queue,
               .disk_dir = disk.dir,
               .disk_budget = disk.bytes,
-              .most_turning = layout.turns.most,
+              .most_swapped = layout.swap_sizes.most,
               .groups = std::move(blocks)});
   if (layout.blocks_away() > 0) {
     if (layout.staging_blocks < std::min(layout.sequence_blocks, layout.least_staging())) {
@@ -77,10 +77,10 @@ Runner make_runner(TransferScheduler& transfers, Device& host, IoQueue& queue,
            int64_t{layout.device_blocks + layout.blocks_away()} * kKvBlockTokens,
            kv_type_name(size.kv_type), bytes(layout.device_blocks), device.info().name,
            bytes(layout.host_blocks), bytes(layout.disk_blocks));
-  if (layout.turns.most > 0) {
-    log_info("up to {} of {} layers' KV may take turns on {}: {} tokens then", layout.turns.most,
-             layout.turns.layers, device.info().name,
-             int64_t{layout.turns.most_blocks()} * kKvBlockTokens);
+  if (layout.swap_sizes.most > 0) {
+    log_info("up to {} of {} layers may be swapped on {}: {} tokens then", layout.swap_sizes.most,
+             layout.swap_sizes.layers, device.info().name,
+             int64_t{layout.swap_sizes.most_blocks()} * kKvBlockTokens);
   }
   Decoder decoder(device, spec, loaded.weights, options);
   decoder.attach(kv);

@@ -24,7 +24,7 @@ SchedulingPolicies make_policies(const SchedulingOptions& options, const Admissi
   if (options.packs_predicted) {
     policies.admission = std::make_unique<PredictedAdmission>(PredictedAdmissionOptions{
         .policy = admission, .spare = options.spare.value_or(keeps ? 0 : kSpareWhereLost)});
-    policies.victim = std::make_unique<OutgrownGivesWay>();
+    policies.preemption = std::make_unique<PreemptExceeded>();
   } else {
     policies.admission = std::make_unique<PlannedAdmission>(admission);
   }

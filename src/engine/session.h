@@ -63,9 +63,9 @@ struct Session {
   // assumed, and says what to do.
   void report_drift(const HostLinear::Stats& stats) const;
   // describe_plan() returns one line about the plan for people: the placement and the estimated
-  // speed. say_plan() shows it as a notice if not everything is on the device, else in the log.
+  // speed. report_plan() shows it as a notice if not everything is on the device, else in the log.
   std::string describe_plan() const;
-  void say_plan() const;
+  void report_plan() const;
   // Returns the tokens of a sequence that the plan has room for.
   int64_t planned_tokens() const { return resolved_.size.tokens; }
   // Returns the tokens of context to make room for: `wanted`, or if that is 0 the model's own, at
@@ -85,7 +85,7 @@ struct Session {
   // kInvalidArgument for an invalid --kv-dir.
   // `wanted`: whether a store uses host memory if the options ask for it, or also if the device has
   // memory of its own.
-  enum class KvStoreHost : uint8_t { kWhereAsked, kWhereApart };
+  enum class KvStoreHost : uint8_t { kWhereAsked, kWhereDiscrete };
   std::vector<std::unique_ptr<KvStore>> make_kv_stores(
       const KvCache& kv, int64_t context, KvStoreHost wanted = KvStoreHost::kWhereAsked);
   // Returns null if the model has none.
@@ -133,15 +133,15 @@ struct Session {
   // Call after memory was refused: chooses the best plan within less. Returns false, with nothing
   // changed, if there is none, or if it would change results that must stay the same.
   bool try_place_again(const Error& refused);
-  void say_what_was_refused();
+  void report_refusals();
   void load_as_planned();
   KvCosts kv_costs() const;
   // Returns null if there is no memory; `folder` is then still the caller's.
   std::unique_ptr<KvStore> try_make_store(const KvCache& kv, KvStore::Options options,
                                           uint64_t slots, std::unique_ptr<BlockFolder>& folder);
-  void measure_what_is_missing();
+  void measure_missing();
   const ChosenHardware& machine() const;
-  FitLimits what_may_change(const ExpectedRun& run) const;
+  FitLimits fit_limits(const ExpectedRun& run) const;
   DeviceTraits traits_within(const Budgets& budgets) const;
   // Makes a session with the options that plan files set, too; all of the files must agree.
   Session(SessionOptions options, const Plan& asked, SessionServices services);

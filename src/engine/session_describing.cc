@@ -22,16 +22,16 @@ void Session::describe_run() {
   const RunLayout& layout = resolved_.layout();
   settings.host_attention = describe_host_attention(plan, *device, host());
   const bool comes_whole = layout.staging_blocks >= layout.sequence_blocks;
-  const bool comes_in_parts = layout.staging_blocks >= layout.least_staging();
-  if (layout.host_blocks > 0 && !comes_whole && !comes_in_parts)
+  const bool comes_partitioned = layout.staging_blocks >= layout.least_staging();
+  if (layout.host_blocks > 0 && !comes_whole && !comes_partitioned)
     settings.host_attention += fmt::format(", and to more than {} tokens by the CPU alone",
                                            layout.staging_blocks * kKvBlockTokens);
   // Results depend on where a sequence's KV is cut into partitions.
-  if (layout.parts && comes_in_parts) {
+  if (layout.partitioned && comes_partitioned) {
     settings.host_attention +=
         layout.fixed_blocks > 0
-            ? fmt::format(", in parts of {} tokens", layout.fixed_blocks * kKvBlockTokens)
-            : fmt::format(", in parts of up to {} tokens, {} of them on the device",
+            ? fmt::format(", in partitions of {} tokens", layout.fixed_blocks * kKvBlockTokens)
+            : fmt::format(", in partitions of up to {} tokens, {} of them on the device",
                           layout.staging_blocks * kKvBlockTokens,
                           layout.device_blocks * kKvBlockTokens);
   }
@@ -68,7 +68,7 @@ void Session::report_drift(const HostLinear::Stats& stats) const {
   if (expected <= 0 || (measured < expected * kFar && expected < measured * kFar)) return;
   log_warning(
       "the CPU multiplied its rows of linear layers at {:.3g} GB/s, and the plan had {:.3g}: "
-      "another division would be faster, unless something else was at work; `spillway profile`, "
+      "another division would be faster, unless other programs were running; `spillway profile`, "
       "then `spillway profile {}` measures again",
       measured / 1e9, expected / 1e9, printable(options_.model));
 }
@@ -77,9 +77,9 @@ std::string Session::describe_plan() const {
   const Plan& plan = resolved_.plan;
   const int64_t sequences = resolved_.size.sequences;
   const Prediction predicted = predict_run();
-  const bool apart = !device->host_visible();
+  const bool discrete = !device->host_visible();
   const auto shares = [&](const TierShares& of) {
-    return apart
+    return discrete
                ? fmt::format("{:.0f}/{:.0f}/{:.0f}%", of.device * 100, of.host * 100, of.disk * 100)
                : fmt::format("{:.0f}/{:.0f}%", (of.device + of.host) * 100, of.disk * 100);
   };
@@ -87,13 +87,13 @@ std::string Session::describe_plan() const {
       plan.all_on_device()
           ? fmt::format("everything on {}", device->info().name)
           : fmt::format("weights {}{} and KV {} {}{}",
-                        shares(placed_shares(loaded->model, resolved_.homes, apart)),
+                        shares(placed_shares(loaded->model, resolved_.homes, discrete)),
                         plan.activations.device < 1
                             ? fmt::format(", activations {}", shares(plan.activations))
                             : "",
                         shares(plan.kv),
-                        apart ? fmt::format("on {}/host/disk", device->info().name)
-                              : "in host memory/on disk",
+                        discrete ? fmt::format("on {}/host/disk", device->info().name)
+                                 : "in host memory/on disk",
                         plan.embeddings == Tier::kHost ? ", embeddings and head on the host" : "") +
                 (plan.cpu_linear.empty()
                      ? ""
@@ -114,7 +114,7 @@ std::string Session::describe_plan() const {
       machine().how);
 }
 
-void Session::say_plan() const {
+void Session::report_plan() const {
   // If everything is on the device, only the log has the plan.
   if (services_.notice && !plan().all_on_device()) {
     services_.notice(describe_plan());
@@ -123,13 +123,13 @@ void Session::say_plan() const {
   }
 }
 
-void Session::say_what_was_refused() {
+void Session::report_refusals() {
   if (refused_.empty()) return;
   log_warning("{}; went on with the next plan, within {}{} of host memory",
               std::exchange(refused_, {}),
               device->host_visible() ? "" : format_bytes(budgets_.device) + " of GPU memory and ",
               format_bytes(budgets_.host));
-  say_plan();
+  report_plan();
 }
 
 }  // namespace spillway

@@ -85,9 +85,9 @@ std::vector<std::unique_ptr<KvStore>> Session::make_kv_stores(const KvCache& kv,
   const KvStoreOptions& options = options_.kv_store;
   // An invalid size is an error even if the device has no memory of its own.
   if (!options.host_size.empty()) parse_memory(options.host_size, "--kv-host-size");
-  const bool is_apart = !device->host_visible();
+  const bool is_discrete = !device->host_visible();
   const bool in_host =
-      is_apart && (wanted == KvStoreHost::kWhereApart || !options.host_size.empty());
+      is_discrete && (wanted == KvStoreHost::kWhereDiscrete || !options.host_size.empty());
   if (options.dir.empty() && !in_host) return {};
   if (kv.device_blocks() == 0) {
     if (!options.dir.empty())
@@ -124,9 +124,9 @@ std::vector<std::unique_ptr<KvStore>> Session::make_kv_stores(const KvCache& kv,
   // The device refuses allocations beyond --host-memory, but knows nothing of what other parts of
   // the program have of it, or will take in their first step.
   std::optional<uint64_t> most_bytes;
-  if (budgets_.host_taken > 0 || (is_apart && budgets_.host_is_limited)) {
+  if (budgets_.host_taken > 0 || (is_discrete && budgets_.host_is_limited)) {
     uint64_t used = host().usage().total();
-    if (is_apart) {
+    if (is_discrete) {
       const Footprint& needs = resolved_.needs;
       used = std::max(used, needs.host.peak_bytes + needs.host_workspace);
     }

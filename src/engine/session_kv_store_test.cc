@@ -70,11 +70,11 @@ TEST_F(SessionKvStoreTest, AFolderKeepsItsUsualSizeAtEveryRestart) {
   EXPECT_EQ(KvStoreOptions::usual_dir_bytes(kFree * 10, 0), uint64_t{16} << 30);
 }
 
-TEST_F(SessionKvStoreTest, ThereIsNoneUnlessSomebodyAsks) {
+TEST_F(SessionKvStoreTest, ThereIsNoneUnlessRequested) {
   const auto session = plan(options_);
   const KvCache kv = cache_of(*session);
   EXPECT_TRUE(session->make_kv_stores(kv, 256).empty());
-  EXPECT_TRUE(session->make_kv_stores(kv, 256, Session::KvStoreHost::kWhereApart).empty())
+  EXPECT_TRUE(session->make_kv_stores(kv, 256, Session::KvStoreHost::kWhereDiscrete).empty())
       << "on a CPU the pool is in host memory itself";
 }
 
@@ -83,7 +83,7 @@ TEST_F(SessionKvStoreTest, AnAcceleratorHasOneInHostMemory) {
   const auto session = plan(options_);
   const KvCache kv = cache_of(*session);
   EXPECT_TRUE(session->make_kv_stores(kv, 256).empty());
-  const auto stores = session->make_kv_stores(kv, 256, Session::KvStoreHost::kWhereApart);
+  const auto stores = session->make_kv_stores(kv, 256, Session::KvStoreHost::kWhereDiscrete);
   ASSERT_EQ(stores.size(), 1u);
   EXPECT_FALSE(stores[0]->lasts());
 }

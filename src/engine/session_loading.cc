@@ -20,7 +20,7 @@ void Session::load() {
   for (int plans = 1;; ++plans) {
     try {
       load_as_planned();
-      say_what_was_refused();
+      report_refusals();
       return;
     } catch (const Error& error) {
       if (plans == kPlans || !try_place_again(error)) throw;
@@ -87,7 +87,7 @@ Runner Session::make_runner(int64_t tokens, int64_t sequences, OnRefusal on_refu
                                           traits_within(budgets_).memory_bytes);
     runner.decoder.set_attention_topk(settings.attention_topk);
     if (!resolved_.expansion.adapts() && runner.kv.layers().sizes().most > 0)
-      runner.decoder.change_turns(runner.kv, runner.kv.layers().sizes().most);
+      runner.decoder.change_swapped_layers(runner.kv, runner.kv.layers().sizes().most);
     return runner;
   } catch (const Error& error) {
     if (on_refusal == OnRefusal::kThrow || !try_place_again(error)) throw;

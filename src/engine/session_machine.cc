@@ -10,7 +10,7 @@
 #include "engine/measure_this_machine.h"
 #include "engine/profile_splits.h"
 #include "engine/session.h"
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 #include "plan/plan_request.h"
 #include "runtime/device_traits.h"
 
@@ -51,8 +51,8 @@ Budgets budgets_of(const SessionOptions& options, const Device& device, const De
 // Describes the machine as a session uses it: without a GPU that does not compute; and one that
 // does has memory of its own, if only by a budget.
 ChosenHardware machine_of_session(const Device& device, const Device& host) {
-  const bool apart = !device.host_visible();
-  ChosenHardware machine = this_machine(host.info(), apart ? &device.info() : nullptr);
+  const bool discrete = !device.host_visible();
+  ChosenHardware machine = this_machine(host.info(), discrete ? &device.info() : nullptr);
   Hardware& hardware = machine.hardware;
   if (hardware.unified) {
     hardware.unified = false;
@@ -82,7 +82,7 @@ DeviceTraits Session::traits_within(const Budgets& budgets) const {
 
 // Measures this machine, and how CPU and GPU share the model's linear layers, unless it is known.
 // Results may change with it, so it is only done with --tune.
-void Session::measure_what_is_missing() {
+void Session::measure_missing() {
   if (device->host_visible() || device->info().unified_memory) return;
   const auto path = try_default_hardware_path();
   SPW_CHECK(path.has_value(), kInvalidArgument,

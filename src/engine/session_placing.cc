@@ -14,7 +14,7 @@
 #include "engine/progress.h"
 #include "engine/session.h"
 #include "plan/choose_plan.h"
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 
 namespace spillway {
 PlanContext& Session::context() const {
@@ -43,7 +43,7 @@ Prediction Session::predict_run() const {
 
 Workload Session::expected_workload() const { return workload_of(run_, resolved_.size); }
 
-FitLimits Session::what_may_change(const ExpectedRun& run) const {
+FitLimits Session::fit_limits(const ExpectedRun& run) const {
   const PlacementOptions& options = options_.placement;
   FitLimits limits;
   limits.shortest_tokens = run.shortest_tokens;
@@ -92,7 +92,7 @@ void Session::place(const ExpectedRun& run, size_t which) {
                       .deterministic = settings.deterministic,
                       .may_preempt = may_preempt(settings.attention_topk, settings.deterministic),
                       .on_progress = on_progress,
-                      .limits = [&] { return what_may_change(run); }};
+                      .limits = [&] { return fit_limits(run); }};
   options_.placement.constrain(request, which);
   // A memory that is both the host's and the device's gains nothing by moving KV within it.
   if (request.expansion.adapts() && device->info().unified_memory) request.expansion = {};
@@ -109,7 +109,7 @@ void Session::place(const ExpectedRun& run, size_t which) {
 }
 
 void Session::choose_plan(const ExpectedRun& asked, size_t which) {
-  if (options_.tuning.measure) measure_what_is_missing();
+  if (options_.tuning.measure) measure_missing();
   const ModelSpec& spec = loaded->model.spec;
   run_ = asked;
   which_ = which;

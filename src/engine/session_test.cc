@@ -59,7 +59,7 @@ TEST_F(SessionTest, LoadsOnTheDeviceThatItIsGiven) {
   Session session(options_, services_);
   EXPECT_THAT(devices_.asked, ElementsAre("cpu"));
   session.choose_plan({.tokens = 32});
-  session.say_plan();
+  session.report_plan();
   EXPECT_THAT(notices_, IsEmpty()) << "everything fits";
   session.load();
   EXPECT_THAT(titles_, ElementsAre("loading dummy:smollm2-135m:q4_0"));
@@ -75,16 +75,16 @@ TEST_F(SessionTest, TellsWhatIsNotOnTheDevice) {
   EXPECT_THAT(devices_.asked, ElementsAre("emulated", "cpu"));
   session.choose_plan({.tokens = 32});
   EXPECT_FALSE(session.plan().all_on_device());
-  session.say_plan();
+  session.report_plan();
   EXPECT_THAT(notices_, ElementsAre(StartsWith("plan: weights 0/100/0%")));
 }
 
-TEST_F(SessionTest, NeedsNobodyWhoWatches) {
+TEST_F(SessionTest, NeedsNoProgressDisplay) {
   options_.device = "emulated";
   options_.placement.weights = "0,100,0";
   Session session(options_, {.devices = devices_});
   session.load({.tokens = 32});
-  session.say_plan();
+  session.report_plan();
   EXPECT_THAT(session.describe_plan(), HasSubstr("tokens/s"));
   EXPECT_GT(session.load_seconds, 0);
 }
@@ -144,7 +144,7 @@ class SharedKvTest : public SessionTest {
                       .prompt = 40,
                       .requests = 100,
                       .answers = {20, 50, 60, 110},
-                      .at_once = 32,
+                      .max_concurrent = 32,
                       .least_sequences = 1};
 };
 
@@ -170,14 +170,14 @@ TEST_F(SharedKvTest, OtherwiseThereIsRoomForAllOfEach) {
   };
   ASSERT_TRUE(is_shared());
   const ExpectedRun usual = run_;
-  run_.at_once = 0;
+  run_.max_concurrent = 0;
   EXPECT_FALSE(is_shared()) << "they may not wait for each other";
   run_ = usual;
   run_.answers = {900, 900, 900, 984};
-  EXPECT_FALSE(is_shared()) << "nobody stays short";
+  EXPECT_FALSE(is_shared()) << "no sequence stays short";
   run_ = usual;
   options_.placement.kv = "0,100,0";
-  EXPECT_FALSE(is_shared()) << "somebody said where it goes";
+  EXPECT_FALSE(is_shared()) << "the placement was requested";
 }
 
 // Before the first answer no lengths are known: the plan has room for full contexts, partly in host
@@ -204,29 +204,30 @@ TEST_F(SharedKvTest, WhatAPlanHasElsewhereIsSharedAsWell) {
   {
     Session begun(options_, services_);
     begun.choose_plan(run_);
-    EXPECT_EQ(begun.plan().at_once, 32);
+    EXPECT_EQ(begun.plan().max_concurrent, 32);
     SessionOptions again = options_;
     again.placement.kept = begun.plan();
     ExpectedRun run = run_;
     run.sequences = planned_of(begun);
-    run.at_once = 256;
+    run.max_concurrent = 256;
     Session session(again, services_);
     session.choose_plan(run);
     EXPECT_EQ(session.resolved().max_concurrent.over_commit, 32);
     EXPECT_EQ(session.settings, begun.settings);
-    run.at_once = (planned_of(begun) + 32) / 2;
+    run.max_concurrent = (planned_of(begun) + 32) / 2;
     session.choose_plan(run);
-    EXPECT_EQ(session.resolved().max_concurrent.over_commit, run.at_once) << "fewer were asked for";
+    EXPECT_EQ(session.resolved().max_concurrent.over_commit, run.max_concurrent)
+        << "fewer were requested";
     EXPECT_EQ(session.settings, begun.settings);
   }
   options_.placement.schedule = "zigzag";
   {
     Session blocks(options_, services_);
     blocks.choose_plan(run_);
-    EXPECT_FALSE(blocks.plan().at_once) << "they do not wait for room";
+    EXPECT_FALSE(blocks.plan().max_concurrent) << "they do not wait for room";
   }
   options_.placement.schedule.clear();
-  run_.at_once = 0;
+  run_.max_concurrent = 0;
   Session whole(options_, services_);
   whole.choose_plan(run_);
   EXPECT_EQ(whole.resolved().max_concurrent.over_commit, planned_of(whole));
@@ -234,25 +235,25 @@ TEST_F(SharedKvTest, WhatAPlanHasElsewhereIsSharedAsWell) {
 
 // With --kv-expansion auto, layers are also swapped if some KV is in host memory by plan: the GPU's
 // part grows, and the CPU computes attention over the rest.
-TEST_F(SharedKvTest, LayersTakeTurnsBesideKvInHostMemory) {
+TEST_F(SharedKvTest, LayersAreSwappedBesideKvInHostMemory) {
   options_.placement.kv_expansion = "auto";
   options_.placement.kv = "60,40,0";
   Session session(options_, services_);
   session.load(run_);
   const int planned = session.plan().sequences.value_or(1);
-  EXPECT_GT(session.resolved_for(1024, planned).size.most_turning, 0);
+  EXPECT_GT(session.resolved_for(1024, planned).size.most_swapped, 0);
   const Runner runner = session.make_runner(1024, planned);
   EXPECT_GT(runner.kv.host_blocks(), 0);
   EXPECT_GT(runner.kv.layers().sizes().most_blocks(), runner.kv.device_blocks());
 }
 
 // Runs requests whose answers have 28 tokens although 2 were predicted.
-class OutgrownTest : public SharedKvTest {
+class ExceededPredictionTest : public SharedKvTest {
  protected:
   static constexpr int kRequests = 6;
   using Answers = std::vector<std::vector<TokenId>>;
 
-  OutgrownTest() {
+  ExceededPredictionTest() {
     options_.deterministic = true;
     options_.compute.chunk = 64;
     run_ = {.tokens = 32,
@@ -260,7 +261,7 @@ class OutgrownTest : public SharedKvTest {
             .prompt = 4,
             .requests = kRequests,
             .answers = {2, 2, 2, 2},
-            .at_once = kRequests,
+            .max_concurrent = kRequests,
             .least_sequences = 1};
   }
   struct Result {
@@ -270,11 +271,11 @@ class OutgrownTest : public SharedKvTest {
   // Runs all requests concurrently, in KV memory for `whole` full contexts.
   static Result run_all(Session& session, int64_t whole) {
     Runner runner = session.make_runner(32, whole);
-    const auto at_once =
+    const auto concurrent =
         with_rows(runner.decoder, whole, session.resolved().max_concurrent.over_commit);
-    EXPECT_EQ(at_once, kRequests);
+    EXPECT_EQ(concurrent, kRequests);
     Engine engine(runner.decoder, runner.kv, /*tokenizer=*/nullptr,
-                  {.admission = {.max_sequences = at_once},
+                  {.admission = {.max_sequences = concurrent},
                    .scheduling = {.order = OrderKind::kFirstCome, .packs_predicted = true},
                    .max_sequence_tokens = 32});
     std::map<RequestId, size_t> numbers;
@@ -283,7 +284,7 @@ class OutgrownTest : public SharedKvTest {
       request.prompt = {1, 2 + i, 3, 4};
       request.max_tokens = 28;
       request.ignore_end = true;
-      request.foreseen = {.tokens = 2};
+      request.prediction = {.tokens = 2};
       numbers[engine.submit(std::move(request))] = static_cast<size_t>(i);
     }
     Result result;
@@ -301,7 +302,7 @@ class OutgrownTest : public SharedKvTest {
 };
 
 // All six together need three times the room that there is.
-TEST_F(OutgrownTest, LongerAnswersThanPredictedEndAsTheyWould) {
+TEST_F(ExceededPredictionTest, LongerAnswersThanPredictedEndAsTheyWould) {
   uint64_t least = 0;  // bytes, of two whole contexts
   Answers alone;
   {
@@ -327,7 +328,7 @@ TEST_F(OutgrownTest, LongerAnswersThanPredictedEndAsTheyWould) {
 
 // The same holds for KV in host memory, whether the CPU computes attention or the GPU does with
 // staging.
-TEST_F(OutgrownTest, SoDoThoseInHostMemory) {
+TEST_F(ExceededPredictionTest, SoDoThoseInHostMemory) {
   options_.gpu_memory = "1GiB";
   options_.placement.kv = "0,100,0";
   for (const char* const attention : {"cpu", "gpu"}) {
@@ -344,16 +345,16 @@ TEST_F(OutgrownTest, SoDoThoseInHostMemory) {
   // A resumed job with the same options plans the same.
   Session begun(options_, services_);
   begun.choose_plan(run_);
-  ASSERT_EQ(begun.plan().at_once, kRequests);
+  ASSERT_EQ(begun.plan().max_concurrent, kRequests);
   options_.placement.kept = begun.plan();
   Session again(options_, services_);
   again.choose_plan(run_);
-  EXPECT_EQ(again.plan().at_once, kRequests);
+  EXPECT_EQ(again.plan().max_concurrent, kRequests);
 }
 
-// Some sequences have KV on the device, others in host memory: one that outgrows one memory is
+// Some sequences have KV on the device, others in host memory: one that exceeds one memory is
 // computed again in the other.
-TEST_F(OutgrownTest, SoDoThoseInBothMemories) {
+TEST_F(ExceededPredictionTest, SoDoThoseInBothMemories) {
   options_.gpu_memory = "1GiB";
   options_.placement.kv = "50,50,0";
   options_.placement.attention = "cpu";

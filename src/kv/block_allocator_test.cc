@@ -203,7 +203,7 @@ TEST(BlockTableTest, ASequenceThatNoPoolHoldsGoesOnInTheNext) {
   for (const Tier pool : blocks.pools()) EXPECT_EQ(blocks.unpromised(pool), blocks.total(pool));
 }
 
-TEST(BlockTableTest, AtOnceItTakesAllThatItNeeds) {
+TEST(BlockTableTest, AtTheBeginningItTakesAllThatItNeeds) {
   BlockAllocator blocks({40, 64, 33}, 16);
   BlockTable table(blocks);
   ASSERT_TRUE(table.try_reserve(120 * kKvBlockTokens));
@@ -333,7 +333,7 @@ TEST(BlockAllocatorTest, WhatIsHeldBehindThePoolsEndGoesOnUnderOtherIds) {
   for (const int free : {1, 2, 6}) allocator.release(DeviceBlock{free});
   const std::vector<BlockAllocator::Move> moves = allocator.resize(Tier::kDevice, 5);
   EXPECT_EQ(evicted, (std::vector<BlockId>{DeviceBlock{6}, DeviceBlock{1}, DeviceBlock{2}}))
-      << "what nobody holds: behind the end, and then what was left longest ago";
+      << "blocks without holders: behind the end, and then what was left longest ago";
   ASSERT_EQ(moves.size(), 2u);
   EXPECT_EQ(moves[0].from, DeviceBlock{5});
   EXPECT_EQ(moves[0].to, DeviceBlock{1});

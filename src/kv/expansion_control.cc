@@ -10,7 +10,7 @@ namespace spillway {
 namespace {
 
 constexpr int kWindowSteps = 8;
-constexpr int kSettlingSteps = 2;
+constexpr int kUnmeasuredSteps = 2;
 // Shares of an interval in which ops wait: up to kNoWait counts as no wait; above kLongWait
 // patience is short.
 constexpr double kNoWait = 0.025, kLongWait = 0.1;
@@ -30,7 +30,7 @@ constexpr double kNoise = 0.02;
 // reference.
 constexpr double kProof = 0.2;
 // One growth multiplies the number of swapped layers by at most this.
-constexpr int kAtOnce = 4;
+constexpr int kMostGrowth = 4;
 // Failed tries may cost at most this share of the time.
 constexpr double kCostOfTries = 0.005;
 // The share of a layer's time in which its KV is in use, from its projections to its attention. It
@@ -55,18 +55,18 @@ constexpr double kLittleWait = 0.01;
 
 }  // namespace
 
-ExpansionControl::ExpansionControl(const TurnSizes& sizes, int64_t layer_block_bytes)
+ExpansionControl::ExpansionControl(const LayerSwapSizes& sizes, int64_t layer_block_bytes)
     : sizes_(sizes), block_bytes_(static_cast<double>(layer_block_bytes)), levels_{0} {
   // With one shared buffer the least gap between two swapped layers limits the copies: of the
   // numbers with the same gap, only the largest is a level.
-  const auto least_gap = [&](int turning) { return sizes.layers / turning; };
-  for (int turning = 1; turning <= sizes.most; ++turning) {
-    const bool is_one = sizes.spare_with(turning) == 1;
-    if (is_one && turning < sizes.most && sizes.spare_with(turning + 1) == 1 &&
-        least_gap(turning + 1) == least_gap(turning))
+  const auto least_gap = [&](int swapped) { return sizes.layers / swapped; };
+  for (int swapped = 1; swapped <= sizes.most; ++swapped) {
+    const bool is_one = sizes.spare_with(swapped) == 1;
+    if (is_one && swapped < sizes.most && sizes.spare_with(swapped + 1) == 1 &&
+        least_gap(swapped + 1) == least_gap(swapped))
       continue;
-    if (sizes.gains_with(turning) && sizes.blocks_with(turning) > sizes.blocks_with(levels_.back()))
-      levels_.push_back(turning);
+    if (sizes.gains_with(swapped) && sizes.blocks_with(swapped) > sizes.blocks_with(levels_.back()))
+      levels_.push_back(swapped);
   }
 }
 
@@ -90,23 +90,23 @@ bool ExpansionControl::Window::has_time_to_spare() const {
 
 // This is the paper's link-saturation condition (3.1).
 bool ExpansionControl::fits(size_t level, int32_t used_blocks, double slack) const {
-  const int turning = levels_[level];
+  const int swapped = levels_[level];
   const double load_s = std::min(used_blocks, blocks(level)) * block_bytes_ / rate_;
   const double layer_s = step_s_ / sizes_.layers;
-  const double room_s = sizes_.spare_with(turning) > 1
-                            ? step_s_ / turning
-                            : layer_s * (sizes_.layers / turning - kInUse);
+  const double room_s = sizes_.spare_with(swapped) > 1
+                            ? step_s_ / swapped
+                            : layer_s * (sizes_.layers / swapped - kInUse);
   return load_s <= slack * room_s;
 }
 
-int ExpansionControl::next(const TurnMeasure& step) {
+int ExpansionControl::next(const LayerSwapMeasure& step) {
   if (levels_.size() == 1) return 0;
   owed_s_ -= step.seconds;
   if (step.changed_s > 0) change_s_ = step.changed_s;
   tried_s_ += step.waited_s;
-  if (settling_ > 0) {
-    --settling_;
-    return turning();
+  if (unmeasured_ > 0) {
+    --unmeasured_;
+    return swapped_count();
   }
   add(step);
   // Waits that follow its own growth are no passing disturbance, so it reacts sooner.
@@ -115,10 +115,10 @@ int ExpansionControl::next(const TurnMeasure& step) {
                           window_.waited_s > 0.5 * window_.seconds &&
                           (is_new || late_ + 1 >= kShortPatience);
   if (window_.steps >= kWindowSteps || waits_long) decide();
-  return turning();
+  return swapped_count();
 }
 
-void ExpansionControl::add(const TurnMeasure& step) {
+void ExpansionControl::add(const LayerSwapMeasure& step) {
   Window& of = window_;
   ++of.steps;
   of.seconds += step.seconds;
@@ -134,7 +134,7 @@ void ExpansionControl::add(const TurnMeasure& step) {
     of.decoding_waited_s += step.waited_s;
     of.decoding_tokens += step.tokens;
   }
-  of.wanting += step.wants_room ? 1 : 0;
+  of.pressed += step.memory_pressure ? 1 : 0;
   of.busy += step.link_is_busy ? 1 : 0;
   of.used_blocks = std::max(of.used_blocks, step.used_blocks);
   of.enough_blocks = std::max(of.enough_blocks, step.enough_blocks);
@@ -142,7 +142,7 @@ void ExpansionControl::add(const TurnMeasure& step) {
 
 void ExpansionControl::go_to(size_t level) {
   level_ = level;
-  settling_ = kSettlingSteps;
+  unmeasured_ = kUnmeasuredSteps;
   late_ = quiet_ = 0;
 }
 
@@ -160,11 +160,11 @@ void ExpansionControl::decide() {
   if (tried_ > 0) --tried_;
   if (held_ > 0 && --held_ == 0 && level_ == 0) rate_ = 0;  // the link has not been measured since
   const double waits = of.seconds > 0 ? of.waited_s / of.seconds : 0;
-  late_ = level_ > 0 && waits > (is_beyond_reckoning() ? kLittleWait : kNoWait) ? late_ + 1 : 0;
-  quiet_ = of.wanting == 0 ? quiet_ + 1 : 0;
+  late_ = level_ > 0 && waits > (is_beyond_estimate() ? kLittleWait : kNoWait) ? late_ + 1 : 0;
+  quiet_ = of.pressed == 0 ? quiet_ + 1 : 0;
   const bool is_new = growth_ && growth_->looked++ == 0;
   if (late_ >= (waits <= kLongWait ? kPatience : is_new ? 1 : kShortPatience)) {
-    shrink_to_what_fits(waits);
+    shrink_to_fit(waits);
   } else if (level_ > 0 && 2 * of.busy > of.steps) {
     forget();
     go_to(level_ - 1);
@@ -182,12 +182,12 @@ void ExpansionControl::decide() {
   window_ = {};
 }
 
-void ExpansionControl::shrink_to_what_fits(double waits) {
+void ExpansionControl::shrink_to_fit(double waits) {
   size_t to = level_ - 1;
   // The level before such a growth was seen to fit, whatever the estimate says, provided that ops
   // wait no longer than the added copies explain.
   size_t least = 0;
-  if (is_beyond_reckoning()) {
+  if (is_beyond_estimate()) {
     const double less = bytes_at(seen_) / bytes_at(level_);
     if (waits <= 1 - less + kLongWait) least = seen_;
   }
@@ -216,8 +216,8 @@ void ExpansionControl::found_worthwhile(size_t level, double throughput) {
   if (more >= kProof) proof_ = Proof{level, throughput};
 }
 
-void ExpansionControl::settle_doubt() {
-  if (2 * window_.wanting < window_.steps) {  // demand fell, so nothing is comparable any more
+void ExpansionControl::resolve_doubt() {
+  if (2 * window_.pressed < window_.steps) {  // demand fell, so nothing is comparable any more
     doubt_.reset();
     return;
   }
@@ -238,7 +238,7 @@ void ExpansionControl::settle_doubt() {
 }
 
 void ExpansionControl::judge_growth() {
-  if (doubt_) return settle_doubt();
+  if (doubt_) return resolve_doubt();
   if (!growth_) return;
   const double more = static_cast<double>(blocks(level_)) / blocks(proof_->level) - 1;
   // Judges only once the new room is in use. If the waiting requests are too large for it, more
@@ -261,7 +261,7 @@ void ExpansionControl::grow_or_hold() {
   const size_t before = level_;
   judge_growth();
   if (growth_ || doubt_ || level_ != before) return;
-  const bool wanted = 2 * window_.wanting >= window_.steps && window_.busy == 0;
+  const bool wanted = 2 * window_.pressed >= window_.steps && window_.busy == 0;
   const bool has_more = failed_at_ > 0 && rate_ * step_s_ > kMuchMore * failed_at_;
   const bool is_held = (held_ > 0 || owed_s_ > 0) && !has_more;
   if (!wanted || level_ + 1 == levels_.size() || is_held) return;
@@ -272,7 +272,7 @@ void ExpansionControl::grow_or_hold() {
     seen_ = level_;
   } else if (rate_ > 0) {
     // The measured rate of the link holds only for copies of about the measured size.
-    const int most = brought_nothing_ ? 0 : kAtOnce * turning();
+    const int most = brought_nothing_ ? 0 : kMostGrowth * swapped_count();
     while (to + 1 < levels_.size() && levels_[to + 1] <= most &&
            fits(to + 1, blocks(to + 1), kFull))
       ++to;

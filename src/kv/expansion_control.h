@@ -11,7 +11,7 @@
 namespace spillway {
 
 // The measurements of one step.
-struct TurnMeasure {
+struct LayerSwapMeasure {
   double seconds = 0;         // the step and everything that is done for it
   double waited_s = 0;        // part of `seconds` in which ops waited for swapped layers' KV
   double copied_s = 0;        // the link was busy bringing swapped layers' KV
@@ -21,7 +21,7 @@ struct TurnMeasure {
   int64_t tokens = 0;         // generated
   bool has_prompts = false;
   // A request waits for KV blocks, was preempted, or will be by its predicted length.
-  bool wants_room = false;
+  bool memory_pressure = false;
   bool link_is_busy = false;  // weights wait for the same link, and go first
   int32_t used_blocks = 0;    // on the device
   int32_t enough_blocks = 0;  // blocks that would end the memory pressure, if known
@@ -41,12 +41,12 @@ struct TurnMeasure {
 class ExpansionControl {
  public:
   // `layer_block_bytes`: the bytes of K and V of a block in one layer.
-  ExpansionControl(const TurnSizes& sizes, int64_t layer_block_bytes);
+  ExpansionControl(const LayerSwapSizes& sizes, int64_t layer_block_bytes);
 
-  // Takes the measurements of a step that ran with turning() swapped layers, and returns how many
-  // the next step should have.
-  int next(const TurnMeasure& step);
-  int turning() const { return levels_[level_]; }
+  // Takes the measurements of a step with swapped_count() layers, and returns how
+  // many the next step should have.
+  int next(const LayerSwapMeasure& step);
+  int swapped_count() const { return levels_[level_]; }
   // The numbers of swapped layers that it chooses among, from 0 up. Other numbers bring no more
   // room.
   const std::vector<int>& levels() const { return levels_; }
@@ -61,7 +61,7 @@ class ExpansionControl {
     int decoding_steps = 0;  // without prompts
     double decoding_s = 0, decoding_waited_s = 0;
     int64_t decoding_tokens = 0;
-    int wanting = 0, busy = 0;  // steps with memory pressure, with a busy link
+    int pressed = 0, busy = 0;  // steps with memory pressure, with a busy link
     int32_t used_blocks = 0;    // the most of any step
     int32_t enough_blocks = 0;  // the most of any step
     bool decodes() const;       // whether there are enough steps without prompts to go by them
@@ -71,7 +71,7 @@ class ExpansionControl {
     // ahead.
     bool has_time_to_spare() const;
   };
-  void add(const TurnMeasure& step);
+  void add(const LayerSwapMeasure& step);
   void decide();
   int32_t blocks(size_t level) const { return sizes_.blocks_with(levels_[level]); }
   // Whether, by the latest measurements, the copies of a step at this level take at most `slack`
@@ -82,27 +82,27 @@ class ExpansionControl {
     return static_cast<double>(levels_[level]) * blocks(level);
   }
   // Whether it has grown recently, against the estimate, because copies had time to spare.
-  bool is_beyond_reckoning() const { return tried_ > 0 && seen_ > 0 && level_ > seen_; }
+  bool is_beyond_estimate() const { return tried_ > 0 && seen_ > 0 && level_ > seen_; }
   void go_to(size_t level);
   // Forgets what growth brought, because demand or the link has changed.
   void forget();
-  void shrink_to_what_fits(double waits);
+  void shrink_to_fit(double waits);
   void grow_or_hold();
   void judge_growth();
   // Whether this throughput at a level is the gain that its room should bring.
   bool is_worthwhile(size_t level, double throughput) const;
   void found_worthwhile(size_t level, double throughput);
-  void settle_doubt();
+  void resolve_doubt();
   // Called when it goes back to an earlier level. If its last growth is recent, that was a failed
   // try; the cost, its waits and two changes, is then owed before the next try.
   void pay_for_try();
 
-  TurnSizes sizes_;
+  LayerSwapSizes sizes_;
   double block_bytes_;
   std::vector<int> levels_;
   size_t level_ = 0;
   Window window_;
-  int settling_ = 0;  // steps after a change that are not measured
+  int unmeasured_ = 0;  // steps after a change that are not measured
 
   double rate_ = 0;  // bytes per second of the link; 0: unknown
   // Seconds of a step without waits; of steps without prompts, if there are enough of them.

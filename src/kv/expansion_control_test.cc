@@ -10,7 +10,7 @@
 namespace spillway {
 namespace {
 
-constexpr TurnSizes kSizes{.layers = 48, .blocks = 1000, .most = 40, .spare = 2};
+constexpr LayerSwapSizes kSizes{.layers = 48, .blocks = 1000, .most = 40, .spare = 2};
 constexpr int64_t kBlockBytes = 1 << 18;
 constexpr double kBlocksOfOne = 20;  // the blocks of one sequence
 
@@ -23,7 +23,7 @@ struct Server {
   double held_up = 1;
   bool knows_early = true;  // whether it reports early copies
   double demand = 1e9;      // sequences
-  int32_t at_once = 1;      // blocks of one request: it begins with all of them or not at all
+  int32_t in_request = 1;   // blocks of one request: it begins with all of them or not at all
   double noise = 0.05;
   int young_steps = 0;        // first steps, in which all sequences have just begun and are short
   double weights_wait_s = 0;  // weights wait for the same link
@@ -34,30 +34,30 @@ struct Server {
   double noisy(double value) {
     return value * std::uniform_real_distribution<double>(1 - noise, 1 + noise)(random);
   }
-  int32_t used(int turning) const {
-    const int32_t room = kSizes.blocks_with(turning);
-    return static_cast<int32_t>(std::min<double>(room - room % at_once, demand * kBlocksOfOne));
+  int32_t used(int swapped) const {
+    const int32_t room = kSizes.blocks_with(swapped);
+    return static_cast<int32_t>(std::min<double>(room - room % in_request, demand * kBlocksOfOne));
   }
-  TurnMeasure step(int turning) {
-    TurnMeasure measure;
-    const int32_t blocks = used(turning);
+  LayerSwapMeasure step(int swapped) {
+    LayerSwapMeasure measure;
+    const int32_t blocks = used(swapped);
     const double age = ++steps < young_steps ? 0.5 + 0.5 * steps / young_steps : 1;
     const double sequences = blocks / (kBlocksOfOne * age);
     const double compute = noisy(weights_s + per_block_s * blocks + per_sequence_s * sequences);
     measure.used_blocks = blocks;
     measure.tokens = static_cast<int64_t>(sequences);
     measure.enough_blocks = enough_blocks;
-    measure.wants_room =
-        std::max<double>(demand * kBlocksOfOne, enough_blocks) > kSizes.blocks_with(turning);
+    measure.memory_pressure =
+        std::max<double>(demand * kBlocksOfOne, enough_blocks) > kSizes.blocks_with(swapped);
     measure.link_is_busy = weights_wait_s > 0;
-    if (turning > 0) {
-      measure.copied_bytes = static_cast<uint64_t>(int64_t{turning} * blocks * kBlockBytes);
+    if (swapped > 0) {
+      measure.copied_bytes = static_cast<uint64_t>(int64_t{swapped} * blocks * kBlockBytes);
       const double busy = noisy(static_cast<double>(measure.copied_bytes) / link);
       measure.copied_s = busy * held_up;
       // With one buffer the link idles while a layer uses it.
-      const bool has_two = kSizes.spare_with(turning) > 1;
+      const bool has_two = kSizes.spare_with(swapped) > 1;
       const double idle =
-          has_two ? 0 : 1 - (kSizes.layers / turning - 0.4) * turning / kSizes.layers;
+          has_two ? 0 : 1 - (kSizes.layers / swapped - 0.4) * swapped / kSizes.layers;
       const double room = compute * (1 - idle);
       measure.waited_s = std::max(0.0, busy - room);
       if (knows_early) {
@@ -80,8 +80,8 @@ Served serve(Server& server, ExpansionControl& control, int steps, double change
   Served served;
   bool has_changed = false;
   for (int step = 0; step < steps; ++step) {
-    const int before = control.turning();
-    TurnMeasure measure = server.step(before);
+    const int before = control.swapped_count();
+    LayerSwapMeasure measure = server.step(before);
     measure.changed_s = has_changed ? change_s : 0;
     served.seconds += measure.seconds;
     served.tokens += measure.tokens;
@@ -90,10 +90,10 @@ Served serve(Server& server, ExpansionControl& control, int steps, double change
   }
   return served;
 }
-double fixed_rate(Server server, int turning) {
+double fixed_rate(Server server, int swapped) {
   Served served;
   for (int step = 0; step < 200; ++step) {
-    const TurnMeasure measure = server.step(turning);
+    const LayerSwapMeasure measure = server.step(swapped);
     served.seconds += measure.seconds;
     served.tokens += measure.tokens;
   }
@@ -102,15 +102,15 @@ double fixed_rate(Server server, int turning) {
 
 void expect_near_best(const Served& served, const Server& server, const ExpansionControl& control) {
   double best = 0;
-  for (const int turning : {0, 4, 8, 12, 16, 20, 24, 32, 40})
-    best = std::max(best, fixed_rate(server, turning));
-  EXPECT_GE(served.rate(), 0.98 * best) << "at " << control.turning();
+  for (const int swapped : {0, 4, 8, 12, 16, 20, 24, 32, 40})
+    best = std::max(best, fixed_rate(server, swapped));
+  EXPECT_GE(served.rate(), 0.98 * best) << "at " << control.swapped_count();
 }
 
 TEST(ExpansionControlTest, LevelsGrowInRoomAndLeaveLayersTheirTime) {
   const ExpansionControl control(kSizes, kBlockBytes);
   EXPECT_EQ(control.levels().size(), 38u) << "but seven and nine, which bring no more than eight";
-  EXPECT_EQ(control.turning(), 0);
+  EXPECT_EQ(control.swapped_count(), 0);
   EXPECT_EQ(ExpansionControl({.layers = 48, .blocks = 1000, .most = 36, .spare = 1}, 1).levels(),
             (std::vector{0, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 36}));
   const ExpansionControl none({.layers = 48, .blocks = 1000, .most = 0}, kBlockBytes);
@@ -148,10 +148,10 @@ TEST(ExpansionControlTest, IsNotMisledByABeginning) {
 }
 
 // The waiting requests are too large for the room that a first growth brings.
-TEST(ExpansionControlTest, GrowsWhereAFirstStepIsTooSmallForAnybody) {
-  for (const int32_t at_once : {90, 150, 240}) {
-    SCOPED_TRACE(at_once);
-    Server server{.link = 200e9, .at_once = at_once};
+TEST(ExpansionControlTest, GrowsWhereAFirstStepIsTooSmallForAnyRequest) {
+  for (const int32_t in_request : {90, 150, 240}) {
+    SCOPED_TRACE(in_request);
+    Server server{.link = 200e9, .in_request = in_request};
     ExpansionControl control(kSizes, kBlockBytes);
     serve(server, control, 400);
     const Served served = serve(server, control, 500);
@@ -169,10 +169,10 @@ TEST(ExpansionControlTest, DoesNotGrowOnceFewerCome) {
     serve(server, control, steps);
     server.demand = 5;
     serve(server, control, 12);  // ends an interval that began before
-    const int before = control.turning();
+    const int before = control.swapped_count();
     for (int i = 0; i < 100; ++i) {
       serve(server, control, 1);
-      ASSERT_LE(control.turning(), before);
+      ASSERT_LE(control.swapped_count(), before);
     }
   }
 }
@@ -186,11 +186,11 @@ TEST(ExpansionControlTest, GrowsWhileCopiesAreEarlyWhateverTheLinkSeemsToBring) 
       ExpansionControl control(kSizes, kBlockBytes);
       serve(server, control, 2000);
       if (knows_early) expect_near_best(serve(server, control, 2000), server, control);
-      return control.turning();
+      return control.swapped_count();
     };
-    const int reckoned = found(1.3, false), seen = found(1.3, true), known = found(1, false);
-    EXPECT_LT(reckoned, known) << "it is misled";
-    EXPECT_GT(seen, reckoned);
+    const int estimated = found(1.3, false), seen = found(1.3, true), known = found(1, false);
+    EXPECT_LT(estimated, known) << "it is misled";
+    EXPECT_GT(seen, estimated);
     EXPECT_NEAR(seen, known, 2);
   }
 }
@@ -201,15 +201,15 @@ TEST(ExpansionControlTest, TheShareOfEarlyCopiesDecidesWhereNoMoreSeemsToFit) {
     ExpansionControl control(kSizes, kBlockBytes);
     Server server{.link = 200e9, .knows_early = false, .noise = 0};
     serve(server, control, 2000);
-    const int before = control.turning();
-    for (int step = 0; step < 400 && control.turning() == before; ++step) {
-      TurnMeasure measure = server.step(before);
-      EXPECT_LT(measure.waited_s, 0.025 * measure.seconds) << "nobody waits for long";
+    const int before = control.swapped_count();
+    for (int step = 0; step < 400 && control.swapped_count() == before; ++step) {
+      LayerSwapMeasure measure = server.step(before);
+      EXPECT_LT(measure.waited_s, 0.025 * measure.seconds) << "no step waits for long";
       measure.ahead = 2;
       measure.early = step % 8 >= 8 - early_in_window ? 1 : 0;
       control.next(measure);
     }
-    return control.turning() > before;
+    return control.swapped_count() > before;
   };
   EXPECT_FALSE(grows_with(0)) << "copies arrive in time, but without time to spare";
   EXPECT_FALSE(grows_with(6));
@@ -223,39 +223,39 @@ TEST(ExpansionControlTest, WhatATryHasCostIsForgottenWithTheLinkThatItFailedOn) 
   Server server{.link = 400e9, .knows_early = false};
   ExpansionControl control(kSizes, kBlockBytes);
   serve(server, control, 2000);
-  const int undisturbed = control.turning();
+  const int undisturbed = control.swapped_count();
   server.link = 200e9;
   server.knows_early = true;  // so that now and then it tries more than seems to fit
   constexpr double kChange = 1.0;
   const int tries = serve(server, control, 3000, kChange).changes;
   ASSERT_GE(tries, 2);
-  ASSERT_LT(control.turning(), undisturbed);
+  ASSERT_LT(control.swapped_count(), undisturbed);
   server.link = 400e9;
   serve(server, control, 300, kChange);
-  EXPECT_GE(control.turning(), undisturbed);
+  EXPECT_GE(control.swapped_count(), undisturbed);
 }
 
-TEST(ExpansionControlTest, NobodyWhoWaitsForRoomNoTurns) {
+TEST(ExpansionControlTest, NoLayerIsSwappedWithoutMemoryPressure) {
   Server server{.demand = 30};
   ExpansionControl control(kSizes, kBlockBytes);
   EXPECT_EQ(serve(server, control, 2000).changes, 0);
-  EXPECT_EQ(control.turning(), 0);
+  EXPECT_EQ(control.swapped_count(), 0);
 }
 
 TEST(ExpansionControlTest, GoesBackWhenDemandGoesAway) {
   Server server{.link = 400e9};
   ExpansionControl control(kSizes, kBlockBytes);
   serve(server, control, 800);
-  EXPECT_GT(control.turning(), 8);
+  EXPECT_GT(control.swapped_count(), 8);
   server.demand = 60;  // a little more than fits without swapped layers
   serve(server, control, 800);
-  EXPECT_GT(control.turning(), 0);
-  EXPECT_GE(kSizes.blocks_with(control.turning()), 60 * kBlocksOfOne);
-  const int before = control.turning();
+  EXPECT_GT(control.swapped_count(), 0);
+  EXPECT_GE(kSizes.blocks_with(control.swapped_count()), 60 * kBlocksOfOne);
+  const int before = control.swapped_count();
   server.demand = 10;
   serve(server, control, 800);
-  EXPECT_LT(control.turning(), before);
-  EXPECT_EQ(control.turning(), 0);
+  EXPECT_LT(control.swapped_count(), before);
+  EXPECT_EQ(control.swapped_count(), 0);
 }
 
 // Requests that run with KV elsewhere use no room here, but would use it: the number must
@@ -264,16 +264,16 @@ TEST(ExpansionControlTest, KeepsWhatIsEnoughForAnother) {
   Server server;
   ExpansionControl control(kSizes, kBlockBytes);
   serve(server, control, 1000);
-  ASSERT_GT(control.turning(), 0);
+  ASSERT_GT(control.swapped_count(), 0);
   server.demand = 1;
-  server.enough_blocks = (kSizes.blocks + kSizes.blocks_with(control.turning())) / 2;
+  server.enough_blocks = (kSizes.blocks + kSizes.blocks_with(control.swapped_count())) / 2;
   serve(server, control, 300);
   const Served later = serve(server, control, 2000);
   EXPECT_LE(later.changes, 2);
-  EXPECT_GE(kSizes.blocks_with(control.turning()), server.enough_blocks);
+  EXPECT_GE(kSizes.blocks_with(control.swapped_count()), server.enough_blocks);
   server.enough_blocks = 0;
   serve(server, control, 300);
-  EXPECT_EQ(control.turning(), 0);
+  EXPECT_EQ(control.swapped_count(), 0);
 }
 
 TEST(ExpansionControlTest, StopsWhereMoreSequencesBringNothing) {
@@ -281,20 +281,20 @@ TEST(ExpansionControlTest, StopsWhereMoreSequencesBringNothing) {
   ExpansionControl control(kSizes, kBlockBytes);
   serve(server, control, 400);
   EXPECT_LE(serve(server, control, 4000).changes, 40) << "tries are rare";
-  EXPECT_LT(kSizes.blocks_with(control.turning()), 2 * kSizes.blocks);
+  EXPECT_LT(kSizes.blocks_with(control.swapped_count()), 2 * kSizes.blocks);
 }
 
 TEST(ExpansionControlTest, BearsADisturbanceThatPasses) {
   Server server{.link = 200e9};
   ExpansionControl control(kSizes, kBlockBytes);
   serve(server, control, 1000);
-  const int before = control.turning();
+  const int before = control.swapped_count();
   ASSERT_GT(before, 0);
   server.link /= 2;
   serve(server, control, 6);
   server.link *= 2;
   serve(server, control, 12);
-  EXPECT_EQ(control.turning(), before);
+  EXPECT_EQ(control.swapped_count(), before);
 }
 
 // Half of the bus is lost and comes back, again and again: throughput must not be below that
@@ -304,22 +304,22 @@ TEST(ExpansionControlTest, FollowsADisturbanceThatLasts) {
   const double baseline = fixed_rate(server, 0);
   ExpansionControl control(kSizes, kBlockBytes);
   serve(server, control, 1000);
-  const int undisturbed = control.turning();
+  const int undisturbed = control.swapped_count();
   ASSERT_GT(undisturbed, 0);
   for (int round = 0; round < 3; ++round) {
     server.link = 60e9;
     double below_s = 0;
     for (int step = 0; step < 1500; ++step) {
-      const TurnMeasure measure = server.step(control.turning());
+      const LayerSwapMeasure measure = server.step(control.swapped_count());
       const bool below = static_cast<double>(measure.tokens) / measure.seconds < 0.97 * baseline;
       below_s = below ? below_s + measure.seconds : 0;
       EXPECT_LT(below_s, 2.0);
       control.next(measure);
     }
-    EXPECT_LT(control.turning(), undisturbed);
+    EXPECT_LT(control.swapped_count(), undisturbed);
     server.link = 120e9;
     serve(server, control, 600);
-    EXPECT_EQ(control.turning(), undisturbed) << "and back";
+    EXPECT_EQ(control.swapped_count(), undisturbed) << "and back";
   }
 }
 
@@ -340,7 +340,7 @@ TEST(ExpansionControlTest, WeightsOnTheSameLinkGoFirst) {
   Server server{.link = 400e9, .weights_wait_s = 0.01};
   ExpansionControl control(kSizes, kBlockBytes);
   serve(server, control, 1000);
-  EXPECT_EQ(control.turning(), 0);
+  EXPECT_EQ(control.swapped_count(), 0);
 }
 
 }  // namespace

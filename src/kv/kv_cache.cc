@@ -23,7 +23,7 @@ KvCache::KvCache(Device& device, Device& host, const KvShapes& shapes, const Siz
                          KvGroupSizes{.device_blocks = blocks.device,
                                       .host_blocks = blocks.host,
                                       .disk_blocks = blocks.disk,
-                                      .most_turning = group == swapped_ ? sizes.most_turning : 0,
+                                      .most_swapped = group == swapped_ ? sizes.most_swapped : 0,
                                       .spare_buffers = sizes.spare_buffers},
                          KvDisk{sizes.queue, sizes.disk_dir, disk_left});
     if (const BlockFile* const file = groups_.back().disk(); file != nullptr)

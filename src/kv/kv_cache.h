@@ -39,7 +39,7 @@ class KvCache {
     uint64_t disk_budget = ~uint64_t{0};
     // The most layers of KvShapes::swapped_group() that may be swapped (0: none are), and the
     // buffers that swapped layers share.
-    int most_turning = 0;
+    int most_swapped = 0;
     int spare_buffers = kSpareBuffers;
     // The blocks of each group, if they are not the same in all of them.
     struct Blocks {

@@ -88,9 +88,9 @@ std::vector<StateShape> every_state() {
 
 TEST(KvCachePlanesTest, EachPlaneHasBlocksOfItsOwnSize) {
   for (const StateShape& state : every_state()) {
-    for (const int turning : {0, 2}) {
-      if (turning > 0 && state.shape.layers < 3) continue;
-      SCOPED_TRACE(testing::Message() << state.name << ", " << turning << " layers swapped");
+    for (const int swapped : {0, 2}) {
+      if (swapped > 0 && state.shape.layers < 3) continue;
+      SCOPED_TRACE(testing::Message() << state.name << ", " << swapped << " layers swapped");
       ScopedFolder folder(std::filesystem::temp_directory_path());
       TestMachine machine(true);
       KvCache kv(machine.device(), machine.host, state.shape,
@@ -99,7 +99,7 @@ TEST(KvCachePlanesTest, EachPlaneHasBlocksOfItsOwnSize) {
                   .disk_blocks = 2,
                   .queue = &machine.queue,
                   .disk_dir = folder.path(),
-                  .most_turning = turning,
+                  .most_swapped = swapped,
                   .spare_buffers = 1});
       const size_t block = state.keys + state.values;
       EXPECT_EQ(kv.block_bytes(), static_cast<int64_t>(block) * state.shape.layers);
@@ -125,11 +125,11 @@ TEST(KvCachePlanesTest, EachPlaneHasBlocksOfItsOwnSize) {
         stream->synchronize();
       };
       move(DeviceBlock{1}, bytes, KvCache::Direction::kToDevice);
-      if (turning == 0) {
+      if (swapped == 0) {
         kv.copy_block(machine.device(), DeviceBlock{1}, DeviceBlock{3});
         machine.device().synchronize();
       }
-      move(DeviceBlock{turning == 0 ? 3 : 1}, back, KvCache::Direction::kToHost);
+      move(DeviceBlock{swapped == 0 ? 3 : 1}, back, KvCache::Direction::kToHost);
       EXPECT_EQ(back, bytes);
     }
   }

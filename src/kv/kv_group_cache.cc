@@ -12,7 +12,7 @@ KvGroupCache::KvGroupCache(Device& device, Device& host, const KvGroupShape& sha
     : shape_(shape),
       layers_({.layers = shape.layers,
                .blocks = sizes.device_blocks,
-               .most = sizes.most_turning,
+               .most = sizes.most_swapped,
                .spare = sizes.spare_buffers}),
       most_device_blocks_(layers_.sizes().most_blocks()),
       host_blocks_(sizes.host_blocks),
@@ -30,11 +30,11 @@ KvGroupCache::KvGroupCache(Device& device, Device& host, const KvGroupShape& sha
         kv_type_name(plane.type), plane.width);
   }
   const auto layers = static_cast<size_t>(shape.layers);
-  if (sizes.most_turning > 0) {
+  if (sizes.most_swapped > 0) {
     SPW_ASSERT(sizes.device_blocks > 0);
     region_ = device.allocate(layer_bytes(sizes.device_blocks) * layers, MemoryTag::kKv);
     away_ = PinnedBuffer(host, device,
-                         layer_bytes(most_device_blocks_) * static_cast<size_t>(sizes.most_turning),
+                         layer_bytes(most_device_blocks_) * static_cast<size_t>(sizes.most_swapped),
                          MemoryTag::kKv);
   }
   for (size_t layer = 0; layer < layers && sizes.device_blocks > 0 && region_.empty(); ++layer) {
@@ -121,7 +121,7 @@ KvLayerView KvGroupCache::host_buffer(int buffer) const {
 void KvGroupCache::copy_block(Device& device, DeviceBlock from, DeviceBlock to) {
   SPW_ASSERT(has(from) && has(to));
   copy_on_device(device, {from, to}, 1);
-  if (layers_.turning() > 0) copies_.push_back({from, to});
+  if (layers_.swapped_count() > 0) copies_.push_back({from, to});
 }
 
 void KvGroupCache::move_blocks(Device& device, std::span<const BlockCopy> moves) {
@@ -134,7 +134,7 @@ void KvGroupCache::move_blocks(Device& device, std::span<const BlockCopy> moves)
     SPW_ASSERT(has(first.from) && has(moves[i - 1].from) && has(first.to) && has(moves[i - 1].to));
     copy_on_device(device, first, count);
     for (int index = 0; index < shape_.layers; ++index) {
-      if (!layers_.takes_turns(index)) continue;
+      if (!layers_.is_swapped(index)) continue;
       const KvLayerView view = host_buffer(layers_.host_buffer(index));
       for (const auto& [plane, page] : planes_of(view))
         std::memcpy(plane + static_cast<size_t>(first.to.number) * page,
@@ -146,7 +146,7 @@ void KvGroupCache::move_blocks(Device& device, std::span<const BlockCopy> moves)
 
 void KvGroupCache::copy_on_device(Device& device, const BlockCopy& first, int32_t count) const {
   for (int index = 0; index < shape_.layers; ++index) {
-    if (layers_.takes_turns(index)) continue;
+    if (layers_.is_swapped(index)) continue;
     const KvLayerView view = layer(index);
     for (const Plane& plane : planes_of(view)) {
       const auto words = static_cast<int64_t>(plane.page / sizeof(float));
@@ -164,7 +164,7 @@ void KvGroupCache::add_pieces(DeviceBlock block, std::byte* host, Direction dire
   SPW_ASSERT(has(block));
   for (int index = 0; index < shape_.layers; ++index) {
     const KvLayerView view =
-        layers_.takes_turns(index) ? host_buffer(layers_.host_buffer(index)) : layer(index);
+        layers_.is_swapped(index) ? host_buffer(layers_.host_buffer(index)) : layer(index);
     for (const auto& [plane, page] : planes_of(view)) {
       std::byte* const there = plane + static_cast<size_t>(block.number) * page;
       pieces.push_back(direction == Direction::kToDevice ? CopyPiece{there, host, page}

@@ -24,7 +24,7 @@ namespace spillway {
 struct KvGroupSizes {
   int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;
   // The most layers that may be swapped (0: none), and the buffers that swapped layers share.
-  int most_turning = 0;
+  int most_swapped = 0;
   int spare_buffers = kSpareBuffers;
 };
 
@@ -41,7 +41,7 @@ struct KvDisk {
 //
 // If some layers are swapped (kv/layer_table.h), the device's planes are buffers of one region;
 // swapped layers live in host memory and are loaded to the device for their part of a step
-// (runtime/kv_turns.h). The region then has more blocks.
+// (runtime/layer_swapper.h). The region then has more blocks.
 class KvGroupCache {
  public:
   // Blocks beyond the device's are in the memory of `host`, pinned for the device, and on disk.
@@ -83,7 +83,8 @@ class KvGroupCache {
   // first layer.
   std::vector<KvPlanes> planes_of_step() const;
 
-  // Says which layers' KV is on the device. Changed by the code that moves it (runtime/kv_turns.h).
+  // Says which layers' KV is on the device. Changed by the code that moves it
+  // (runtime/layer_swapper.h).
   LayerTable& layers() { return layers_; }
   const LayerTable& layers() const { return layers_; }
   // A buffer of the region while each has this many blocks, and a swapped layer's one in
@@ -91,12 +92,12 @@ class KvGroupCache {
   KvLayerView device_buffer(int buffer, int32_t blocks) const;
   KvLayerView host_buffer(int buffer) const;
   // Divides the region anew for this many swapped layers; all addresses change.
-  LayerTable::Recut recut(int turning) { return layers_.recut(turning); }
+  LayerTable::Recut recut(int swapped) { return layers_.recut(swapped); }
   // Must be called after a block was filled through add_pieces(): the copies of it that swapped
   // layers have on the device are out of date.
   void reload(DeviceBlock block) {
     SPW_ASSERT(has(block));
-    if (layers_.turning() > 0) copies_.push_back({block, block});
+    if (layers_.swapped_count() > 0) copies_.push_back({block, block});
   }
   // Returns the blocks of copy_block() and reload() since the last call, which swapped layers have
   // yet to copy.

@@ -93,9 +93,9 @@ bool KvStore::is_worth_a_slot(const BlockContents& contents) const {
 KvStore::Place KvStore::place_of(const BlockKey& key) const {
   const std::lock_guard lock(mutex_);
   if (const auto found = by_key_.find(key); found != by_key_.end()) {
-    const bool is_coming =
+    const bool is_in_flight =
         slots_[static_cast<size_t>(found->second)].state == Slot::State::kFetching;
-    return is_coming ? Place::kComing : Place::kHost;
+    return is_in_flight ? Place::kInFlight : Place::kHost;
   }
   return on_disk_.contains(key) ? Place::kDisk : Place::kNowhere;
 }

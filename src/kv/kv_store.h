@@ -66,7 +66,7 @@ class KvStore {
   // only those that the pool evicts.
   bool lasts() const { return folder_ != nullptr; }
 
-  enum class Place : uint8_t { kNowhere, kHost, kComing, kDisk };
+  enum class Place : uint8_t { kNowhere, kHost, kInFlight, kDisk };
   Place place_of(const BlockKey& key) const;
   bool has(const BlockKey& key) const { return place_of(key) != Place::kNowhere; }
   // The bytes that loading these blocks, which must be stored here, brings to the device, and how
@@ -147,7 +147,7 @@ class KvStore {
   void work();
   void read(const std::vector<SlotId>& slots);
   void write(const std::vector<SlotId>& slots);
-  void make_disk_room(const std::vector<BlockContents>& coming);
+  void make_disk_room(const std::vector<BlockContents>& incoming);
 
   const KvCache& kv_;
   Device& device_;

@@ -75,14 +75,14 @@ void KvStore::read(const std::vector<SlotId>& slots) {
   }
 }
 
-// Evicts blocks from the folder until the coming ones have room, but none that these follow.
-void KvStore::make_disk_room(const std::vector<BlockContents>& coming) {
-  while (folder_->room() < coming.size()) {
+// Evicts blocks from the folder until those to be written have room, but none that these follow.
+void KvStore::make_disk_room(const std::vector<BlockContents>& incoming) {
+  while (folder_->room() < incoming.size()) {
     std::optional<BlockKey> victim;
     {
       const std::lock_guard lock(mutex_);
       victim = disk_order_.try_next([&](const BlockKey& key) {
-        return std::ranges::none_of(coming,
+        return std::ranges::none_of(incoming,
                                     [&](const BlockContents& of) { return parent_of(of) == key; });
       });
       if (!victim) return;
@@ -95,7 +95,7 @@ void KvStore::make_disk_room(const std::vector<BlockContents>& coming) {
 }
 
 void KvStore::write(const std::vector<SlotId>& slots) {
-  std::vector<BlockContents> coming;
+  std::vector<BlockContents> incoming;
   std::vector<SlotId> written;
   {
     const std::lock_guard lock(mutex_);
@@ -106,24 +106,24 @@ void KvStore::write(const std::vector<SlotId>& slots) {
       // Without its parent on disk, a block could never be used.
       const bool has_parent =
           !follows_ || contents.position == 0 || on_disk_.contains(contents.parent) ||
-          std::ranges::any_of(coming,
+          std::ranges::any_of(incoming,
                               [&](const BlockContents& of) { return of.key == contents.parent; });
       if (!has_parent) {
         ++stats_.refused;
         continue;
       }
-      coming.push_back(contents);
+      incoming.push_back(contents);
       written.push_back(id);
     }
   }
-  make_disk_room(coming);
-  const size_t count = std::min<size_t>(coming.size(), folder_->room());
+  make_disk_room(incoming);
+  const size_t count = std::min<size_t>(incoming.size(), folder_->room());
   written.resize(count);
   std::vector<FolderWrite> writes;
   for (size_t i = 0; i < count; ++i) {
-    writes.push_back({.block = {.name = name_of(coming[i].key),
-                                .parent = name_of(coming[i].parent),
-                                .position = static_cast<uint32_t>(coming[i].position)},
+    writes.push_back({.block = {.name = name_of(incoming[i].key),
+                                .parent = name_of(incoming[i].parent),
+                                .position = static_cast<uint32_t>(incoming[i].position)},
                       .bytes = bytes_of(written[i])});
   }
   const std::vector<bool> good = folder_->write(writes);

@@ -78,7 +78,7 @@ class KvStoreTest : public testing::TestWithParam<bool> {
   }
   static void wait_until_fetched(KvStore& store, std::span<const BlockKey> keys) {
     for (const BlockKey& of : keys) {
-      while (store.place_of(of) == KvStore::Place::kComing)
+      while (store.place_of(of) == KvStore::Place::kInFlight)
         store.wait_for_fetch(std::chrono::milliseconds(10));
     }
   }

@@ -26,7 +26,7 @@ std::vector<LayerTable::Copy> close_up(std::vector<int>& at, int first, int coun
 
 }  // namespace
 
-LayerTable::LayerTable(const TurnSizes& sizes) : sizes_(sizes) {
+LayerTable::LayerTable(const LayerSwapSizes& sizes) : sizes_(sizes) {
   SPW_ASSERT(sizes.layers > 0 && sizes.most >= 0 && sizes.most <= sizes.layers && sizes.spare > 0);
   entries_.resize(static_cast<size_t>(sizes.layers));
   for (int layer = 0; layer < sizes.layers; ++layer) of(layer).device = layer;
@@ -35,99 +35,100 @@ LayerTable::LayerTable(const TurnSizes& sizes) : sizes_(sizes) {
 }
 
 int LayerTable::next_to_load() const {
-  if (turns_.empty() || begun_ - left_ >= std::ssize(shared_)) return -1;
-  return turn_of(begun_);
+  if (swapped_.empty() || begun_ - left_ >= std::ssize(shared_)) return -1;
+  return swapped_layer(begun_);
 }
 
 int LayerTable::device_buffer_in_step(int layer) const {
-  if (!takes_turns(layer)) return device_buffer(layer);
-  SPW_ASSERT(left_ % turning() == 0);
-  const int64_t turn = std::ranges::find(turns_, layer) - turns_.begin();
-  return shared_[static_cast<size_t>((left_ + turn) % std::ssize(shared_))];
+  if (!is_swapped(layer)) return device_buffer(layer);
+  SPW_ASSERT(left_ % swapped_count() == 0);
+  const int64_t position = std::ranges::find(swapped_, layer) - swapped_.begin();
+  return shared_[static_cast<size_t>((left_ + position) % std::ssize(shared_))];
 }
 
 void LayerTable::begin_load(int layer) {
-  SPW_ASSERT(layer == next_to_load() && state(layer) == LayerState::kAway);
+  SPW_ASSERT(layer == next_to_load() && state(layer) == LayerState::kSwappedOut);
   Entry& entry = of(layer);
   entry.device = shared_[static_cast<size_t>(begun_++ % std::ssize(shared_))];
-  entry.state = LayerState::kComing;
+  entry.state = LayerState::kLoading;
 }
 
 void LayerTable::confirm(int layer) {
   Entry& entry = of(layer);
-  SPW_ASSERT(entry.state == LayerState::kComing);
+  SPW_ASSERT(entry.state == LayerState::kLoading);
   if (entry.host < 0) {
-    entry.state = LayerState::kStays;
+    entry.state = LayerState::kNeverSwapped;
     return;
   }
-  SPW_ASSERT(layer == turn_of(confirmed_));
+  SPW_ASSERT(layer == swapped_layer(confirmed_));
   ++confirmed_;
-  entry.state = LayerState::kHere;
+  entry.state = LayerState::kResident;
 }
 
 void LayerTable::leave(int layer) {
   Entry& entry = of(layer);
-  SPW_ASSERT(entry.state == LayerState::kHere && layer == turn_of(left_));
+  SPW_ASSERT(entry.state == LayerState::kResident && layer == swapped_layer(left_));
   ++left_;
-  entry.state = LayerState::kAway;
+  entry.state = LayerState::kSwappedOut;
   entry.device = -1;
 }
 
 void LayerTable::reset() {
   begun_ = confirmed_ = left_ = 0;
   for (Entry& entry : entries_) {
-    entry.state = entry.host < 0 ? LayerState::kStays : LayerState::kAway;
+    entry.state = entry.host < 0 ? LayerState::kNeverSwapped : LayerState::kSwappedOut;
     if (entry.host >= 0) entry.device = -1;
   }
 }
 
-LayerTable::Recut LayerTable::recut(int turning) {
-  SPW_ASSERT(turning == 0 || (sizes_.gains_with(turning) && turning <= sizes_.most));
+LayerTable::Recut LayerTable::recut(int swapped) {
+  SPW_ASSERT(swapped == 0 || (sizes_.gains_with(swapped) && swapped <= sizes_.most));
   SPW_ASSERT(begun_ == 0);
-  Recut cut{.blocks_before = blocks(), .blocks = sizes_.blocks_with(turning)};
-  const std::vector<int> wanted = choose_swapped_layers(sizes_.layers, turning);
-  std::vector<int> coming, going;
+  Recut cut{.blocks_before = blocks(), .blocks = sizes_.blocks_with(swapped)};
+  const std::vector<int> wanted = choose_swapped_layers(sizes_.layers, swapped);
+  std::vector<int> joining, going;
   for (int layer = 0; layer < sizes_.layers; ++layer) {
-    const bool turns = std::ranges::find(wanted, layer) != wanted.end();
-    SPW_ASSERT(state(layer) == (takes_turns(layer) ? LayerState::kAway : LayerState::kStays));
-    if (takes_turns(layer) && !turns) coming.push_back(layer);
-    if (!takes_turns(layer) && turns) going.push_back(layer);
+    const bool swaps = std::ranges::find(wanted, layer) != wanted.end();
+    SPW_ASSERT(state(layer) ==
+               (is_swapped(layer) ? LayerState::kSwappedOut : LayerState::kNeverSwapped));
+    if (is_swapped(layer) && !swaps) joining.push_back(layer);
+    if (!is_swapped(layer) && swaps) going.push_back(layer);
   }
   // There are as many host buffers as layers that may be swapped: if all are taken, a layer that
   // stops being swapped leaves its own to one that begins.
   int free = shared_.empty() ? -1 : shared_.front();
   while (going.size() > free_host_.size()) {
-    const int in = coming.back(), out = going.back();
-    coming.pop_back();
+    const int in = joining.back(), out = going.back();
+    joining.pop_back();
     going.pop_back();
     const int host = of(in).host, left = of(out).device;
     cut.exchanges.push_back({{in, host, free}, {out, left, host}});
-    of(in) = {LayerState::kStays, free, -1};
-    of(out) = {LayerState::kAway, -1, host};
+    of(in) = {LayerState::kNeverSwapped, free, -1};
+    of(out) = {LayerState::kSwappedOut, -1, host};
     free = left;
   }
   for (const int layer : going) {
     const int host = free_host_.back();
     free_host_.pop_back();
     cut.outs.push_back({layer, of(layer).device, host});
-    of(layer) = {LayerState::kAway, -1, host};
+    of(layer) = {LayerState::kSwappedOut, -1, host};
   }
 
   std::vector<int> at(static_cast<size_t>(buffers()), -1);
   int stay = 0;
   for (int layer = 0; layer < sizes_.layers; ++layer) {
-    if (takes_turns(layer)) continue;
+    if (is_swapped(layer)) continue;
     at[static_cast<size_t>(of(layer).device)] = layer;
     ++stay;
   }
-  const auto came = static_cast<int>(coming.size());
+  const auto came = static_cast<int>(joining.size());
   const int before = buffers();
   int next = 0;  // the first of the new buffers whose layer was not on the device before
   if (cut.blocks >= cut.blocks_before) {
     // Moves layers to higher addresses, from the last one on: buffer i ends at or before the new
     // buffer i + 1 begins.
     cut.closing = close_up(at, 0, stay);
-    const int shift = sizes_.buffers(turning) - stay;
+    const int shift = sizes_.buffers(swapped) - stay;
     SPW_ASSERT(shift > 0 || cut.blocks == cut.blocks_before);
     for (int i = stay - 1; i >= 0; --i)
       cut.moves.push_back({at[static_cast<size_t>(i)], i, i + shift});
@@ -142,15 +143,15 @@ LayerTable::Recut LayerTable::recut(int turning) {
     next = stay;
   }
   for (const Copy& move : cut.moves) of(move.layer).device = move.to;
-  for (const int layer : coming) {
+  for (const int layer : joining) {
     cut.ins.push_back({layer, of(layer).host, next});
     free_host_.push_back(of(layer).host);
-    of(layer) = {LayerState::kComing, next++, -1};
+    of(layer) = {LayerState::kLoading, next++, -1};
   }
   shared_.clear();
-  for (int i = 0; turning > 0 && i < sizes_.spare_with(turning); ++i) shared_.push_back(next++);
-  turns_ = wanted;
-  SPW_ASSERT(cut.blocks < cut.blocks_before || next == sizes_.buffers(turning) - stay);
+  for (int i = 0; swapped > 0 && i < sizes_.spare_with(swapped); ++i) shared_.push_back(next++);
+  swapped_ = wanted;
+  SPW_ASSERT(cut.blocks < cut.blocks_before || next == sizes_.buffers(swapped) - stay);
   SPW_ASSERT(cut.blocks >= cut.blocks_before ||
              next == came + stay + static_cast<int>(shared_.size()));
   return cut;

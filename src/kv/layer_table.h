@@ -7,15 +7,15 @@
 #include <span>
 #include <vector>
 
-#include "tensor/turn_sizes.h"
+#include "tensor/layer_swap_sizes.h"
 
 namespace spillway {
 
 enum class LayerState : uint8_t {
-  kStays,   // always on the device
-  kAway,    // swapped out: in host memory alone
-  kComing,  // loading: it has a buffer, but its bytes may not be read yet
-  kHere,    // resident: ops called from now on find it in its buffer
+  kNeverSwapped,  // always on the device
+  kSwappedOut,    // swapped out: in host memory alone
+  kLoading,       // loading: it has a buffer, but its bytes may not be read yet
+  kResident,      // resident: ops called from now on find it in its buffer
 };
 
 // Divides the device's memory for KV into equal buffers, and assigns layers to them. Most layers
@@ -29,14 +29,14 @@ enum class LayerState : uint8_t {
 // if a buffer would have two layers, or a layer that is not resident would be read.
 class LayerTable {
  public:
-  explicit LayerTable(const TurnSizes& sizes);
+  explicit LayerTable(const LayerSwapSizes& sizes);
 
-  const TurnSizes& sizes() const { return sizes_; }
-  int turning() const { return static_cast<int>(turns_.size()); }
-  int buffers() const { return sizes_.buffers(turning()); }
-  int32_t blocks() const { return sizes_.blocks_with(turning()); }
+  const LayerSwapSizes& sizes() const { return sizes_; }
+  int swapped_count() const { return static_cast<int>(swapped_.size()); }
+  int buffers() const { return sizes_.buffers(swapped_count()); }
+  int32_t blocks() const { return sizes_.blocks_with(swapped_count()); }
   LayerState state(int layer) const { return of(layer).state; }
-  bool takes_turns(int layer) const { return of(layer).host >= 0; }
+  bool is_swapped(int layer) const { return of(layer).host >= 0; }
   // The layer's buffer on the device; of a swapped layer, the one it is in or is being loaded to.
   int device_buffer(int layer) const { return of(layer).device; }
   // The buffer in which the layer will be in a step. Called before the step attends to its
@@ -45,7 +45,7 @@ class LayerTable {
   // A swapped layer's buffer in host memory; -1 for other layers.
   int host_buffer(int layer) const { return of(layer).host; }
   // The swapped layers, in the order of a step.
-  std::span<const int> turns() const { return turns_; }
+  std::span<const int> swapped_layers() const { return swapped_; }
 
   // The layer to load next, if a buffer is free for it; else -1.
   int next_to_load() const;
@@ -79,24 +79,24 @@ class LayerTable {
     std::vector<Copy> moves = {};
     std::vector<Copy> ins = {};  // host to device, after the moves
   };
-  // Changes the number of swapped layers to `turning`: 0, or a number that gains room.
-  Recut recut(int turning);
+  // Changes the number of swapped layers to `swapped`: 0, or a number that gains room.
+  Recut recut(int swapped);
 
  private:
   struct Entry {
-    LayerState state = LayerState::kStays;
+    LayerState state = LayerState::kNeverSwapped;
     int device = -1;
     int host = -1;
   };
   const Entry& of(int layer) const { return entries_.at(static_cast<size_t>(layer)); }
   Entry& of(int layer) { return entries_.at(static_cast<size_t>(layer)); }
-  int turn_of(int64_t count) const {
-    return turns_[static_cast<size_t>(count % static_cast<int64_t>(turns_.size()))];
+  int swapped_layer(int64_t count) const {
+    return swapped_[static_cast<size_t>(count % static_cast<int64_t>(swapped_.size()))];
   }
 
-  TurnSizes sizes_;
+  LayerSwapSizes sizes_;
   std::vector<Entry> entries_;  // [layer]
-  std::vector<int> turns_;
+  std::vector<int> swapped_;
   std::vector<int> shared_;            // buffers of swapped layers
   std::vector<int> free_host_;         // free buffers in host memory
   int64_t begun_ = 0, confirmed_ = 0;  // numbers of loads since the last reset

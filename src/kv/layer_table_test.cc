@@ -14,31 +14,31 @@
 namespace spillway {
 namespace {
 
-TEST(TurnSizesTest, TheSameMemoryInFewerBuffersHasMoreBlocks) {
-  const TurnSizes one{.layers = 48, .blocks = 100, .most = 47, .spare = 1};
-  const TurnSizes two{.layers = 48, .blocks = 100, .most = 47, .spare = 2};
+TEST(LayerSwapSizesTest, TheSameMemoryInFewerBuffersHasMoreBlocks) {
+  const LayerSwapSizes one{.layers = 48, .blocks = 100, .most = 47, .spare = 1};
+  const LayerSwapSizes two{.layers = 48, .blocks = 100, .most = 47, .spare = 2};
   EXPECT_EQ(one.blocks_with(0), 100);
   EXPECT_EQ(one.blocks_with(1), 100) << "one that has a buffer to itself stays";
   EXPECT_EQ(one.blocks_with(9), 4800 / 40);  // n / (n - m + 1)
   EXPECT_EQ(two.blocks_with(9), 4800 / 41);  // n / (n - m + 2), the paper's
   EXPECT_EQ(two.blocks_with(6), 4800 / 43) << "one buffer does where layers are far apart";
   EXPECT_EQ(one.blocks_with(25), 4800 / 24);
-  for (int turning = 1; turning <= 47; ++turning) {
-    EXPECT_GE(one.blocks_with(turning), one.blocks_with(turning - 1));
-    EXPECT_GE(two.blocks_with(turning), two.blocks_with(turning - 1));
-    EXPECT_LE(int64_t{one.blocks_with(turning)} * one.buffers(turning), 4800);
+  for (int swapped = 1; swapped <= 47; ++swapped) {
+    EXPECT_GE(one.blocks_with(swapped), one.blocks_with(swapped - 1));
+    EXPECT_GE(two.blocks_with(swapped), two.blocks_with(swapped - 1));
+    EXPECT_LE(int64_t{one.blocks_with(swapped)} * one.buffers(swapped), 4800);
   }
 }
 
-TEST(LayerTableTest, LayersThatTakeTurnsAreSpreadEvenly) {
+TEST(LayerTableTest, SwappedLayersAreSpreadEvenly) {
   for (int layers = 2; layers <= 80; ++layers) {
-    for (int turning = 1; turning <= layers; ++turning) {
-      const std::vector<int> spread = choose_swapped_layers(layers, turning);
-      ASSERT_EQ(std::ssize(spread), turning);
+    for (int swapped = 1; swapped <= layers; ++swapped) {
+      const std::vector<int> spread = choose_swapped_layers(layers, swapped);
+      ASSERT_EQ(std::ssize(spread), swapped);
       for (size_t i = 0; i < spread.size(); ++i) {
         const int next = i + 1 < spread.size() ? spread[i + 1] : spread[0] + layers;
-        ASSERT_GE(next - spread[i], layers / turning) << layers << " " << turning;
-        ASSERT_LE(next - spread[i], (layers + turning - 1) / turning) << layers << " " << turning;
+        ASSERT_GE(next - spread[i], layers / swapped) << layers << " " << swapped;
+        ASSERT_LE(next - spread[i], (layers + swapped - 1) / swapped) << layers << " " << swapped;
       }
     }
   }
@@ -50,11 +50,11 @@ TEST(LayerTableTest, NoLayerIsReadBeforeItsCopyAndNoBufferHasTwo) {
   for (int trial = 0; trial < 300; ++trial) {
     const int layers = 2 + static_cast<int>(random() % 28);
     const int spare = 1 + static_cast<int>(random() % 2);
-    const TurnSizes sizes{.layers = layers, .blocks = 10, .most = layers, .spare = spare};
+    const LayerSwapSizes sizes{.layers = layers, .blocks = 10, .most = layers, .spare = spare};
     LayerTable table(sizes);
-    const int turning = 1 + static_cast<int>(random() % static_cast<uint32_t>(layers));
-    if (!sizes.gains_with(turning)) continue;
-    table.recut(turning);
+    const int swapped = 1 + static_cast<int>(random() % static_cast<uint32_t>(layers));
+    if (!sizes.gains_with(swapped)) continue;
+    table.recut(swapped);
     double now = 0, link = 0;
     std::map<int, double> arrives;
     int64_t loads = 0;
@@ -74,34 +74,34 @@ TEST(LayerTableTest, NoLayerIsReadBeforeItsCopyAndNoBufferHasTwo) {
       for (int layer = 0; layer < layers; ++layer)
         expected.push_back(table.device_buffer_in_step(layer));
       for (int layer = 0; layer < layers; ++layer) {
-        if (table.takes_turns(layer)) {
-          ASSERT_EQ(table.state(layer), LayerState::kComing) << "none is ever forgotten";
+        if (table.is_swapped(layer)) {
+          ASSERT_EQ(table.state(layer), LayerState::kLoading) << "none is ever forgotten";
           now = std::max(now, arrives.at(layer));
           table.confirm(layer);
         }
         std::set<int> buffers;
         for (int other = 0; other < layers; ++other) {
-          if (table.state(other) == LayerState::kAway) continue;
+          if (table.state(other) == LayerState::kSwappedOut) continue;
           ASSERT_TRUE(buffers.insert(table.device_buffer(other)).second);
           ASSERT_LT(table.device_buffer(other), table.buffers());
         }
         ASSERT_EQ(table.device_buffer(layer), expected[static_cast<size_t>(layer)])
             << "known when the step began";
         now += static_cast<double>(random() % 300);
-        if (!table.takes_turns(layer)) continue;
-        ASSERT_EQ(table.state(layer), LayerState::kHere);
+        if (!table.is_swapped(layer)) continue;
+        ASSERT_EQ(table.state(layer), LayerState::kResident);
         table.leave(layer);
         load();
       }
     }
-    EXPECT_EQ(loads, steps * turning + sizes.spare_with(turning)) << "once a step is enough";
+    EXPECT_EQ(loads, steps * swapped + sizes.spare_with(swapped)) << "once a step is enough";
   }
 }
 
 TEST(LayerTableTest, WhatIsNotThereCannotBeUsed) {
   LayerTable table({.layers = 6, .blocks = 4, .most = 3, .spare = 1});
   table.recut(3);
-  const int first = table.turns()[0], second = table.turns()[1];
+  const int first = table.swapped_layers()[0], second = table.swapped_layers()[1];
   EXPECT_THROW(table.confirm(first), Error) << "before it came";
   EXPECT_THROW(table.begin_load(second), Error) << "out of turn";
   table.begin_load(first);
@@ -121,7 +121,7 @@ TEST(LayerTableTest, WhatIsNotThereCannotBeUsed) {
 // Memories whose cells name the layer and block that they hold the bytes of.
 class RecutMemory {
  public:
-  explicit RecutMemory(const TurnSizes& sizes)
+  explicit RecutMemory(const LayerSwapSizes& sizes)
       : sizes_(sizes),
         region_(static_cast<size_t>(sizes.blocks) * static_cast<size_t>(sizes.layers), -1),
         host_(static_cast<size_t>(sizes.most) * static_cast<size_t>(sizes.most_blocks()), -1) {}
@@ -172,12 +172,12 @@ class RecutMemory {
  private:
   static int cell(int layer, int32_t block) { return layer * 1000 + block; }
   int& at(const LayerTable& table, int layer, int32_t block, int32_t size) {
-    if (table.takes_turns(layer))
+    if (table.is_swapped(layer))
       return host_.at(static_cast<size_t>(table.host_buffer(layer) * sizes_.most_blocks() + block));
     return region_.at(static_cast<size_t>(table.device_buffer(layer) * size + block));
   }
 
-  TurnSizes sizes_;
+  LayerSwapSizes sizes_;
   std::vector<int> region_, host_;
 };
 
@@ -187,27 +187,27 @@ TEST(LayerTableTest, NewCutsKeepWhatBlocksHave) {
     const int layers = 3 + static_cast<int>(random() % 14);
     const int spare = 1 + static_cast<int>(random() % 2);
     const int most = spare + 1 + static_cast<int>(random() % static_cast<uint32_t>(layers - spare));
-    const TurnSizes sizes{.layers = layers,
-                          .blocks = 1 + static_cast<int32_t>(random() % 20),
-                          .most = most,
-                          .spare = spare};
+    const LayerSwapSizes sizes{.layers = layers,
+                               .blocks = 1 + static_cast<int32_t>(random() % 20),
+                               .most = most,
+                               .spare = spare};
     SCOPED_TRACE(testing::Message() << layers << " layers, " << sizes.blocks << " blocks, most "
                                     << most << ", spare " << spare);
     LayerTable table(sizes);
     RecutMemory memory(sizes);
     for (int change = 0; change < 12; ++change) {
-      int turning = static_cast<int>(random() % static_cast<uint32_t>(most + 1));
-      if (!sizes.gains_with(turning)) turning = 0;
-      if (turning == table.turning()) continue;
-      const int32_t used = std::min(table.blocks(), sizes.blocks_with(turning));
+      int swapped = static_cast<int>(random() % static_cast<uint32_t>(most + 1));
+      if (!sizes.gains_with(swapped)) swapped = 0;
+      if (swapped == table.swapped_count()) continue;
+      const int32_t used = std::min(table.blocks(), sizes.blocks_with(swapped));
       memory.write(table, used);
-      const LayerTable::Recut cut = table.recut(turning);
+      const LayerTable::Recut cut = table.recut(swapped);
       memory.follow(cut, used);
       for (const LayerTable::Copy& in : cut.ins) table.confirm(in.layer);
       memory.expect_kept(table, used);
       if (testing::Test::HasFatalFailure()) return;
       std::set<int> host;
-      for (const int layer : table.turns())
+      for (const int layer : table.swapped_layers())
         ASSERT_TRUE(host.insert(table.host_buffer(layer)).second);
     }
   }

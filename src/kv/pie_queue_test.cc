@@ -95,19 +95,19 @@ TEST(PieQueueTest, ViolationsSayHowFarTheLinkIsFromFull) {
       EXPECT_LT(run.violations, before) << in_host;
       before = run.violations;
     }
-    EXPECT_LT(before, 0.15) << "the last that nobody waits with: " << in_host - 1;
+    EXPECT_LT(before, 0.15) << "the last without waits: " << in_host - 1;
     EXPECT_NEAR(in_host, 48 / swap_time, 2) << "the link-saturation condition (3.1)";
   }
 }
 
 // Runs our layer swapping in the same simulated time; copies go in one direction only.
-struct TurnsRun {
+struct SwapRun {
   int loads = 0, waits = 0;
 };
-TurnsRun run_turns(int layers, int turning, int spare, int swap_time, int steps) {
-  LayerTable table({.layers = layers, .blocks = 10, .most = turning, .spare = spare});
-  table.recut(turning);
-  TurnsRun run;
+SwapRun run_swaps(int layers, int swapped, int spare, int swap_time, int steps) {
+  LayerTable table({.layers = layers, .blocks = 10, .most = swapped, .spare = spare});
+  table.recut(swapped);
+  SwapRun run;
   int now = 0, link = 0;
   std::map<int, int> arrives;
   const auto load = [&] {
@@ -122,13 +122,13 @@ TurnsRun run_turns(int layers, int turning, int spare, int swap_time, int steps)
   now = link;  // loads before the first step are not counted as waits
   for (int step = 0; step < steps; ++step) {
     for (int layer = 0; layer < layers; ++layer) {
-      if (table.takes_turns(layer)) {
+      if (table.is_swapped(layer)) {
         run.waits += std::max(0, arrives.at(layer) - now);
         now = std::max(now, arrives.at(layer));
         table.confirm(layer);
       }
       ++now;
-      if (!table.takes_turns(layer)) continue;
+      if (!table.is_swapped(layer)) continue;
       table.leave(layer);
       load();
     }
@@ -136,32 +136,32 @@ TurnsRun run_turns(int layers, int turning, int spare, int swap_time, int steps)
   return run;
 }
 
-TEST(PieQueueTest, TurnsNeedFewerCopiesForTheSameRoom) {
+TEST(PieQueueTest, SwappingALayerOnceAStepNeedsFewerCopies) {
   // In figure 4 two of nine layers are in host memory, and there are two buffers: that leaves room
   // for 9/9 of the blocks. Two swapped layers that share one buffer leave room for more.
   PieQueue queue(9, 2, 2);
   constexpr int kSteps = 20;
   for (int layer = 0; layer < 9 * kSteps; ++layer) queue.begin_layer();
-  const TurnsRun same = run_turns(9, 2, 1, 2, kSteps);
+  const SwapRun same = run_swaps(9, 2, 1, 2, kSteps);
   EXPECT_EQ(same.waits, 0);
   EXPECT_LT(2 * same.loads, queue.swaps());
 }
 
 // The link-saturation condition (3.1): t_swap * m <= t_compute * n. With one buffer the link idles
 // while the buffer's layer computes.
-TEST(PieQueueTest, TurnsWaitOnlyWhereTheLinkIsFull) {
+TEST(PieQueueTest, SwappingWaitsOnlyWhereTheLinkIsFull) {
   for (const int layers : {8, 9, 24, 40, 48, 80}) {
-    for (int turning = 3; turning < layers; ++turning) {
+    for (int swapped = 3; swapped < layers; ++swapped) {
       for (int swap_time = 1; swap_time <= 8; ++swap_time) {
-        SCOPED_TRACE(testing::Message() << layers << " " << turning << " " << swap_time);
-        const int gap = layers / turning;
-        EXPECT_EQ(run_turns(layers, turning, 1, swap_time, 10).waits == 0, gap >= swap_time + 1);
-        const int waits = run_turns(layers, turning, 2, swap_time, 10).waits;
-        const bool is_one = TurnSizes{.layers = layers}.spare_with(turning) == 1;
+        SCOPED_TRACE(testing::Message() << layers << " " << swapped << " " << swap_time);
+        const int gap = layers / swapped;
+        EXPECT_EQ(run_swaps(layers, swapped, 1, swap_time, 10).waits == 0, gap >= swap_time + 1);
+        const int waits = run_swaps(layers, swapped, 2, swap_time, 10).waits;
+        const bool is_one = LayerSwapSizes{.layers = layers}.spare_with(swapped) == 1;
         if (gap >= swap_time + (is_one ? 1 : 0)) {
           EXPECT_EQ(waits, 0);
         }
-        if (turning * swap_time > layers) {
+        if (swapped * swap_time > layers) {
           EXPECT_GT(waits, 0);
         }
       }

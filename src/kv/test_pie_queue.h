@@ -37,16 +37,16 @@ class PieQueue {
     while (std::ranges::find(host_, layer) != host_.end() || in_ == layer) {
       ++now_;
       ++decision.waits;
-      settle();
+      update();
       if (in_ == 0 && free_ == 0) send(last, decision);
       if (in_ == 0) bring(layer, decision);
     }
-    settle();
+    update();
     if (has_computed_ && hottest(layer) != host_.end()) send(last, decision);
     if (in_ == 0 && free_ > 0) bring(layer, decision);
     has_computed_ = true;
     ++now_;
-    settle();
+    update();
     return decision;
   }
   const std::vector<int>& in_host() const { return host_; }
@@ -79,7 +79,7 @@ class PieQueue {
     ++swaps_;
     if (in_ < layer) ++violations_;
   }
-  void settle() {
+  void update() {
     if (out_ != 0 && now_ >= out_done_) {
       host_.push_back(out_);
       out_ = 0;

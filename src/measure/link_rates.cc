@@ -13,7 +13,7 @@
 #include "measure/processor_rates.h"
 #include "measure/seconds_since.h"
 #include "memory/pinned_buffer.h"
-#include "runtime/host_lane.h"
+#include "runtime/cpu_executor.h"
 
 namespace spillway {
 namespace {
@@ -151,7 +151,7 @@ double measure_meeting(Device& host, Device& device, MeasurePace& pace) {
   const WeightView w{DType::kF16, kRows, kDepth, matrix.data()};
   const Activations below{DType::kF32, 1, kRows, kRows, out.data()};
   const auto ready = device.make_signal();
-  HostLane lane(device);
+  CpuExecutor lane(device);
   const ExpectedOps awake(&host);
   double best = 0;
   for (int round = 0; round < kRounds; ++round) {

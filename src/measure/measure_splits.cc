@@ -16,7 +16,7 @@
 #include "measure/seconds_since.h"
 #include "memory/pinned_buffer.h"
 #include "plan/linear_shares.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "tensor/packed_layout.h"
 #include "tensor/random_fill.h"
 
@@ -59,7 +59,7 @@ class SharedLinearLoad {
     fill_random(inner, values.data(), tokens * shape.cols, 2, 0.5F);
     device.copy_to_device(device_x_.data(), values.data(), values.size());
     // Segments have whole groups of rows, as in a step.
-    const auto rows = static_cast<int64_t>(kStreamPieceBytes) / whole_.row_bytes();
+    const auto rows = static_cast<int64_t>(kStreamSegmentBytes) / whole_.row_bytes();
     piece_rows_ = std::clamp<int64_t>(rows / kGroupRows * kGroupRows, kGroupRows,
                                       std::max<int64_t>(shape.rows, kGroupRows));
     for (Slot& slot : slots_) {
@@ -82,17 +82,17 @@ class SharedLinearLoad {
     return std::clamp<int64_t>(rows / kGroupRows * kGroupRows, 0, shape_.rows);
   }
   // Multiplies the rows before the split on the CPU.
-  void multiply_on_cpu(int64_t cut, int64_t tokens) {
-    if (cut == 0) return;
-    host_.ops().linear(rows_of(cpu_turn_++, 0, cut), {},
+  void multiply_on_cpu(int64_t split, int64_t tokens) {
+    if (split == 0) return;
+    host_.ops().linear(rows_of(cpu_turn_++, 0, split), {},
                        {DType::kF32, tokens, shape_.cols, shape_.cols, x_.data()},
-                       {DType::kF32, tokens, cut, cut, out_.data()}, LinearMode::kStore);
+                       {DType::kF32, tokens, split, split, out_.data()}, LinearMode::kStore);
   }
   // Copies the rows behind the split to the device and multiplies them there.
-  void bring_and_multiply(int64_t cut, int64_t tokens) {
+  void bring_and_multiply(int64_t split, int64_t tokens) {
     const DType inner = device_.activation_type(shape_.type);
     const size_t turn = link_turn_++;
-    for (int64_t first = cut; first < shape_.rows; first += piece_rows_) {
+    for (int64_t first = split; first < shape_.rows; first += piece_rows_) {
       const WeightView from = rows_of(turn, first, std::min(piece_rows_, shape_.rows - first));
       Slot& slot = slots_[slot_turn_++ % slots_.size()];
       stream_->wait(*slot.left);
@@ -141,16 +141,16 @@ struct BothSeconds {
 // Returns the seconds of both parts of an op, each measured while the other runs too.
 BothSeconds time_beside(SharedLinearLoad& load, double share, int64_t tokens, double seconds,
                         MeasurePace& pace) {
-  const int64_t cut = load.cut_at(share);
-  load.multiply_on_cpu(cut, tokens);
-  load.bring_and_multiply(cut, tokens);
+  const int64_t split = load.cut_at(share);
+  load.multiply_on_cpu(split, tokens);
+  load.bring_and_multiply(split, tokens);
   load.device().synchronize();
   pace.check();
   std::atomic<bool> enough = false;
   auto on_cpu = std::async(std::launch::async, [&] {
     const auto start = Clock::now();
     int count = 0;
-    for (; count == 0 || !enough.load(); ++count) load.multiply_on_cpu(cut, tokens);
+    for (; count == 0 || !enough.load(); ++count) load.multiply_on_cpu(split, tokens);
     return seconds_since(start) / count;
   });
   BothSeconds both;
@@ -160,7 +160,7 @@ BothSeconds time_beside(SharedLinearLoad& load, double share, int64_t tokens, do
     // Two ops are queued at a time, so that the link never idles and the queue stays short.
     constexpr int kQueued = 2;
     for (; count == 0 || seconds_since(start) < seconds; count += kQueued) {
-      for (int i = 0; i < kQueued; ++i) load.bring_and_multiply(cut, tokens);
+      for (int i = 0; i < kQueued; ++i) load.bring_and_multiply(split, tokens);
       load.device().synchronize();
     }
     both.link = seconds_since(start) / count;
@@ -184,12 +184,12 @@ SplitCurve measure_curve(SharedLinearLoad& load, const SplitShape& shape, int64_
     std::set<int64_t> cuts;
     for (const double around : kAround) {
       const double wanted = std::clamp(start + around, kLeast, kMost);
-      const int64_t cut = load.cut_at(wanted);
-      if (!cuts.insert(cut).second) continue;
-      const double share = static_cast<double>(cut) / static_cast<double>(shape.rows);
+      const int64_t split = load.cut_at(wanted);
+      if (!cuts.insert(split).second) continue;
+      const double share = static_cast<double>(split) / static_cast<double>(shape.rows);
       const BothSeconds both = time_beside(load, wanted, tokens, point_s, pace);
-      if (cut > 0) cpu.emplace_back(share, both.cpu);
-      if (cut < shape.rows) link.emplace_back(1 - share, both.link);
+      if (split > 0) cpu.emplace_back(share, both.cpu);
+      if (split < shape.rows) link.emplace_back(1 - share, both.link);
       low = std::min(low, share);
       high = std::max(high, share);
     }

@@ -24,7 +24,7 @@ constexpr int kGroups[] = {1, 4, 8};   // query heads per KV head
 constexpr double kPointSeconds = 0.1;  // for one number of tokens
 constexpr double kWarmSeconds = 0.3;
 constexpr int kQueuedOps = 64;
-constexpr uint64_t kProgramOfNobodyElse = ~uint64_t{0};
+constexpr uint64_t kOwnGraphKey = ~uint64_t{0};
 
 // The types most common in models come first; others are measured while there is time. Types
 // without a curve are priced by memory and arithmetic.
@@ -144,7 +144,7 @@ class ProcessorMeasure {
                          .table_rows = zero,
                          .logit_rows = {},
                          .spans = {&span, 1},
-                         .program = kProgramOfNobodyElse};
+                         .graph_key = kOwnGraphKey};
     const double seconds = time_op(device_, pace_, kPointSeconds, [&] {
       device_.ops().run_step(step, [&] {
         for (int i = 0; i < kQueuedOps; ++i)

@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr LinearShape kShape{DType::kQ4_0, WeightLayout::kGroups16, 64, 32};
-const TunedMachine kHere{"cpu", "here", "f", 2}, kThere{"cpu", "there", "f", 2};
+const TunedMachine kThisMachine{"cpu", "here", "f", 2}, kOtherMachine{"cpu", "there", "f", 2};
 
 class TuningFileTest : public testing::Test {
  protected:
@@ -38,42 +38,44 @@ class TuningFileTest : public testing::Test {
 };
 
 TEST_F(TuningFileTest, MachinesKeepTheirOwnTables) {
-  write_tuning(path_, kHere, table(8), false);
-  write_tuning(path_, kThere, table(9), false);
-  write_tuning(path_, kHere, table(10), false);
-  EXPECT_EQ(try_read_tuning(path_, kHere), table(10));
-  EXPECT_EQ(try_read_tuning(path_, kThere), table(9));
+  write_tuning(path_, kThisMachine, table(8), false);
+  write_tuning(path_, kOtherMachine, table(9), false);
+  write_tuning(path_, kThisMachine, table(10), false);
+  EXPECT_EQ(try_read_tuning(path_, kThisMachine), table(10));
+  EXPECT_EQ(try_read_tuning(path_, kOtherMachine), table(9));
   EXPECT_EQ(try_read_tuning(path_, {"cpu", "here", "f", 3}), std::nullopt);
 }
 
-TEST_F(TuningFileTest, NoFileIsNoTable) { EXPECT_EQ(try_read_tuning(path_, kHere), std::nullopt); }
+TEST_F(TuningFileTest, NoFileIsNoTable) {
+  EXPECT_EQ(try_read_tuning(path_, kThisMachine), std::nullopt);
+}
 
 TEST_F(TuningFileTest, ADamagedFileIsNoTableAndWarns) {
-  write_tuning(path_, kHere, table(8), false);
+  write_tuning(path_, kThisMachine, table(8), false);
   damage();
   testing::internal::CaptureStderr();
-  EXPECT_EQ(try_read_tuning(path_, kHere), std::nullopt);
+  EXPECT_EQ(try_read_tuning(path_, kThisMachine), std::nullopt);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("tuning.json"), std::string::npos);
 }
 
 TEST_F(TuningFileTest, AFolderIsNoTable) {
   fs::create_directories(path_);
-  EXPECT_EQ(try_read_tuning(path_, kHere), std::nullopt);
+  EXPECT_EQ(try_read_tuning(path_, kThisMachine), std::nullopt);
 }
 
 TEST_F(TuningFileTest, ADamagedFileIsReplacedOnlyWhenAsked) {
-  write_tuning(path_, kHere, table(8), false);
+  write_tuning(path_, kThisMachine, table(8), false);
   damage();
-  EXPECT_THROW(write_tuning(path_, kHere, table(9), false), Error);
-  write_tuning(path_, kHere, table(9), true);
-  EXPECT_EQ(try_read_tuning(path_, kHere), table(9));
+  EXPECT_THROW(write_tuning(path_, kThisMachine, table(9), false), Error);
+  write_tuning(path_, kThisMachine, table(9), true);
+  EXPECT_EQ(try_read_tuning(path_, kThisMachine), table(9));
 }
 
 TEST_F(TuningFileTest, AFolderThatCannotBeMadeIsAnIoError) {
   fs::create_directories(folder_);
   std::ofstream(folder_ / "new") << "a file";
   try {
-    write_tuning(path_, kHere, table(8), true);
+    write_tuning(path_, kThisMachine, table(8), true);
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(error.code(), ErrorCode::kInternal);

@@ -87,7 +87,7 @@ std::unique_ptr<BlockFolder> BlockFolder::try_open(IoQueue& queue,
     own.push_back(options.dir /
                   folder_name({.block_bytes = of.block_bytes, .salt = name_of(of.salt)}));
   make_private_folder(options.dir);
-  say_if_none_fits(options.dir, own);
+  warn_if_none_fits(options.dir, own);
   make_private_folder(folder);
   FileDescriptor lock = open_or_fail(folder / "lock", O_RDWR | O_CREAT);
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {

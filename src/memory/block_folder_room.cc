@@ -91,7 +91,7 @@ uint64_t block_folders_bytes(const fs::path& dir) {
   return bytes;
 }
 
-void say_if_none_fits(const fs::path& dir, const std::vector<fs::path>& own) {
+void warn_if_none_fits(const fs::path& dir, const std::vector<fs::path>& own) {
   std::error_code error;
   int others = 0;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {

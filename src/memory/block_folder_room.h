@@ -22,8 +22,8 @@ void make_private_folder(const std::filesystem::path& path);
 uint64_t block_folders_bytes(const std::filesystem::path& dir);
 
 // Warns in one line where `dir` has block folders and none of them is one of `own`.
-void say_if_none_fits(const std::filesystem::path& dir,
-                      const std::vector<std::filesystem::path>& own);
+void warn_if_none_fits(const std::filesystem::path& dir,
+                       const std::vector<std::filesystem::path>& own);
 
 // Removes block folders in `dir`, the longest unused first, until all but `own` take no more than
 // `most` bytes. Removes nothing else, and none that a process uses. Returns the bytes that the

@@ -16,7 +16,7 @@ namespace spillway {
 namespace {
 
 constexpr size_t kPage = 4096;
-constexpr size_t kTouchAtOnce = size_t{64} << 20;
+constexpr size_t kTouchBytes = size_t{64} << 20;
 constexpr size_t kManyThreadsFrom = size_t{64} << 20;
 
 void touch(std::byte* data, size_t bytes) {
@@ -38,8 +38,8 @@ void touch_all(std::byte* data, size_t bytes) {
   if (bytes < kManyThreadsFrom) return touch(data, bytes);
   std::atomic<size_t> next = 0;
   const auto work = [&] {
-    for (size_t at; (at = next.fetch_add(kTouchAtOnce)) < bytes;)
-      touch(data + at, std::min(kTouchAtOnce, bytes - at));
+    for (size_t at; (at = next.fetch_add(kTouchBytes)) < bytes;)
+      touch(data + at, std::min(kTouchBytes, bytes - at));
   };
   std::vector<std::jthread> threads;
   for (int i = 1; i < available_threads(); ++i) threads.emplace_back(work);

@@ -20,7 +20,7 @@ constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kPiece = TransferScheduler::kPieceBytes;
 using Log = std::vector<std::string>;
 
-// A device whose queues do their work one item at a time, when the test says so or when somebody
+// A device whose queues do their work one item at a time, when the test says so or when a thread
 // waits for an event. Its log has the copies, by the first byte's address, as they are issued ("+")
 // and made ("-").
 class ManualDevice final : public Device {

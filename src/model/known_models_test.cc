@@ -66,7 +66,7 @@ TEST(DummyModelTest, TakesItsWeightTypeFromTheName) {
   EXPECT_EQ(model.main_dtype(), DType::kQ4_0);
   EXPECT_NEAR(static_cast<double>(model.weight_bytes()), 6.738e9 * 18 / 32, 5e6);
   EXPECT_THROW(describe_dummy_model("llama-2-7b:q9"), Error);
-  EXPECT_THROW(describe_dummy_model("nobody-7b"), Error);
+  EXPECT_THROW(describe_dummy_model("unknown-7b"), Error);
 }
 
 DType type_of(const Model& model, std::string_view name, bool is_bias = false) {

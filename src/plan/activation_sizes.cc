@@ -112,8 +112,8 @@ HostAttentionBytes host_attention_bytes(int64_t q_dim, int64_t kv_dim, DType inn
           bytes_of(DType::kF32, rows, qkv), bytes_of(DType::kF32, rows, q_dim)};
 }
 
-uint64_t attention_sums_bytes(int64_t heads, int64_t head_dim, int64_t rows) {
-  return bytes_of(DType::kF32, rows, attention_sum_columns(heads, head_dim));
+uint64_t softmax_state_bytes(int64_t heads, int64_t head_dim, int64_t rows) {
+  return bytes_of(DType::kF32, rows, softmax_state_columns(heads, head_dim));
 }
 
 }  // namespace spillway

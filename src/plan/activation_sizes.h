@@ -8,7 +8,7 @@
 
 #include "model/model_spec.h"
 #include "plan/plan.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "tensor/dtype.h"
 
 namespace spillway {
@@ -98,8 +98,8 @@ struct HostAttentionBytes {
 HostAttentionBytes host_attention_bytes(int64_t q_dim, int64_t kv_dim, DType inner, int64_t rows);
 
 // Returns the bytes of the softmax states of rows that attend to their KV in partitions
-// (device/attention_parts.h). They lie on the device, and also in pinned memory if the CPU attends
-// to one of the partitions.
-uint64_t attention_sums_bytes(int64_t heads, int64_t head_dim, int64_t rows);
+// (device/partitioned_attention.h). They lie on the device, and also in pinned memory if the CPU
+// attends to one of the partitions.
+uint64_t softmax_state_bytes(int64_t heads, int64_t head_dim, int64_t rows);
 
 }  // namespace spillway

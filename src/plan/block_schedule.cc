@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "model/weight_slots.h"
-#include "tensor/turn_sizes.h"
+#include "tensor/layer_swap_sizes.h"
 
 namespace spillway {
 namespace {
@@ -19,16 +19,16 @@ class Scheduling {
  public:
   explicit Scheduling(const StepShape& shape) : shape_(shape), batches_(batch_count()) {
     for (const StreamedShape& linear : shape.streamed) {
-      first_piece_.push_back(static_cast<int>(layer_of_piece_.size()));
-      layer_of_piece_.insert(layer_of_piece_.end(), static_cast<size_t>(linear.pieces),
-                             linear.layer);
+      first_segment_.push_back(static_cast<int>(layer_of_segment_.size()));
+      layer_of_segment_.insert(layer_of_segment_.end(), static_cast<size_t>(linear.segments),
+                               linear.layer);
     }
-    SPW_ASSERT(shape.slotfuls.size() == layer_of_piece_.size());
+    SPW_ASSERT(shape.slot_groups.size() == layer_of_segment_.size());
     find_swapped_layers();
-    for (size_t first = 0, i = 0; batches_ > 1 && i < layer_of_piece_.size(); ++i) {
-      if (layer_of_piece_[i] >= shape.layers()) break;
-      if (layer_of_piece_[i] != layer_of_piece_[first]) first = i;
-      SPW_ASSERT(shape.slotfuls[i] - shape.slotfuls[first] < shape.weight_slots);
+    for (size_t first = 0, i = 0; batches_ > 1 && i < layer_of_segment_.size(); ++i) {
+      if (layer_of_segment_[i] >= shape.layers()) break;
+      if (layer_of_segment_[i] != layer_of_segment_[first]) first = i;
+      SPW_ASSERT(shape.slot_groups[i] - shape.slot_groups[first] < shape.weight_slots);
     }
   }
 
@@ -64,7 +64,7 @@ class Scheduling {
     const size_t ops = shape_.model->layer(0).ops.size() + 4;
     const auto batches = static_cast<size_t>(batches_);
     return static_cast<size_t>(shape_.layers() + 1) * batches * ops +
-           (2 + batches) * layer_of_piece_.size() + 2 * batches * shape_.streamed.size();
+           (2 + batches) * layer_of_segment_.size() + 2 * batches * shape_.streamed.size();
   }
   int batch_count() const { return static_cast<int>(shape_.batches.size()); }
   const BatchShape& batch(int b) const { return shape_.batches[static_cast<size_t>(b)]; }
@@ -89,7 +89,7 @@ class Scheduling {
     if (of.finish == LinearFinish::kAppend) wait_for_layer(layer, b);
     add(Kind::kRun, Subject::kOp, here);
     if (streamed == nullptr) return;
-    run_pieces(*streamed, b, /*multiply=*/true);
+    run_segments(*streamed, b, /*multiply=*/true);
     if (streamed->on_cpu) add(Kind::kJoin, Subject::kCpu, here);
   }
   const StreamedShape* find_streamed(int layer, int op) const {
@@ -99,10 +99,10 @@ class Scheduling {
     const bool is_it = found != shape_.streamed.end() && found->layer == layer && found->op == op;
     return is_it ? &*found : nullptr;
   }
-  void run_pieces(const StreamedShape& linear, int b, bool multiply) {
-    const int first = first_piece_[static_cast<size_t>(&linear - shape_.streamed.data())];
-    for (int piece = first; piece < first + linear.pieces; ++piece) {
-      const Where here{linear.layer, linear.op, b, piece};
+  void run_segments(const StreamedShape& linear, int b, bool multiply) {
+    const int first = first_segment_[static_cast<size_t>(&linear - shape_.streamed.data())];
+    for (int segment = first; segment < first + linear.segments; ++segment) {
+      const Where here{linear.layer, linear.op, b, segment};
       if (b <= 0) use_weights(here);
       if (multiply) add(Kind::kRun, Subject::kOp, here);
       if (b < 0 || b + 1 == batches_) leave_weights(here);
@@ -117,7 +117,7 @@ class Scheduling {
     for (int b = 0; b < batches_; ++b) {
       if (!wants_logits(b)) continue;
       wanted = true;
-      take_rows(layer, b);
+      wait_for_hidden_states(layer, b);
       add(Kind::kRun, Subject::kOp, {.layer = layer, .op = 0, .batch = b});  // gather
       add(Kind::kRelease, Subject::kHiddenStates, {.batch = b});
       load_rows_ahead(layer, b);
@@ -125,34 +125,35 @@ class Scheduling {
     const int last = shape_.model->head_op();
     for (int op = 1; wanted && op <= last; ++op) run_op(layer, op, -1);
     if (const StreamedShape* head = find_streamed(layer, last); head != nullptr && !wanted)
-      run_pieces(*head, -1, /*multiply=*/false);
+      run_segments(*head, -1, /*multiply=*/false);
   }
 
   void use_weights(Where at) {
     if (!shape_.overlap) load_weights(at.group);
     add(Kind::kWait, Subject::kWeights, at);
   }
-  void load_weights(int piece) {
+  void load_weights(int segment) {
     add(Kind::kLoad, Subject::kWeights,
-        {.layer = layer_of_piece_[static_cast<size_t>(piece)], .group = piece});
+        {.layer = layer_of_segment_[static_cast<size_t>(segment)], .group = segment});
   }
   // After the last segment of a slot group is used, its slot is free and the next group starts
   // loading into it.
   void leave_weights(Where at) {
     add(Kind::kRelease, Subject::kWeights, at);
-    const int piece = at.group;
-    const auto count = static_cast<int>(shape_.slotfuls.size());
-    const auto slotful = [&](int of) { return shape_.slotfuls[static_cast<size_t>(of)]; };
-    if (!shape_.overlap || (piece + 1 < count && slotful(piece + 1) == slotful(piece))) return;
-    const int next = (slotful(piece) + shape_.weight_slots) % (slotful(count - 1) + 1);
-    const auto first = std::ranges::lower_bound(shape_.slotfuls, next);
-    for (auto i = static_cast<int>(first - shape_.slotfuls.begin());
-         i < count && slotful(i) == next; ++i)
+    const int segment = at.group;
+    const auto count = static_cast<int>(shape_.slot_groups.size());
+    const auto slot_group = [&](int of) { return shape_.slot_groups[static_cast<size_t>(of)]; };
+    if (!shape_.overlap || (segment + 1 < count && slot_group(segment + 1) == slot_group(segment)))
+      return;
+    const int next = (slot_group(segment) + shape_.weight_slots) % (slot_group(count - 1) + 1);
+    const auto first = std::ranges::lower_bound(shape_.slot_groups, next);
+    for (auto i = static_cast<int>(first - shape_.slot_groups.begin());
+         i < count && slot_group(i) == next; ++i)
       load_weights(i);
   }
 
   void run_layer(int layer, int b) {
-    take_rows(layer, b);
+    wait_for_hidden_states(layer, b);
     load_rows_ahead(layer, b);
     const auto ops = static_cast<int>(shape_.model->layer(layer).ops.size());
     for (int op = 0; op < ops; ++op) run_op(layer, op, b);
@@ -168,7 +169,7 @@ class Scheduling {
     const BatchShape& shape = batch(b);
     Where here{layer, op, b};
     wait_for_layer(layer, b);
-    if (shape.parts) add(Kind::kStart, Subject::kPartitions, here);
+    if (shape.partitioned) add(Kind::kStart, Subject::kPartitions, here);
     if (shape.on_host) add(Kind::kStart, Subject::kCpu, here);
     if (shape.on_device) add(Kind::kRun, Subject::kOp, here);
     leave_layer(layer, b);
@@ -186,7 +187,7 @@ class Scheduling {
     }
     here.group = -1;
     if (shape.on_host) add(Kind::kJoin, Subject::kCpu, here);
-    if (shape.parts) add(Kind::kJoin, Subject::kPartitions, here);
+    if (shape.partitioned) add(Kind::kJoin, Subject::kPartitions, here);
   }
 
   // Ignores swapped layers in a step in which no batch has KV on the device.
@@ -226,20 +227,21 @@ class Scheduling {
     waited_for_layer_ = false;
   }
 
-  void load_rows(int b) {
+  void load_hidden_states(int b) {
     add(Kind::kLoad, Subject::kHiddenStates, {.batch = b});
-    rows_loaded_ = b;
+    hidden_states_loaded_ = b;
   }
-  void take_rows(int layer, int b) {
-    if (batch(b).rows_away && rows_loaded_ != b) load_rows(b);
-    if (rows_loaded_ == b) rows_loaded_ = -1;
+  void wait_for_hidden_states(int layer, int b) {
+    if (batch(b).hidden_states_offloaded && hidden_states_loaded_ != b) load_hidden_states(b);
+    if (hidden_states_loaded_ == b) hidden_states_loaded_ = -1;
     add(Kind::kWait, Subject::kHiddenStates, {.layer = layer, .batch = b});
   }
   // Loads the hidden states that are used next, unless they are those of this batch.
   void load_rows_ahead(int layer, int b) {
     const int next = batch_after(layer, b);
-    if (shape_.overlap && rows_loaded_ < 0 && next >= 0 && next != b && batch(next).rows_away)
-      load_rows(next);
+    if (shape_.overlap && hidden_states_loaded_ < 0 && next >= 0 && next != b &&
+        batch(next).hidden_states_offloaded)
+      load_hidden_states(next);
   }
   // Returns the batch whose hidden states are used next, or -1. After the last layer only those
   // that need logits are.
@@ -301,10 +303,10 @@ class Scheduling {
 
   const StepShape& shape_;
   const int batches_;
-  std::vector<int> first_piece_;     // by streamed linear op
-  std::vector<int> layer_of_piece_;  // by weight segment
+  std::vector<int> first_segment_;     // by streamed linear op
+  std::vector<int> layer_of_segment_;  // by weight segment
   std::vector<StepEvent> events_;
-  int rows_loaded_ = -1;  // the batch whose hidden states were loaded ahead
+  int hidden_states_loaded_ = -1;  // the batch whose hidden states were loaded ahead
   KvItem next_kv_;
   KvItem stored_kv_;          // the group after the last one that was stored
   int kv_loaded_ = 0;         // groups that are loaded and not yet stored
@@ -319,7 +321,7 @@ class Scheduling {
 StreamedShape streamed_shape(const StreamedLinear& linear) {
   return {.layer = linear.layer,
           .op = linear.op,
-          .pieces = static_cast<int>(linear.pieces.size()),
+          .segments = static_cast<int>(linear.segments.size()),
           .on_cpu = !linear.on_cpu.empty()};
 }
 

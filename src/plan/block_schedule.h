@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "model/lowered_layer.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 
 namespace spillway {
 
@@ -77,21 +77,21 @@ std::vector<GraphSegment> graph_segments(std::span<const StepEvent> events);
 
 // The properties of a micro-batch that decide the order of a step's events.
 struct BatchShape {
-  bool rows_away = false;  // its hidden states are offloaded between layers
-  bool on_device = true;   // some of its rows have their KV on the device
-  bool on_host = false;    // the CPU attends for some of its rows
+  bool hidden_states_offloaded = false;  // its hidden states are offloaded between layers
+  bool on_device = true;                 // some of its rows have their KV on the device
+  bool on_host = false;                  // the CPU attends for some of its rows
   // The groups of rows whose KV pages are copied to the device. True for a group that reads what
   // the group before it has written, and so can only be loaded after that was stored.
   std::vector<bool> swaps = {};
-  bool parts = false;   // some rows attend to their KV in partitions, wherever it is
-  bool logits = false;  // some of its rows need logits
+  bool partitioned = false;  // some rows attend to their KV in partitions, wherever it is
+  bool logits = false;       // some of its rows need logits
   bool operator==(const BatchShape&) const = default;
 };
 // A linear op with weights whose home is not the device.
 struct StreamedShape {
   int layer = 0;  // layer_count() for the head
   int op = 0;
-  int pieces = 1;       // weight segments that are copied to the device
+  int segments = 1;     // weight segments that are copied to the device
   bool on_cpu = false;  // the CPU multiplies some of its rows
   bool operator==(const StreamedShape&) const = default;
 };
@@ -99,9 +99,9 @@ struct StepShape {
   std::shared_ptr<const LoweredModel> model = {};
   std::vector<StreamedShape> streamed = {};  // in the order of their use
   // By weight segment: its slot group, numbered 0, 1, ...; a group shares a slot.
-  std::vector<int> slotfuls = {};
+  std::vector<int> slot_groups = {};
   int weight_slots = 2;             // all are filled before the first step
-  int pieces_read_ahead = 0;        // weight segments read from disk before a slot for them is free
+  int segments_read_ahead = 0;      // weight segments read from disk before a slot for them is free
   int kv_buffers = 2;               // groups whose pages are on the device at the same time
   int swapped_layers = 0;           // layers whose KV is swapped (choose_swapped_layers)
   std::vector<int> swappable = {};  // layers that may be swapped; empty: all

@@ -15,7 +15,7 @@
 
 #include "model/known_models.h"
 #include "model/transformer_shape.h"
-#include "tensor/turn_sizes.h"
+#include "tensor/layer_swap_sizes.h"
 
 namespace spillway {
 namespace {
@@ -33,13 +33,13 @@ constexpr int kLinears[] = {0, 2, 3, 4}, kDown = 4, kHead = 1;
 
 // Adds a weight segment for each linear op of these layers; the segments of a layer share a slot.
 void stream_layers(StepShape& shape, const std::vector<int>& numbers) {
-  int slotful = 0;
+  int slot_group = 0;
   for (const int layer : numbers) {
     for (const int op : kLinears) {
       shape.streamed.push_back({.layer = layer, .op = op});
-      shape.slotfuls.push_back(slotful);
+      shape.slot_groups.push_back(slot_group);
     }
-    ++slotful;
+    ++slot_group;
   }
 }
 
@@ -97,8 +97,8 @@ TEST(BlockScheduleTest, ASlotIsFilledAgainWhenItsLastPieceIsLeft) {
 // With one batch, segments are multiplied one by one; the CPU's rows are joined after the last one.
 TEST(BlockScheduleTest, APieceIsMultipliedWhenItIsThere) {
   const StepShape shape{.model = layers(1),
-                        .streamed = {{.layer = 0, .op = kDown, .pieces = 2, .on_cpu = true}},
-                        .slotfuls = {0, 1},
+                        .streamed = {{.layer = 0, .op = kDown, .segments = 2, .on_cpu = true}},
+                        .slot_groups = {0, 1},
                         .batches = {{}}};
   EXPECT_THAT(
       described(shape),
@@ -113,7 +113,8 @@ TEST(BlockScheduleTest, APieceIsMultipliedWhenItIsThere) {
 
 TEST(BlockScheduleTest, RowsOfTheNextMicroBatchComeWhileThisOneComputes) {
   const StepShape shape{.model = layers(1),
-                        .batches = {{.rows_away = true, .logits = true}, {.rows_away = true}}};
+                        .batches = {{.hidden_states_offloaded = true, .logits = true},
+                                    {.hidden_states_offloaded = true}}};
   EXPECT_THAT(
       described(shape),
       ElementsAre("token_embedding 0", "store hidden states 0", "token_embedding 1",
@@ -129,7 +130,8 @@ TEST(BlockScheduleTest, RowsOfTheNextMicroBatchComeWhileThisOneComputes) {
 // Softmax states are empty before the first partition, and complete after the last one.
 TEST(BlockScheduleTest, PartsAreBetweenTheirBeginningAndTheirEnd) {
   StepShape shape{.model = layers(1)};
-  shape.batches = {{.on_device = true, .on_host = true, .swaps = {false, false}, .parts = true}};
+  shape.batches = {
+      {.on_device = true, .on_host = true, .swaps = {false, false}, .partitioned = true}};
   EXPECT_THAT(
       described(shape),
       ElementsAre("load KV 0.0.0", "load KV 0.0.1", "token_embedding 0", "store hidden states 0",
@@ -196,11 +198,11 @@ TEST(BlockScheduleTest, ASwappedLayerIsThereFromItsProjectionsToItsAttention) {
 TEST(BlockScheduleTest, MicroBatchesShareASwappedLayersTrip) {
   StepShape shape{.model = layers(2),
                   .streamed = {{.layer = 0, .op = 0, .on_cpu = true}},
-                  .slotfuls = {0},
+                  .slot_groups = {0},
                   .swapped_layers = 2,
                   .layer_buffers = 1,
                   .batches = {{.on_device = false, .on_host = true},
-                              {.on_host = true, .parts = true},
+                              {.on_host = true, .partitioned = true},
                               {},
                               {.on_device = false, .on_host = true}}};
   const auto of_first_layer = [&] {
@@ -280,15 +282,15 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
     // With several batches a slot holds a layer.
     const bool by_layers = batches > 1 || pick(1) > 0;
     shape.weight_slots = 1 + pick(3);
-    int slotful = -1, last_layer = -1, pieces = 0;
+    int slot_group = -1, last_layer = -1, segments = 0;
     const auto stream = [&](int layer, int op) {
       shape.streamed.push_back(
-          {.layer = layer, .op = op, .pieces = 1 + pick(2), .on_cpu = pick(2) == 0});
-      for (int i = 0; i < shape.streamed.back().pieces; ++i) {
-        if (!by_layers || layer != last_layer || layer == shape.layers()) ++slotful;
+          {.layer = layer, .op = op, .segments = 1 + pick(2), .on_cpu = pick(2) == 0});
+      for (int i = 0; i < shape.streamed.back().segments; ++i) {
+        if (!by_layers || layer != last_layer || layer == shape.layers()) ++slot_group;
         last_layer = layer;
-        shape.slotfuls.push_back(slotful);
-        ++pieces;
+        shape.slot_groups.push_back(slot_group);
+        ++segments;
       }
     };
     for (int layer = 0; layer < shape.layers(); ++layer) {
@@ -308,27 +310,29 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
     for (int b = 0; b < batches; ++b) {
       BatchShape& batch = shape.batches.emplace_back();
       batch.on_device = pick(3) > 0;
-      batch.rows_away = pick(1) > 0;
+      batch.hidden_states_offloaded = pick(1) > 0;
       batch.on_host = pick(2) == 0;
       batch.logits = pick(1) > 0;
       for (int group = pick(3); group > 0; --group) batch.swaps.push_back(pick(2) == 0);
     }
     // KV groups: 1: loading, 2: resident, 3: attended to, 4: stored.
     std::map<std::tuple<int, int, int>, int> kv;
-    int kv_there = 0, rows_coming = -1, rows_taken = -1, cpu_busy = -1;
+    int kv_there = 0, loading_batch = -1, rows_taken = -1, cpu_busy = -1;
     // Slot groups that are in a slot or being loaded, and how often; the first ones were loaded
     // before the step.
-    std::vector<int> in_slots(static_cast<size_t>(slotful + 1));
-    const auto slotful_of = [&](int piece) { return shape.slotfuls[static_cast<size_t>(piece)]; };
-    const auto first_of = [&](int piece) {
-      return piece == 0 || slotful_of(piece - 1) != slotful_of(piece);
+    std::vector<int> in_slots(static_cast<size_t>(slot_group + 1));
+    const auto slot_group_of = [&](int segment) {
+      return shape.slot_groups[static_cast<size_t>(segment)];
     };
-    const auto last_of = [&](int piece) {
-      return piece + 1 == pieces || slotful_of(piece + 1) != slotful_of(piece);
+    const auto first_of = [&](int segment) {
+      return segment == 0 || slot_group_of(segment - 1) != slot_group_of(segment);
+    };
+    const auto last_of = [&](int segment) {
+      return segment + 1 == segments || slot_group_of(segment + 1) != slot_group_of(segment);
     };
     int slots_taken = 0, used = 0, left = 0, multiplied = 0;
-    for (int i = 0; shape.overlap && i < shape.weight_slots && slotful >= 0; ++i, ++slots_taken)
-      ++in_slots[static_cast<size_t>(i % (slotful + 1))];
+    for (int i = 0; shape.overlap && i < shape.weight_slots && slot_group >= 0; ++i, ++slots_taken)
+      ++in_slots[static_cast<size_t>(i % (slot_group + 1))];
     std::vector<int> layers_done(shape.batches.size(), 0);
     // Swapped layers: 1: loading, 2: resident, 3: stored. The first ones are loading already.
     std::map<int, int> layer_kv;
@@ -343,14 +347,14 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
         case EventSubject::kWeights:
           if (e.kind == EventKind::kWait) {
             EXPECT_EQ(e.group, used++);
-            EXPECT_GT(in_slots[static_cast<size_t>(slotful_of(e.group))], 0);
+            EXPECT_GT(in_slots[static_cast<size_t>(slot_group_of(e.group))], 0);
           } else if (e.kind == EventKind::kLoad && first_of(e.group)) {
-            ++in_slots[static_cast<size_t>(slotful_of(e.group))];
+            ++in_slots[static_cast<size_t>(slot_group_of(e.group))];
             EXPECT_LE(++slots_taken, shape.weight_slots);
           } else if (e.kind == EventKind::kRelease) {
             EXPECT_EQ(e.group, left++);
             if (!last_of(e.group)) break;
-            --in_slots[static_cast<size_t>(slotful_of(e.group))];
+            --in_slots[static_cast<size_t>(slot_group_of(e.group))];
             --slots_taken;
           }
           break;
@@ -397,12 +401,12 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
         }
         case EventSubject::kHiddenStates:
           if (e.kind == EventKind::kLoad) {
-            EXPECT_EQ(rows_coming, -1);
-            rows_coming = e.batch;
+            EXPECT_EQ(loading_batch, -1);
+            loading_batch = e.batch;
           } else if (e.kind == EventKind::kWait) {
-            if (shape.batches[static_cast<size_t>(e.batch)].rows_away) {
-              EXPECT_EQ(rows_coming, e.batch);
-              rows_coming = -1;
+            if (shape.batches[static_cast<size_t>(e.batch)].hidden_states_offloaded) {
+              EXPECT_EQ(loading_batch, e.batch);
+              loading_batch = -1;
             }
             rows_taken = e.batch;
           }
@@ -435,15 +439,15 @@ TEST(BlockScheduleTest, RandomStepsKeepTheRules) {
     EXPECT_EQ(layers_there, shape.overlap ? shape.layer_buffers : 0) << "for the next step";
     for (int i = 0; shape.overlap && i < shape.layer_buffers; ++i)
       EXPECT_EQ(layer_kv[swapped[static_cast<size_t>(i)]], 1);
-    EXPECT_EQ(rows_coming, -1);
+    EXPECT_EQ(loading_batch, -1);
     EXPECT_THAT(layers_done, testing::Each(shape.layers()));
-    EXPECT_EQ(used, pieces) << "also where no logits are wanted";
-    EXPECT_EQ(left, pieces);
+    EXPECT_EQ(used, segments) << "also where no logits are wanted";
+    EXPECT_EQ(left, segments);
     const bool logits = std::ranges::any_of(shape.batches, &BatchShape::logits);
     EXPECT_EQ(heads, logits ? 1 : 0);
     const bool head = !shape.streamed.empty() && shape.streamed.back().layer == shape.layers();
-    const int of_head = head ? shape.streamed.back().pieces : 0;
-    EXPECT_EQ(multiplied, (pieces - of_head) * batches + (logits ? of_head : 0));
+    const int of_head = head ? shape.streamed.back().segments : 0;
+    EXPECT_EQ(multiplied, (segments - of_head) * batches + (logits ? of_head : 0));
     if (HasFailure()) return;
   }
 }

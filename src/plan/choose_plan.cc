@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 #include "plan/linear_shares.h"
 #include "plan/residence.h"
 #include "plan/search.h"
@@ -48,7 +48,7 @@ struct ChosenPlan {
 class Placer {
  public:
   explicit Placer(const PlanRequest& request)
-      : r_(request), apart_(!request.traits(request.budgets).host_visible) {
+      : r_(request), discrete_(!request.traits(request.budgets).host_visible) {
     wanted_ = {r_.run.tokens,
                r_.run.sequences,
                r_.chunk > 0 ? r_.chunk : r_.usual_chunk,
@@ -56,7 +56,7 @@ class Placer {
                r_.may_map,
                r_.deterministic,
                r_.attention_topk > 0,
-               r_.may_preempt ? r_.run.at_once : 0};
+               r_.may_preempt ? r_.run.max_concurrent : 0};
     wanted_.draft_tokens = r_.draft_tokens;
     least_ = wanted_;
     if (r_.run.least_sequences > 0) least_.sequences = r_.run.least_sequences;
@@ -64,7 +64,7 @@ class Placer {
     if (r_.run.least_context > 0) least_.tokens = std::min(r_.run.least_context, wanted_.tokens);
     for (RunSize size : smaller_runs(wanted_, least_)) {
       sizes_.push_back(size);
-      if (std::exchange(size.at_once, 0) > size.sequences) sizes_.push_back(size);
+      if (std::exchange(size.max_concurrent, 0) > size.sequences) sizes_.push_back(size);
     }
   }
 
@@ -99,7 +99,7 @@ class Placer {
     Plan plan = chosen.plan;
     // The resolved plan has the CPU's share of the sequences in host memory, so that it gives the
     // same run wherever it is passed back.
-    if (apart_ && plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 &&
+    if (discrete_ && plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 &&
         !plan.cpu_attention) {
       const Workload workload = workload_for(chosen.size);
       plan.cpu_attention =
@@ -159,7 +159,7 @@ class Placer {
   // would be enough, which takes a while to find.
   std::optional<ChosenPlan> place(const FitTrial& trial, bool explain) {
     std::optional<Plan> by_hand;
-    if (!trial.by_rule) by_hand = r_.fixed;
+    if (!trial.greedy) by_hand = r_.fixed;
     if (trial.kv) {
       if (!by_hand) by_hand.emplace();
       by_hand->kv = *trial.kv;
@@ -167,26 +167,26 @@ class Placer {
     ChosenPlan placed{.by_hand = by_hand.has_value(), .size = trial.size};
     if (by_hand) {
       placed.plan = *by_hand;
-    } else if (apart_ || trial.budgets.host_is_limited || !fits_host(trial)) {
+    } else if (discrete_ || trial.budgets.host_is_limited || !fits_host(trial)) {
       PlacedWeights& weights = r_.context.weights(trial.compress);
       const DeviceTraits traits = r_.traits(trial.budgets);
-      auto filled = try_fill_from_the_top(weights, trial.size, traits, careful(trial.budgets));
+      auto filled = try_place_greedily(weights, trial.size, traits, careful(trial.budgets));
       if (!filled && !explain) return std::nullopt;
       placed.plan = filled ? std::move(*filled)
-                           : fill_from_the_top(weights, trial.size, traits, careful(trial.budgets));
+                           : place_greedily(weights, trial.size, traits, careful(trial.budgets));
     }
     GivenFields given = r_.given;
     // A trial replaces the shares that options give.
-    if (trial.by_rule) given.weights = given.kv = given.activations = {}, given.embeddings = {};
+    if (trial.greedy) given.weights = given.kv = given.activations = {}, given.embeddings = {};
     if (trial.kv) given.kv = trial.kv;
     given.apply_to(placed.plan);
     placed.plan = with_residence(r_, std::move(placed.plan), trial.compress, trial.size.sequences);
-    placed.size.at_once = at_once_by(placed, trial);
+    placed.size.max_concurrent = over_commit_by(placed, trial);
     // The planner completes a plan that comes from options alone.
     const bool open = by_hand && r_.by_options_alone && !r_.given.cpu_linear;
-    if (apart_ && open && !r_.deterministic && placed.plan.weights.device < 1)
+    if (discrete_ && open && !r_.deterministic && placed.plan.weights.device < 1)
       share_linears(placed, trial);
-    settle(placed, trial);
+    compute_needs(placed, trial);
     return placed;
   }
   // Returns whether the host's memory holds all of the run if no option limits it. File pages do
@@ -208,18 +208,18 @@ class Placer {
     if (together.total_s() < alone.total_s()) placed.plan = std::move(shared);
   }
 
-  // Returns how many sequences may share the KV memory of the plan's (RunSize::at_once). A resumed
-  // job has as many as before. Returns 0, for none, if sequences do not wait for memory, or if more
-  // sequences would change the processor or the partitions in which the sequences of a plan by hand
-  // are attended to.
-  int64_t at_once_by(const ChosenPlan& placed, const FitTrial& trial) const {
+  // Returns how many sequences may share the KV memory of the plan's (RunSize::max_concurrent). A
+  // resumed job has as many as before. Returns 0, for none, if sequences do not wait for memory, or
+  // if more sequences would change the processor or the partitions in which the sequences of a plan
+  // by hand are attended to.
+  int64_t over_commit_by(const ChosenPlan& placed, const FitTrial& trial) const {
     const Plan& by = placed.plan;
-    if (placed.size.at_once == 0 || by.schedule != ScheduleKind::kContinuous) return 0;
-    if (!placed.by_hand) return placed.size.at_once;
-    if (by.at_once) return *by.at_once;
-    if (r_.kept_at_once) return *r_.kept_at_once;
+    if (placed.size.max_concurrent == 0 || by.schedule != ScheduleKind::kContinuous) return 0;
+    if (!placed.by_hand) return placed.size.max_concurrent;
+    if (by.max_concurrent) return *by.max_concurrent;
+    if (r_.kept_max_concurrent) return *r_.kept_max_concurrent;
     RunSize whole = placed.size;
-    whole.at_once = 0;
+    whole.max_concurrent = 0;
     const RunLayout with = needs_of(by, placed.size, trial).layout,
                     without = needs_of(by, whole, trial).layout;
     const auto all = [&](auto&& is) { return is(with) && is(without); };
@@ -229,10 +229,10 @@ class Placer {
         all([](const RunLayout& of) {
           return of.fixed_blocks > 0 && of.staging_blocks >= of.least_staging();
         });
-    return alike && with.parts == without.parts ? placed.size.at_once : 0;
+    return alike && with.partitioned == without.partitioned ? placed.size.max_concurrent : 0;
   }
 
-  void settle(ChosenPlan& placed, const FitTrial& trial) {
+  void compute_needs(ChosenPlan& placed, const FitTrial& trial) {
     if (r_.deterministic && placed.plan.attention == AttentionPlace::kAuto)
       placed.plan.attention = same_for_every_sequence(placed.plan);
     // The split of linear layers may not depend on the other sequences either: the share for the
@@ -248,7 +248,7 @@ class Placer {
     if (r_.run.least_sequences > 0)
       least.sequences = std::min(least.sequences, r_.run.least_sequences);
     placed.needs = needs_of(placed.plan, least, trial);
-    require_fit(placed.needs, apart_, trial.budgets);
+    require_fit(placed.needs, discrete_, trial.budgets);
   }
 
   // Searches for the fastest plan of such a run, with the fields that options give.
@@ -280,10 +280,10 @@ class Placer {
     if (placed.plan.micro_batch > 0 && !r_.given.micro_batch)
       placed.plan.micro_batch = static_cast<int>(std::min<int64_t>(
           placed.size.micro_tokens,
-          (placed.plan.micro_batch * placed.size.at_work() + placed.size.sequences - 1) /
+          (placed.plan.micro_batch * placed.size.max_running() + placed.size.sequences - 1) /
               placed.size.sequences));
     try {
-      settle(placed, trial);
+      compute_needs(placed, trial);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kOutOfMemory) throw;
       return std::nullopt;
@@ -293,16 +293,16 @@ class Placer {
 
   // Searches for a plan for as many of the wanted sequences as there is room for. Returns nullopt
   // if there is nothing to choose, or no plan can be better.
-  std::optional<ChosenPlan> try_planned(const ChosenPlan& by_rule, const FitTrial& trial) {
+  std::optional<ChosenPlan> try_planned(const ChosenPlan& greedy, const FitTrial& trial) {
     const bool finds = r_.run.finds_sequences;
     // Nothing is faster than everything on the device with all of the sequences running
     // concurrently.
     const bool all_there =
-        by_rule.plan.all_on_device() && by_rule.size.sequences == wanted_.sequences;
-    if (by_rule.by_hand || (all_there && !finds)) return std::nullopt;
-    if (!apart_ && !trial.budgets.host_is_limited && by_rule.plan.all_on_device() && !finds)
+        greedy.plan.all_on_device() && greedy.size.sequences == wanted_.sequences;
+    if (greedy.by_hand || (all_there && !finds)) return std::nullopt;
+    if (!discrete_ && !trial.budgets.host_is_limited && greedy.plan.all_on_device() && !finds)
       return std::nullopt;
-    RunSize size = by_rule.size;
+    RunSize size = greedy.size;
     size.sequences = wanted_.sequences;
     size.micro_tokens = wanted_.micro_tokens;
     return try_search(size, trial);
@@ -310,7 +310,7 @@ class Placer {
 
   // Returns whether options fix a part of the plan, so that the search finds the rest around it.
   bool leaves_open(const FitTrial& trial) const {
-    return r_.fixed && r_.by_options_alone && !trial.by_rule && !trial.kv;
+    return r_.fixed && r_.by_options_alone && !trial.greedy && !trial.kv;
   }
 
   // Searches for what options leave open. `resident` has all of that on the device; it is returned
@@ -322,7 +322,7 @@ class Placer {
                           trial.size.sequences == sizes_.front().sequences;
     if (resident ? resident->plan.all_on_device() : !is_first) return resident;
     RunSize size = resident ? resident->size : wanted_;
-    if (!resident) size.at_once = 0;
+    if (!resident) size.max_concurrent = 0;
     auto around = try_search(size, trial);
     if (!around) return resident;
     around->by_hand = true;
@@ -340,7 +340,8 @@ class Placer {
   // each other.
   std::optional<ChosenPlan> try_shared(const ChosenPlan& whole, const FitTrial& trial) {
     const ExpectedRun& run = r_.run;
-    if (run.at_once < 2 || run.answers.empty() || whole.by_hand || !apart_ || !r_.may_preempt)
+    if (run.max_concurrent < 2 || run.answers.empty() || whole.by_hand || !discrete_ ||
+        !r_.may_preempt)
       return std::nullopt;
     // This gains nothing if everything is on the device already.
     if (whole.plan.all_on_device() && whole.size.sequences >= wanted_.sequences)
@@ -352,9 +353,9 @@ class Placer {
     const auto has_room = [&](int64_t sequences) {
       RunSize size = wanted_;
       size.sequences = sequences;
-      return fit_of(needs_of(shared.plan, size, trial), apart_, careful(trial.budgets)).fits();
+      return fit_of(needs_of(shared.plan, size, trial), discrete_, careful(trial.budgets)).fits();
     };
-    const int64_t tokens = mean_tokens(run, wanted_.tokens) * run.at_once;
+    const int64_t tokens = mean_tokens(run, wanted_.tokens) * run.max_concurrent;
     int64_t least = std::max<int64_t>(1, (tokens + wanted_.tokens - 1) / wanted_.tokens);
     if (least >= wanted_.sequences || !has_room(least)) return std::nullopt;
     // Finds the most sequences for which there is room, so that little is lost if answers are
@@ -368,7 +369,7 @@ class Placer {
       }
     }
     shared.size.sequences = least;
-    settle(shared, trial);
+    compute_needs(shared, trial);
     return shared;
   }
 
@@ -400,7 +401,7 @@ class Placer {
   }
 
   const PlanRequest& r_;
-  bool apart_;
+  bool discrete_;
   RunSize wanted_, least_;
   std::vector<RunSize> sizes_;  // runs to try, in this order
 };

@@ -20,7 +20,7 @@ struct ExpectedRun {
   // The most concurrent sequences if sequences may wait for KV memory and be preempted. They share
   // room for the lengths in `answers`, which is less than room for `sequences` of full length. 0:
   // they may not wait.
-  int64_t at_once = 0;
+  int64_t max_concurrent = 0;
   // The planner finds how many concurrent sequences, up to `sequences`, are the fastest.
   bool finds_sequences = false;
   // Host memory that the caller takes for itself, such as for a server's requests and for

@@ -141,7 +141,7 @@ std::string fit_suggestions(const FitTrial& refused, const FitLimits& limits, co
   if (limits.compressible && !refused.compress && fits(trial))
     options.emplace_back("--compress-weights");
   trial = refused;
-  trial.by_rule = true;
+  trial.greedy = true;
   if (!limits.plan_option.empty() && fits(trial))
     options.push_back(fmt::format("leaving out {}", limits.plan_option));
   const auto memory = [&](const char* option, uint64_t Budgets::*which, uint64_t most,

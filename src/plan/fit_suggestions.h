@@ -18,7 +18,7 @@ struct FitTrial {
   RunSize size;
   Budgets budgets;
   bool compress = false;              // --compress-weights
-  bool by_rule = false;               // with greedy placement instead of the requested plan
+  bool greedy = false;                // with greedy placement instead of the requested plan
   std::optional<TierShares> kv = {};  // --kv, if it differs from the request
 };
 using Fits = std::function<bool(const FitTrial&)>;

@@ -13,7 +13,7 @@ using ::testing::Not;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // A run with weights of 100 MiB, or 30 MiB compressed, and F32 KV of 1 MiB per token and sequence.
-// What does not fit in memory may be on disk.
+// Data that does not fit in memory may be on disk.
 bool fits(const FitTrial& trial) {
   const uint64_t weights = (trial.compress ? 30 : 100) * kMiB;
   const KvType type = trial.size.kv_type;

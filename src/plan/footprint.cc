@@ -44,14 +44,14 @@ struct Tally {
 int64_t step_tokens(const ModelSpec& spec, const RunSize& size, uint64_t device_bytes,
                     bool offloaded) {
   const int64_t all = size.tokens * size.sequences;
-  const int64_t least = std::max(size.at_work(), std::min<int64_t>(size.micro_tokens, all));
+  const int64_t least = std::max(size.max_running(), std::min<int64_t>(size.micro_tokens, all));
   if (!offloaded) return least;
   const int64_t affordable =
       static_cast<int64_t>(device_bytes / 8) / (spec.hidden * int64_t{sizeof(float)});
   return std::max(least, std::min(all, affordable));
 }
 
-bool may_have_parts(const Plan& plan, const RunSize& size) {
+bool may_be_partitioned(const Plan& plan, const RunSize& size) {
   return !size.whole_sequences && plan.attention_topk.value_or(0) <= 0;
 }
 
@@ -75,29 +75,30 @@ void share_blocks(const TierShares& shares, int64_t run, RunLayout& layout) {
   layout.disk_blocks = left;
 }
 
-void place_kv(const Plan& plan, const RunSize& size, bool apart, RunLayout& layout) {
+void place_kv(const Plan& plan, const RunSize& size, bool discrete, RunLayout& layout) {
   layout.sequence_blocks = blocks_for_tokens(size.tokens);
-  layout.max_concurrent = size.at_work();
+  layout.max_concurrent = size.max_running();
   const auto blocks = try_mul(layout.sequence_blocks, size.sequences);
   SPW_CHECK(blocks && *blocks > 0 && *blocks <= std::numeric_limits<int32_t>::max(),
             kInvalidArgument, "a KV cache for {} sequences of {} tokens cannot be made",
             size.sequences, size.tokens);
-  if (size.sequences == 1 && may_have_parts(plan, size)) {
+  if (size.sequences == 1 && may_be_partitioned(plan, size)) {
     TierShares shares = plan.kv;
-    if (!apart) shares.device += std::exchange(shares.host, 0);
-    return share_blocks(shares, size.same_parts ? kFixedPartBlocks : kAttentionPartBlocks, layout);
+    if (!discrete) shares.device += std::exchange(shares.host, 0);
+    return share_blocks(shares, size.same_partitions ? kFixedPartitionBlocks : kPartitionBlocks,
+                        layout);
   }
   const auto blocks_for = [&](double share) {
     return static_cast<int32_t>(std::floor(share * static_cast<double>(size.sequences) + 0.5) *
                                 static_cast<double>(layout.sequence_blocks));
   };
-  layout.device_blocks = blocks_for(apart ? plan.kv.device : plan.kv.device + plan.kv.host);
+  layout.device_blocks = blocks_for(discrete ? plan.kv.device : plan.kv.device + plan.kv.host);
   layout.disk_blocks = blocks_for(plan.kv.disk);
   // The blocks that rounding leaves over go to the slowest tier that is used.
   const auto rest = static_cast<int32_t>(*blocks) - layout.device_blocks - layout.disk_blocks;
-  (apart && plan.kv.host > 0 ? layout.host_blocks
-   : layout.disk_blocks > 0  ? layout.disk_blocks
-                             : layout.device_blocks) += rest;
+  (discrete && plan.kv.host > 0 ? layout.host_blocks
+   : layout.disk_blocks > 0     ? layout.disk_blocks
+                                : layout.device_blocks) += rest;
 }
 
 void place_activations(const ModelSpec& spec, const Plan& plan, const RunSize& size,
@@ -113,20 +114,20 @@ void place_activations(const ModelSpec& spec, const Plan& plan, const RunSize& s
                            : step_tokens(spec, size, traits.memory_bytes, offloaded));
   // With one sequence whose prompt has one or two chunks, the memory that two layers would take on
   // the device is worth more than the second copy of the weights that it would save.
-  if (streams_weights && size.at_work() == 1 && size.tokens <= 2 * size.micro_tokens)
+  if (streams_weights && size.max_running() == 1 && size.tokens <= 2 * size.micro_tokens)
     layout.max_tokens = std::min(layout.max_tokens, size.micro_tokens);
   // If one sequence reads its KV from elsewhere again and again and weights do not stream, the KV
   // for a layer is loaded while the layer before is computed, not while this layer's is written.
-  if (!streams_weights && size.at_work() == 1 && layout.blocks_away() > 0)
+  if (!streams_weights && size.max_running() == 1 && layout.blocks_away() > 0)
     layout.max_tokens = std::min(layout.max_tokens, size.micro_tokens);
   layout.micro_tokens = static_cast<int>(
       offloaded ? std::min<int64_t>(size.micro_tokens, layout.max_tokens) : layout.max_tokens);
-  layout.logit_rows = rows_with_drafts(sequences_at_once(plan, static_cast<int>(size.at_work())),
-                                       size.draft_tokens);
+  layout.logit_rows = rows_with_drafts(
+      concurrent_sequences(plan, static_cast<int>(size.max_running())), size.draft_tokens);
   layout.draft_tokens = size.draft_tokens;
   const bool several = layout.max_tokens > layout.micro_tokens ||
-                       (plan.micro_batch > 0 && size.at_work() > plan.micro_batch);
-  layout.slots = several ? SlotContent::kLayers : SlotContent::kPieces;
+                       (plan.micro_batch > 0 && size.max_running() > plan.micro_batch);
+  layout.slots = several ? SlotContent::kLayers : SlotContent::kSegments;
 }
 
 RunLayout layout_run(const Model& model, const Plan& plan, const RunSize& size,
@@ -141,10 +142,10 @@ RunLayout layout_run(const Model& model, const Plan& plan, const RunSize& size,
   // such a group is not swapped layer by layer.
   const bool is_shared = layout.kv.readers(swapped) > layout.kv.group(swapped).layers;
   if (is_shared) return layout;
-  layout.turns = {.layers = layout.kv.group(swapped).layers,
-                  .blocks = layout.group_blocks(swapped, layout.device_blocks)};
+  layout.swap_sizes = {.layers = layout.kv.group(swapped).layers,
+                       .blocks = layout.group_blocks(swapped, layout.device_blocks)};
   if (!traits.host_visible && layout.device_blocks > 0) {
-    layout.turns.most = size.most_turning;
+    layout.swap_sizes.most = size.most_swapped;
     layout.swapped_layers = size.swapped_layers;
   }
   return layout;
@@ -159,11 +160,11 @@ uint64_t conversion_bytes(const ModelSpec& spec, int64_t micro_tokens) {
 // separately.
 int64_t attention_workspace(const ModelSpec& spec, const RunSize& size) {
   const int64_t parts = (size.tokens + 255) / 256;
-  return size.at_work() * spec.heads * parts * (spec.head_dim + 2) * 4;
+  return size.max_running() * spec.heads * parts * (spec.head_dim + 2) * 4;
 }
 
 uint64_t sums_bytes(const ModelSpec& spec, const RunLayout& layout) {
-  return attention_sums_bytes(spec.heads, spec.head_dim, layout.micro_tokens);
+  return softmax_state_bytes(spec.heads, spec.head_dim, layout.micro_tokens);
 }
 
 uint64_t workspace_bytes(const PlacedWeights& placed, const RunSize& size,
@@ -220,10 +221,10 @@ void count_kv_group(const RunLayout& layout, int group, Tally device, Tally host
   const KvGroupShape& shape = layout.kv.group(group);
   const auto blocks = static_cast<uint64_t>(layout.group_blocks(group, layout.device_blocks));
   const auto layer = static_cast<uint64_t>(shape.layer_block_bytes());
-  if (layout.turns.most > 0 && group == layout.kv.swapped_group()) {
+  if (layout.swap_sizes.most > 0 && group == layout.kv.swapped_group()) {
     device.add(MemoryTag::kKv, layer * blocks * static_cast<uint64_t>(shape.layers));
-    host.add(MemoryTag::kKv, layer * static_cast<uint64_t>(layout.turns.most_blocks()),
-             layout.turns.most);
+    host.add(MemoryTag::kKv, layer * static_cast<uint64_t>(layout.swap_sizes.most_blocks()),
+             layout.swap_sizes.most);
   } else {
     for (const KvPart part : {KvPart::kKeys, KvPart::kValues})
       device.add(MemoryTag::kKv, static_cast<uint64_t>(shape.plane_block_bytes(part)) * blocks,
@@ -236,12 +237,12 @@ void count_kv_group(const RunLayout& layout, int group, Tally device, Tally host
 
 // Counts the buffers of attention in partitions: the softmax states of rows, and on a GPU one more
 // for the result of a partition of a prompt.
-void count_parts(const ModelSpec& spec, bool apart, uint64_t& workspace, RunLayout& layout,
-                 Tally device, Tally host) {
-  layout.parts = true;
+void count_partitions(const ModelSpec& spec, bool discrete, uint64_t& workspace, RunLayout& layout,
+                      Tally device, Tally host) {
+  layout.partitioned = true;
   const uint64_t sums = sums_bytes(spec, layout);
   device.add(MemoryTag::kActivations, sums);
-  if (apart) workspace += sums;
+  if (discrete) workspace += sums;
   if (layout.host_blocks > 0) host.add(MemoryTag::kStaging, sums);
 }
 
@@ -271,12 +272,12 @@ void count_kv_staging(const ModelSpec& spec, const Plan& plan, const RunSize& si
     return room;
   };
   int64_t room = find_room();
-  layout.fixed_blocks = size.same_parts ? kFixedPartBlocks : 0;
+  layout.fixed_blocks = size.same_partitions ? kFixedPartitionBlocks : 0;
   // If there is no room for partitions either, the CPU attends to prompts.
-  const bool comes_in_parts = may_have_parts(plan, size) && room < layout.sequence_blocks &&
-                              (from_disk || room >= layout.least_staging());
-  if (layout.spans() || comes_in_parts) {
-    count_parts(spec, !traits.host_visible, workspace, layout, device, host);
+  const bool comes_partitioned = may_be_partitioned(plan, size) && room < layout.sequence_blocks &&
+                                 (from_disk || room >= layout.least_staging());
+  if (layout.spans() || comes_partitioned) {
+    count_partitions(spec, !traits.host_visible, workspace, layout, device, host);
     room = find_room();
   } else {
     layout.fixed_blocks = 0;
@@ -284,14 +285,14 @@ void count_kv_staging(const ModelSpec& spec, const Plan& plan, const RunSize& si
   // There should be room for a whole sequence: which processor attends to its prompt must not
   // depend on how many other sequences there are.
   const int64_t wanted = std::max<int64_t>(
-      blocks_for_tokens(size.micro_tokens) + std::max(size.at_work(), layout.sequence_blocks),
+      blocks_for_tokens(size.micro_tokens) + std::max(size.max_running(), layout.sequence_blocks),
       plan.attention == AttentionPlace::kCpu ? layout.disk_blocks : layout.blocks_away());
-  const int64_t least = layout.parts ? layout.least_staging() : 0;
+  const int64_t least = layout.partitioned ? layout.least_staging() : 0;
   int64_t blocks = std::min(room, std::max(least, std::min<int64_t>(wanted, layout.blocks_away())));
   if (from_disk) {
     // Pages on disk must be loaded to the device in any case.
-    blocks = std::max(
-        blocks, layout.parts ? std::min(layout.sequence_blocks, least) : layout.sequence_blocks);
+    blocks = std::max(blocks, layout.partitioned ? std::min(layout.sequence_blocks, least)
+                                                 : layout.sequence_blocks);
     device.usage.add(MemoryTag::kWorkspace, workspace);
   }
   layout.staging_blocks = static_cast<int32_t>(blocks);
@@ -313,7 +314,7 @@ int rows_with_drafts(int sequences, int draft_tokens) {
 // them.
 int64_t RunLayout::least_staging() const {
   if (fixed_blocks > 0) return fixed_blocks;
-  return blocks_for_tokens(micro_tokens) + 1 + 2 * kAttentionPartBlocks;
+  return blocks_for_tokens(micro_tokens) + 1 + 2 * kPartitionBlocks;
 }
 
 // Memory is divided among groups in proportion to what concurrent sequences can hold of each. A
@@ -346,7 +347,7 @@ int32_t RunLayout::group_blocks(int group, int64_t blocks) const {
   int64_t needed = here * rule.most_blocks(sequence_blocks * kKvBlockTokens, max_tokens);
   // A sequence in several memories fills them by whole runs of blocks.
   if (rule.is_paged() && blocks % sequence_blocks != 0)
-    needed += fixed_blocks > 0 ? fixed_blocks : kAttentionPartBlocks;
+    needed += fixed_blocks > 0 ? fixed_blocks : kPartitionBlocks;
   return static_cast<int32_t>(std::min(blocks, needed));
 }
 
@@ -383,9 +384,9 @@ Footprint footprint(PlacedWeights& placed, const Plan& plan, const RunSize& size
   const WeightBytes& weights = all.weights = placed.bytes(plan, size.may_map);
   RunLayout& layout = all.layout = layout_run(model, plan, size, traits, weights.streams);
   const DType inner = traits.activation_types[static_cast<size_t>(matrix_type(model))];
-  const bool apart = !traits.host_visible;
+  const bool discrete = !traits.host_visible;
   Tally device{all.device, traits.allocation_unit};
-  Tally host{apart ? all.host : all.device};
+  Tally host{discrete ? all.host : all.device};
 
   all.mapped = weights.mapped;
   device.add(MemoryTag::kWeights, weights.device);
@@ -396,7 +397,7 @@ Footprint footprint(PlacedWeights& placed, const Plan& plan, const RunSize& size
     const StreamingNeeds& needs = placed.streaming(plan, layout.slots);
     layout.weight_slots = needs.slots;
     device.add(MemoryTag::kStaging, needs.slot_bytes, layout.weight_slots);
-    if (apart && weights.from_disk) {
+    if (discrete && weights.from_disk) {
       layout.weight_stages = needs.stages;
       host.add(MemoryTag::kStaging, kStreamStageBytes, layout.weight_stages);
     }
@@ -420,9 +421,9 @@ Footprint footprint(PlacedWeights& placed, const Plan& plan, const RunSize& size
 
   count_activations(placed, plan, layout, traits, inner, device, host, all.disk);
   all.workspace = workspace_bytes(placed, size, traits, layout);
-  if (apart && layout.host_blocks > 0)
+  if (discrete && layout.host_blocks > 0)
     all.host_workspace += static_cast<uint64_t>(attention_workspace(model.spec, size));
-  if (apart && cpu_tokens > 0) all.host_workspace += conversion_bytes(model.spec, cpu_tokens);
+  if (discrete && cpu_tokens > 0) all.host_workspace += conversion_bytes(model.spec, cpu_tokens);
   if (all.host_workspace > 0) all.host_workspace += traits.host_workspace_bytes;
   // Weights are read, and written to disk, before anything else is allocated.
   all.loading = traits.loading_bytes;

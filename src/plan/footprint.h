@@ -12,10 +12,10 @@
 #include "model/model.h"
 #include "plan/device_traits.h"
 #include "plan/plan.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "plan/weight_homes.h"
 #include "tensor/kv_shape.h"
-#include "tensor/turn_sizes.h"
+#include "tensor/layer_swap_sizes.h"
 
 namespace spillway {
 
@@ -27,20 +27,20 @@ struct RunSize {
   KvType kv_type = KvType::kF16;
   bool may_map = true;  // weights may be mapped pages of the model's files
   // Partitions of a sequence's KV begin at the same positions in every memory, at multiples of
-  // kFixedPartBlocks, because results must not depend on where the KV is.
-  bool same_parts = false;
+  // kFixedPartitionBlocks, because results must not depend on where the KV is.
+  bool same_partitions = false;
   // Sequences are never attended to in partitions: rows that attend to few of their positions
   // (AttentionParams::top_k) cannot be.
   bool whole_sequences = false;
   // The most sequences that may run concurrently in the KV memory of `sequences`, if they turn out
   // shorter; 0: no more than those.
-  int64_t at_once = 0;
-  int most_turning = 0;    // the most layers whose KV may be swapped (tensor/turn_sizes.h)
+  int64_t max_concurrent = 0;
+  int most_swapped = 0;    // the most layers whose KV may be swapped (tensor/layer_swap_sizes.h)
   int swapped_layers = 0;  // layers that are swapped from the first step on
   // The most draft tokens that a step computes for a sequence besides its newest token.
   int draft_tokens = 0;
 
-  int64_t at_work() const { return std::max(sequences, at_once); }
+  int64_t max_running() const { return std::max(sequences, max_concurrent); }
 };
 // Returns the most rows of logits of a step in which so many sequences generate. Drafts are for
 // small batches: they add no rows beyond kMostDraftRows.
@@ -48,7 +48,7 @@ inline constexpr int kMostDraftRows = 32;
 int rows_with_drafts(int sequences, int draft_tokens);
 // The size of a fixed partition, 4096 tokens: a context of 128K has few partitions, and staging
 // planes are still small.
-inline constexpr int64_t kFixedPartBlocks = 256;
+inline constexpr int64_t kFixedPartitionBlocks = 256;
 
 // Staging planes on the device for KV whose home is elsewhere (runtime/kv_swap.h): while attention
 // reads a group in one plane, the pages of the next group are loaded into the other.
@@ -66,7 +66,7 @@ struct RunLayout {
   // Blocks of each staging plane. If they are fewer than a sequence has, it is loaded in
   // partitions. If they are fewer than least_staging(), the CPU computes the attention of prompts.
   int32_t staging_blocks = 0;
-  bool parts = false;        // some sequence may be attended to in partitions (docs/kv-cache.md)
+  bool partitioned = false;  // some sequence may be attended to in partitions (docs/kv-cache.md)
   int64_t fixed_blocks = 0;  // of a partition; 0: a partition is as large as fits
   int max_tokens = 0;        // in a step, which is a batch block in FlexGen's words
   int micro_tokens = 0;      // in a micro-batch
@@ -77,8 +77,8 @@ struct RunLayout {
   int weight_slots = 0;
   int weight_stages = 0;  // staging buffers for weights read from disk
   TierShares activations;
-  TurnSizes turns;         // division of the device's KV memory among swapped layers
-  int swapped_layers = 0;  // assumed when steps are priced; a run may choose another number
+  LayerSwapSizes swap_sizes;  // division of the device's KV memory among swapped layers
+  int swapped_layers = 0;     // assumed when steps are priced; a run may choose another number
 
   int32_t blocks_away() const { return host_blocks + disk_blocks; }
   // Returns whether no memory alone holds one sequence.

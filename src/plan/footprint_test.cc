@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "model/known_models.h"
 #include "model/transformer_shape.h"
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 #include "plan/memory_fit.h"
 #include "plan/test_traits.h"
 
@@ -52,7 +52,7 @@ TEST_F(FootprintTest, AllOnTheDevice) {
 
 TEST_F(FootprintTest, SequencesThatShareKvTakeRowsOfLogitsAndNothingElse) {
   const Footprint whole = of({});
-  size.at_once = 10;
+  size.max_concurrent = 10;
   const Footprint shared = of({});
   EXPECT_EQ(shared.device.of(MemoryTag::kKv), whole.device.of(MemoryTag::kKv));
   EXPECT_EQ(shared.device.total() - whole.device.total(), 6u * (4 * (768 + 50272) + 2 * 768));
@@ -97,19 +97,19 @@ TEST(WindowFootprintTest, WindowsOfAllConcurrentSequencesHaveRoom) {
   const int window = layout.kv.place(0).group, full = layout.kv.place(5).group;
   EXPECT_EQ(layout.group_blocks(full, layout.device_blocks), 3 * 2048);
   EXPECT_EQ(layout.group_blocks(window, layout.device_blocks), 3 * kMost) << "three and no more";
-  size.at_once = 10;
+  size.max_concurrent = 10;
   layout = layout_of();
   EXPECT_EQ(layout.group_blocks(full, layout.device_blocks), 3 * 2048);
   EXPECT_EQ(layout.group_blocks(window, layout.device_blocks), 10 * kMost);
   // With 1,024 tokens each, either pool holds 96 sequences.
-  size.at_once = 96;
+  size.max_concurrent = 96;
   layout = layout_of();
   constexpr int64_t kShort = 1024 / kKvBlockTokens;
   EXPECT_EQ(layout.group_blocks(full, layout.device_blocks) / kShort, 96);
   EXPECT_EQ(layout.group_blocks(window, layout.device_blocks) / kShort, 96);
   // Each memory has its proportion of them.
   size.sequences = 4;
-  size.at_once = 12;
+  size.max_concurrent = 12;
   Plan plan;
   plan.kv = {0.25, 0.75, 0};
   DeviceTraits small = gpu_traits();  // a step takes no more tokens than a micro-batch
@@ -119,7 +119,7 @@ TEST(WindowFootprintTest, WindowsOfAllConcurrentSequencesHaveRoom) {
   EXPECT_EQ(layout.group_blocks(window, layout.device_blocks), std::min<int64_t>(2048, 3 * kMost));
   EXPECT_EQ(layout.group_blocks(window, layout.host_blocks), 9 * kMost);
   // If all layers have a window, there is no other pool whose room could stay unused.
-  size = {.tokens = 32'768, .sequences = 3, .micro_tokens = 512, .at_once = 96};
+  size = {.tokens = 32'768, .sequences = 3, .micro_tokens = 512, .max_concurrent = 96};
   layout = footprint(describe_dummy_model("mistral-7b-v0.1"), {}, size, gpu_traits()).layout;
   EXPECT_EQ(layout.group_blocks(0, layout.device_blocks), 3 * kMost);
 }
@@ -173,8 +173,8 @@ TEST_F(FootprintTest, SequencesThatShareKvHaveRowsInEachStep) {
   size.tokens = size.micro_tokens = 4;
   size.sequences = 1;
   EXPECT_EQ(of(plan).layout.max_tokens, 4);
-  EXPECT_EQ(of(plan).layout.slots, SlotContent::kPieces);
-  size.at_once = 10;
+  EXPECT_EQ(of(plan).layout.slots, SlotContent::kSegments);
+  size.max_concurrent = 10;
   EXPECT_EQ(of(plan).layout.max_tokens, 10);
   EXPECT_EQ(of(plan).layout.slots, SlotContent::kLayers);
 }
@@ -211,16 +211,16 @@ TEST_F(FootprintTest, EmbeddingsInHostMemoryTakeSlotsForTheHead) {
   EXPECT_EQ(needs.layout.slots, SlotContent::kLayers) << "prompts are several micro-batches";
   EXPECT_EQ(needs.layout.weight_slots, 2);
   const uint64_t slot = needs.device.of(MemoryTag::kStaging) / 2;
-  EXPECT_GE(slot, table / 6) << "six pieces";
+  EXPECT_GE(slot, table / 6) << "six segments";
   EXPECT_LT(slot, 15u << 20) << "no larger than a layer's";
   size.tokens = 8;
   size.sequences = 1;
   const Footprint few = of(plan);
-  EXPECT_EQ(few.layout.slots, SlotContent::kPieces);
+  EXPECT_EQ(few.layout.slots, SlotContent::kSegments);
   // The slots hold three segments of 25.7 MB, and the first one of the next step.
   EXPECT_EQ(few.layout.weight_slots, 4);
   EXPECT_GE(few.device.of(MemoryTag::kStaging) / 4, table / 3);
-  EXPECT_LE(few.device.of(MemoryTag::kStaging) / 4, kStreamPieceBytes + kStreamSlotBytes);
+  EXPECT_LE(few.device.of(MemoryTag::kStaging) / 4, kStreamSegmentBytes + kStreamSlotBytes);
   // Rows of both embedding tables for a micro-batch.
   EXPECT_EQ(needs.host.of(MemoryTag::kStaging), 32u * 2 * 768 * 2);
 }
@@ -317,7 +317,7 @@ TEST(ShareOneMemoryTest, IsOneTier) {
     budgets.disk = 100 * kGiB;
     traits.memory_bytes = budgets.device;
     traits.host_memory_bytes = budgets.host;
-    return fill_from_the_top(model, size, traits, budgets);
+    return place_greedily(model, size, traits, budgets);
   };
   EXPECT_TRUE(plan_in(72 * kGiB).all_on_device());
   const Plan tight = plan_in(32 * kGiB);

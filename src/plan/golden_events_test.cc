@@ -55,15 +55,15 @@ Model layers_of(int count) {
 }
 
 // Makes a step with these weights and these micro-batches.
-StepShape step_of(const WeightPlan& weights, const StreamCut& cut, std::vector<BatchShape> batches,
-                  const Model& model = layers_of(2)) {
+StepShape step_of(const WeightPlan& weights, const StreamSplit& split,
+                  std::vector<BatchShape> batches, const Model& model = layers_of(2)) {
   const std::vector<Tier> homes = weight_homes(/*host_visible=*/false, model, weights);
-  const std::vector<StreamOrder> orders{stream_order(model, homes, cut)};
+  const std::vector<StreamingSchedule> schedules{streaming_schedule(model, homes, split)};
   StepShape shape{.model = model.spec.lowered,
-                  .slotfuls = orders.front().slotfuls(),
-                  .weight_slots = slot_count(cut.slots, orders),
+                  .slot_groups = schedules.front().slot_groups(),
+                  .weight_slots = slot_count(split.slots, schedules),
                   .batches = std::move(batches)};
-  for (const StreamedLinear& linear : orders.front().linears)
+  for (const StreamedLinear& linear : schedules.front().linears)
     shape.streamed.push_back(streamed_shape(linear));
   return shape;
 }
@@ -88,11 +88,11 @@ struct PlacementKind {
 void PrintTo(const PlacementKind& kind, std::ostream* to) { *to << kind.name; }
 
 std::vector<PlacementKind> placement_kinds() {
-  const StreamCut segments{.slots = SlotContent::kPieces};
+  const StreamSplit segments{.slots = SlotContent::kSegments};
   const WeightPlan on_device, in_host_memory{.shares = {0, 1, 0}};
   const WeightPlan embeddings_in_host_memory{.embeddings = Tier::kHost};
   const WeightPlan nothing_on_device{.shares = {0, 1, 0}, .embeddings = Tier::kHost};
-  StreamCut half_on_cpu = segments;
+  StreamSplit half_on_cpu = segments;
   half_on_cpu.cpu.share = 0.5;
   const BatchShape resident{.logits = true};
   return {
@@ -111,26 +111,26 @@ std::vector<PlacementKind> placement_kinds() {
                 {.on_device = true, .swaps = {false}, .logits = true}})},
       {"kv_in_partitions",
        step_of(on_device, {},
-               {{.on_host = true, .swaps = {false, false}, .parts = true, .logits = true}})},
+               {{.on_host = true, .swaps = {false, false}, .partitioned = true, .logits = true}})},
       {"layers_swapped", with_swapped_layers({resident})},
       {"layers_swapped_no_overlap", without_overlap(with_swapped_layers({resident}))},
       {"layers_swapped_two_batches",
        with_swapped_layers({resident, {.on_host = true, .logits = true}})},
       {"hidden_states_offloaded", step_of(on_device, {},
                                           {{.logits = true},
-                                           {.rows_away = true, .logits = true},
-                                           {.rows_away = true, .logits = true}})},
-      {"no_overlap",
-       without_overlap(step_of(nothing_on_device, {},
-                               {{.rows_away = true, .swaps = {false}, .logits = true},
-                                {.rows_away = true, .on_host = true, .logits = true}}))},
+                                           {.hidden_states_offloaded = true, .logits = true},
+                                           {.hidden_states_offloaded = true, .logits = true}})},
+      {"no_overlap", without_overlap(step_of(
+                         nothing_on_device, {},
+                         {{.hidden_states_offloaded = true, .swaps = {false}, .logits = true},
+                          {.hidden_states_offloaded = true, .on_host = true, .logits = true}}))},
       {"head_streamed", step_of(embeddings_in_host_memory, segments, {resident})},
       {"head_streamed_no_logits", step_of(embeddings_in_host_memory, segments, {{}})},
       {"everything_streamed_some_logits", step_of(nothing_on_device, {}, {{}, resident})},
       {"first_part", step_of(on_device, {}, {resident}, part_of(layers_of(2), 0, 1))},
       {"last_part", step_of(on_device, {}, {resident}, part_of(layers_of(2), 1, 2))},
       {"middle_part_two_batches",
-       step_of(in_host_memory, {}, {resident, {.rows_away = true, .logits = true}},
+       step_of(in_host_memory, {}, {resident, {.hidden_states_offloaded = true, .logits = true}},
                part_of(layers_of(3), 1, 2))},
   };
 }

@@ -110,7 +110,8 @@ TEST(HardwareTest, TypesWithoutRatesAreBoundByMemoryOrArithmetic) {
   EXPECT_DOUBLE_EQ(attention_seconds(gpu, KvType::kF16, 1, 300), 1 + 3);
   gpu.attention[KvType::kF16] = RateCurve(30);
   EXPECT_DOUBLE_EQ(attention_seconds(gpu, KvType::kF16, 1, 300), 1 + 10);
-  EXPECT_DOUBLE_EQ(attention_seconds(gpu, KvType::kF16, 8, 300), 1 + 10) << "nobody knows better";
+  EXPECT_DOUBLE_EQ(attention_seconds(gpu, KvType::kF16, 8, 300), 1 + 10)
+      << "no measurement says otherwise";
 }
 
 TEST(HardwareTest, FewerThreadsHaveTheirPart) {
@@ -125,7 +126,7 @@ TEST(HardwareTest, FewerThreadsHaveTheirPart) {
   EXPECT_DOUBLE_EQ(attention_seconds(two, KvType::kF16, 1, 10), 1 + 1);
   EXPECT_DOUBLE_EQ(with_threads(host, 16).flop_per_s, 16) << "more were not measured";
   host.threads = 0;
-  EXPECT_DOUBLE_EQ(with_threads(host, 2).flop_per_s, 16) << "nobody knows of how many";
+  EXPECT_DOUBLE_EQ(with_threads(host, 2).flop_per_s, 16) << "their number is unknown";
   Hardware machine = read_hardware("h200");
   EXPECT_EQ(parse_hardware(hardware_to_json(machine), "again").host.threads, 16);
 }
@@ -199,7 +200,7 @@ TEST(HardwareTest, SmallMatricesLeaveAPartOfTheRate) {
     return 2 * tokens * elements /
            (linear_seconds(gpu, DType::kF16, tokens, elements, 2 * elements) - gpu.launch_s);
   };
-  EXPECT_NEAR(rate(8, 1e6), 1e12, 1e6) << "nobody has measured it";
+  EXPECT_NEAR(rate(8, 1e6), 1e12, 1e6) << "it was not measured";
   gpu.small_share = RateCurve({{1, 0.25}, {64, 0.5}});
   gpu.small_elements = 4e6;
   gpu.large_elements = 64e6;

@@ -10,7 +10,7 @@ namespace spillway {
 
 struct KvExpansion {
   // This many layers are swapped from the first step on. Nothing: the run finds out how many are
-  // good, up to RunSize::most_turning.
+  // good, up to RunSize::most_swapped.
   std::optional<int> layers = 0;
 
   bool adapts() const { return !layers.has_value(); }

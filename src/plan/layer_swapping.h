@@ -7,13 +7,13 @@
 #include "plan/footprint.h"
 #include "plan/kv_expansion.h"
 #include "plan/memory_fit.h"
-#include "tensor/turn_sizes.h"
+#include "tensor/layer_swap_sizes.h"
 
 namespace spillway {
 
 // Returns the number of swapped layers that is requested, or 0 if no KV is on the device. Throws
 // kInvalidArgument if so many layers gain no room, or are not fewer than the layers that have KV.
-int requested_swapped_layers(const KvExpansion& expansion, const TurnSizes& sizes);
+int requested_swapped_layers(const KvExpansion& expansion, const LayerSwapSizes& sizes);
 
 // Returns the most layers that a run may swap if it finds the number itself. `needs` is its
 // footprint without swapped layers; `to_device_per_s` is the link's rate to the device in bytes per

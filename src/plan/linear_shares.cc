@@ -8,7 +8,7 @@
 #include <string>
 
 #include "plan/link_prices.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "plan/weight_homes.h"
 
 namespace spillway {
@@ -125,7 +125,7 @@ std::vector<SplitOp> ops_not_on_device(const Model& model, std::span<const Tier>
 
 double expected_cpu_rate(const Hardware& hardware, const Model& model, std::span<const Tier> homes,
                          const Plan& plan, double tokens) {
-  const size_t entry = order_for(plan.cpu_linear, static_cast<int64_t>(tokens));
+  const size_t entry = schedule_for(plan.cpu_linear, static_cast<int64_t>(tokens));
   if (entry >= plan.cpu_linear.size()) return 0;
   double bytes = 0, seconds = 0;
   for (const SplitOp& op : ops_not_on_device(model, homes)) {

@@ -14,11 +14,11 @@ constexpr int kUsualThreads = 16;
 // The figures are those of runtime/device_traits.cc for devices that are present.
 DeviceTraits traits_of_machine(const Hardware& hardware, const Budgets& budgets) {
   DeviceTraits traits;
-  const bool apart = hardware.has_device();
-  traits.host_visible = !apart;
-  traits.memory_bytes = apart ? budgets.device : budgets.host;
-  if (apart) traits.host_memory_bytes = budgets.host;
-  traits.allocation_unit = apart ? 512 : 1;
+  const bool discrete = hardware.has_device();
+  traits.host_visible = !discrete;
+  traits.memory_bytes = discrete ? budgets.device : budgets.host;
+  if (discrete) traits.host_memory_bytes = budgets.host;
+  traits.allocation_unit = discrete ? 512 : 1;
   for (const DType type : kAllDTypes) {
     const auto i = static_cast<size_t>(type);
     traits.layouts[i] = can_pack(type) ? WeightLayout::kGroups16 : WeightLayout::kRows;
@@ -28,10 +28,10 @@ DeviceTraits traits_of_machine(const Hardware& hardware, const Budgets& budgets)
                                                                        : DType::kF32;
   }
   const int threads = hardware.host.threads > 0 ? hardware.host.threads : kUsualThreads;
-  traits.workspace_bytes = apart ? kGpuWorkspaceBytes : host_workspace_bytes(threads);
-  if (apart) traits.host_workspace_bytes = host_workspace_bytes(threads);
-  traits.decoded_tokens = apart ? 64 : 0;
-  traits.loading_bytes = loading_bytes(apart, threads);
+  traits.workspace_bytes = discrete ? kGpuWorkspaceBytes : host_workspace_bytes(threads);
+  if (discrete) traits.host_workspace_bytes = host_workspace_bytes(threads);
+  traits.decoded_tokens = discrete ? 64 : 0;
+  traits.loading_bytes = loading_bytes(discrete, threads);
   return traits;
 }
 

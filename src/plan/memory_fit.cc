@@ -15,7 +15,7 @@ namespace {
 bool has_staging(const RunLayout& layout, KvStaging staging) {
   const int64_t whole = blocks_for_tokens(layout.micro_tokens) + layout.sequence_blocks;
   const int64_t wanted =
-      staging == KvStaging::kParts ? std::min(whole, layout.least_staging()) : whole;
+      staging == KvStaging::kPartitioned ? std::min(whole, layout.least_staging()) : whole;
   return layout.staging_blocks >= std::min<int64_t>(wanted, layout.host_blocks);
 }
 

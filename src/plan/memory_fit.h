@@ -46,7 +46,7 @@ MemoryNeeds most_needed(const Footprint& needs, bool has_device, bool host_is_li
 // CPU computes the attention of prompts.
 enum class KvStaging : uint8_t {
   kWholeSequences,  // one sequence and the new tokens of a micro-batch
-  kParts,           // a partition of a sequence is enough if that is less
+  kPartitioned,     // a partition of a sequence is enough if that is less
 };
 
 // Says which memories are large enough for a run.

@@ -61,7 +61,7 @@ TEST_F(MemoryFitTest, KvThatComesToTheDeviceNeedsRoomThere) {
   EXPECT_FALSE(fit_of(needs, true, plenty).staging);
   EXPECT_TRUE(fit_of(needs, true, plenty).device) << "prompts can still go to the CPU";
   layout.staging_blocks = static_cast<int32_t>(layout.least_staging());
-  EXPECT_TRUE(fit_of(needs, true, plenty, KvStaging::kParts).fits());
+  EXPECT_TRUE(fit_of(needs, true, plenty, KvStaging::kPartitioned).fits());
   EXPECT_FALSE(fit_of(needs, true, plenty).fits());
   layout.host_blocks = 0;
   layout.staging_blocks = 0;

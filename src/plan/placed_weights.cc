@@ -50,25 +50,26 @@ const StreamingNeeds& PlacedWeights::streaming(const Plan& plan, SlotContent slo
   const auto [found, added] = streaming_.try_emplace(key.take());
   StreamingNeeds& needs = found->second;
   if (!added) return needs;
-  const auto orders = stream_orders(model_, placed.of, shares, slots);
-  needs.slots = slot_count(slots, orders);
-  needs.slot_bytes = slot_bytes(traits_, model_, placed.of, orders);
-  needs.stages = stream_stages(model_, placed.of, orders);
-  needs.disk_rows = disk_rows_bytes(traits_, model_, placed.of, orders);
-  std::vector<const StreamOrder*> each;
-  for (const StreamOrder& order : orders) each.push_back(&order);
+  const auto schedules = streaming_schedules(model_, placed.of, shares, slots);
+  needs.slots = slot_count(slots, schedules);
+  needs.slot_bytes = slot_bytes(traits_, model_, placed.of, schedules);
+  needs.stages = stream_stages(model_, placed.of, schedules);
+  needs.disk_rows = disk_rows_bytes(traits_, model_, placed.of, schedules);
+  std::vector<const StreamingSchedule*> each;
+  for (const StreamingSchedule& schedule : schedules) each.push_back(&schedule);
   needs.cpu_rows = cpu_rows(each, shares, std::numeric_limits<int64_t>::max());
   return needs;
 }
 
-std::shared_ptr<const StepWeights> PlacedWeights::of_step(const Plan& plan, const StreamCut& cut) {
+std::shared_ptr<const StepWeights> PlacedWeights::of_step(const Plan& plan,
+                                                          const StreamSplit& split) {
   const Homes& placed = homes(plan);
   ByteKey key;
-  key.add_all(placed.number, cut.slots, cut.piece_bytes);
-  key.add(cut.cpu);
+  key.add_all(placed.number, split.slots, split.segment_bytes);
+  key.add(split.cpu);
   if (steps_.size() >= kMostSteps) steps_.clear();
   auto& found = steps_[key.take()];
-  if (!found) found = std::make_shared<const StepWeights>(step_weights(model_, placed.of, cut));
+  if (!found) found = std::make_shared<const StepWeights>(step_weights(model_, placed.of, split));
   return found;
 }
 

@@ -15,7 +15,7 @@
 #include "plan/device_traits.h"
 #include "plan/plan.h"
 #include "plan/step_weights.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "plan/weight_homes.h"
 
 namespace spillway {
@@ -57,7 +57,7 @@ class PlacedWeights {
     return may_map ? homes(plan).mapped : homes(plan).loaded;
   }
   const StreamingNeeds& streaming(const Plan& plan, SlotContent slots);
-  std::shared_ptr<const StepWeights> of_step(const Plan& plan, const StreamCut& cut);
+  std::shared_ptr<const StepWeights> of_step(const Plan& plan, const StreamSplit& cut);
 
  private:
   const Model& model_;

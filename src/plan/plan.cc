@@ -241,7 +241,7 @@ bool bool_of(const json& value, const std::string& field) {
 }
 
 void read_max_concurrent(Plan& plan, const json& value, const std::string& field) {
-  plan.at_once = static_cast<int>(positive_of(value, field));
+  plan.max_concurrent = static_cast<int>(positive_of(value, field));
 }
 
 PlanMemory memory_of(const json& value, const std::string& field) {
@@ -446,7 +446,7 @@ std::string plan_to_json(const Plan& plan) {
   if (plan.context) document["context"] = *plan.context;
   if (plan.chunk) document["chunk"] = *plan.chunk;
   if (plan.sequences) document["sequences"] = *plan.sequences;
-  if (plan.at_once) document["max_concurrent"] = *plan.at_once;
+  if (plan.max_concurrent) document["max_concurrent"] = *plan.max_concurrent;
   if (plan.deterministic) document["deterministic"] = *plan.deterministic;
   if (plan.kv_expansion) document["kv_expansion"] = kv_expansion_text(*plan.kv_expansion);
   if (plan.lookup_drafts) document["draft"] = kDraftNames[*plan.lookup_drafts ? 1 : 0];
@@ -469,7 +469,7 @@ std::string plan_to_json(const Plan& plan) {
   return document.dump(2);
 }
 
-int sequences_at_once(const Plan& plan, int sequences) {
+int concurrent_sequences(const Plan& plan, int sequences) {
   if (plan.micro_batch == 0) return sequences;
   if (plan.schedule == ScheduleKind::kRow) return std::min(plan.micro_batch, sequences);
   if (plan.micro_batches == 0) return sequences;

@@ -108,8 +108,8 @@ struct Plan {
   std::optional<int64_t> context = {};       // tokens of a sequence
   std::optional<int> chunk = {};             // the most tokens that go through a layer together
   std::optional<int> sequences = {};         // concurrent sequences with room for `context`
-  // That may share the KV memory of `sequences` (RunSize::at_once).
-  std::optional<int> at_once = {};
+  // That may share the KV memory of `sequences` (RunSize::max_concurrent).
+  std::optional<int> max_concurrent = {};
   std::vector<CpuLinearShare> cpu_linear = {};
   std::optional<bool> deterministic = {};        // as --deterministic
   std::optional<KvExpansion> kv_expansion = {};  // as --kv-expansion
@@ -129,8 +129,8 @@ struct Plan {
 
 // Reads a plan. Throws kInvalidArgument, naming the field and the file, for anything that is not a
 // plan, or is a plan of an unknown version. A file without a version, as people write them, is read
-// as this version. Version 2 is read, too: it says at_once for max_concurrent and lacks the fields
-// that came with version 3.
+// as this version. Version 2 is read, too: it has another name for max_concurrent and lacks the
+// fields that came with version 3.
 inline constexpr int kPlanVersion = 3;
 Plan parse_plan(std::string_view text, const std::string& where);
 Plan read_plan(const std::filesystem::path& path);
@@ -146,7 +146,7 @@ AttentionPlace same_for_every_sequence(const Plan& plan);
 
 // Returns how many of `sequences`, for which there is room, run concurrently: a batch block, or
 // with kRow a micro-batch.
-int sequences_at_once(const Plan& plan, int sequences);
+int concurrent_sequences(const Plan& plan, int sequences);
 
 // Reads "20,80,0": percent on GPU, host and disk, adding up to 100. Errors name `option`.
 TierShares parse_shares(std::string_view text, std::string_view option);

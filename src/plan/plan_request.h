@@ -32,7 +32,7 @@ struct PlanRequest {
   bool by_options_alone = true;
   // The number of concurrent sequences that a resumed job had, which it keeps unless `fixed` has
   // another.
-  std::optional<int64_t> kept_at_once = {};
+  std::optional<int64_t> kept_max_concurrent = {};
   ExpectedRun run = {};
   std::optional<Workload> workload = {};  // nullopt: the one that `run` describes
   KvType kv_type = KvType::kF16;

@@ -16,7 +16,7 @@ inline constexpr double kWeightSteps = 1000;
 class PlanShares {
  public:
   explicit PlanShares(const SearchRequest& request)
-      : request_(request), apart_(request.hardware.has_device()) {}
+      : request_(request), discrete_(request.hardware.has_device()) {}
 
   // These set the shares of a plan. The rest is on disk if there is one; without a GPU, `device` is
   // the host's memory. Shares that the request gives stay as given.
@@ -32,16 +32,16 @@ class PlanShares {
 
   // Returns into how many equal units KV can be divided: whole sequences, or for a single sequence
   // that may be in several memories the runs of blocks at which it can be split (footprint.h).
-  static double kv_parts(const FoundPlan& found);
+  static double kv_partitions(const FoundPlan& found);
   // Returns whether all KV must have one home: if the CPU must attend to every sequence, none may
   // be on the device, where another processor would.
   bool kv_has_one_home(const Plan& plan) const {
-    return apart_ && request_.same_for_every_sequence && plan.attention == AttentionPlace::kCpu;
+    return discrete_ && request_.same_for_every_sequence && plan.attention == AttentionPlace::kCpu;
   }
 
  private:
   const SearchRequest& request_;
-  bool apart_;
+  bool discrete_;
 };
 
 }  // namespace spillway

@@ -44,9 +44,9 @@ TEST(PlanTest, SurvivesBeingWrittenAndRead) {
 }
 
 TEST(PlanTest, EachVersionHasItsOwnFields) {
-  EXPECT_EQ(parse_plan(R"({"version": 2, "at_once": 9})", "p").at_once, 9);
-  EXPECT_EQ(parse_plan(R"({"version": 3, "max_concurrent": 9})", "p").at_once, 9);
-  EXPECT_EQ(parse_plan(R"({"max_concurrent": 9})", "p").at_once, 9);
+  EXPECT_EQ(parse_plan(R"({"version": 2, "at_once": 9})", "p").max_concurrent, 9);
+  EXPECT_EQ(parse_plan(R"({"version": 3, "max_concurrent": 9})", "p").max_concurrent, 9);
+  EXPECT_EQ(parse_plan(R"({"max_concurrent": 9})", "p").max_concurrent, 9);
   const auto error = [](const char* text) { return error_of([&] { parse_plan(text, "p"); }); };
   EXPECT_EQ(error(R"({"at_once": 9})"),
             "p: at_once is a field of plans of version 2, and this one is of version 3; give "
@@ -58,7 +58,7 @@ TEST(PlanTest, EachVersionHasItsOwnFields) {
 
 TEST(PlanTest, KeepsTheOptionsAndBudgetsOfTheRun) {
   Plan plan;
-  plan.at_once = 12;
+  plan.max_concurrent = 12;
   plan.deterministic = true;
   plan.kv_expansion = KvExpansion{.layers = std::nullopt};
   plan.lookup_drafts = true;
@@ -66,7 +66,7 @@ TEST(PlanTest, KeepsTheOptionsAndBudgetsOfTheRun) {
   const std::string text = plan_to_json(plan);
   const Plan read = parse_plan(text, "p");
   EXPECT_EQ(plan_to_json(read), text);
-  EXPECT_EQ(read.at_once, 12);
+  EXPECT_EQ(read.max_concurrent, 12);
   EXPECT_EQ(read.deterministic, true);
   EXPECT_EQ(read.kv_expansion, plan.kv_expansion);
   EXPECT_EQ(read.lookup_drafts, true);
@@ -250,15 +250,15 @@ TEST(PlanTest, AttentionThatIsTheSameForEverySequenceFollowsTheHomesOfKv) {
 TEST(PlanTest, ABlockIsAtWorkAndRowByRowAMicroBatch) {
   Plan plan;
   plan.micro_batch = 3;
-  EXPECT_EQ(sequences_at_once(plan, 8), 8);
+  EXPECT_EQ(concurrent_sequences(plan, 8), 8);
   plan.micro_batches = 2;
-  EXPECT_EQ(sequences_at_once(plan, 8), 6);
-  EXPECT_EQ(sequences_at_once(plan, 5), 5);
+  EXPECT_EQ(concurrent_sequences(plan, 8), 6);
+  EXPECT_EQ(concurrent_sequences(plan, 5), 5);
   plan.schedule = ScheduleKind::kRow;
-  EXPECT_EQ(sequences_at_once(plan, 8), 3);
-  EXPECT_EQ(sequences_at_once(plan, 2), 2);
+  EXPECT_EQ(concurrent_sequences(plan, 8), 3);
+  EXPECT_EQ(concurrent_sequences(plan, 2), 2);
   plan.micro_batch = 0;
-  EXPECT_EQ(sequences_at_once(plan, 8), 8);
+  EXPECT_EQ(concurrent_sequences(plan, 8), 8);
 }
 
 TEST(PlanTest, SharesOfLinearLayersAreReadFromAnOption) {

@@ -44,9 +44,9 @@ int64_t steps_in_blocks(const std::vector<RequestGroup>& groups, int64_t block) 
 
 // Returns the decoding steps if a request that ends is replaced in the next step. Places that
 // become free in the same step are counted together.
-int64_t steps_without_gaps(const std::vector<RequestGroup>& groups, int64_t at_once) {
+int64_t steps_without_gaps(const std::vector<RequestGroup>& groups, int64_t concurrent) {
   std::map<int64_t, int64_t> ends;  // by step: how many places become free
-  ends[0] = at_once;
+  ends[0] = concurrent;
   int64_t last = 0;
   for (const RequestGroup& group : groups) {
     const int64_t steps = steps_of(group);
@@ -154,20 +154,20 @@ Predictor::Predictor(PricedSteps& steps, const Workload& workload)
   }
 }
 
-const Predictor::DecodeSteps& Predictor::decode_steps(ScheduleKind schedule, int64_t at_once) {
+const Predictor::DecodeSteps& Predictor::decode_steps(ScheduleKind schedule, int64_t concurrent) {
   const bool in_blocks = schedule == ScheduleKind::kZigzag || schedule == ScheduleKind::kRow;
-  const auto [found, added] = decode_steps_.try_emplace({in_blocks, at_once});
+  const auto [found, added] = decode_steps_.try_emplace({in_blocks, concurrent});
   DecodeSteps& decoding = found->second;
   if (!added) return decoding;
-  const auto most = static_cast<double>(at_once);
+  const auto most = static_cast<double>(concurrent);
   // With equal answers, all requests that begin together end together.
   if (groups_.size() == 1) {
     const double blocks = std::ceil(static_cast<double>(requests_) / most);
     decoding = {blocks * static_cast<double>(std::max<int64_t>(0, longest_answer_ - 1)), most};
     return decoding;
   }
-  decoding.steps = static_cast<double>(in_blocks ? steps_in_blocks(groups_, at_once)
-                                                 : steps_without_gaps(groups_, at_once));
+  decoding.steps = static_cast<double>(in_blocks ? steps_in_blocks(groups_, concurrent)
+                                                 : steps_without_gaps(groups_, concurrent));
   double tokens = 0;
   for (const RequestGroup& group : groups_)
     tokens += static_cast<double>(group.count) * static_cast<double>(steps_of(group));
@@ -179,8 +179,8 @@ Prediction Predictor::predict(const Plan& plan, const Footprint& needs, const Ru
                               PriceBy by) {
   Prediction result;
   result.has_device = steps_.hardware().gpu.has_value();
-  const auto at_once = static_cast<double>(
-      std::min<int64_t>(sequences_at_once(plan, static_cast<int>(size.sequences)), requests_));
+  const auto concurrent = static_cast<double>(
+      std::min<int64_t>(concurrent_sequences(plan, static_cast<int>(size.sequences)), requests_));
   const auto requests = static_cast<double>(requests_);
   const auto method =
       by == PriceBy::kSimulator ? PricedSteps::Method::kSimulated : PricedSteps::Method::kSums;
@@ -194,7 +194,7 @@ Prediction Predictor::predict(const Plan& plan, const Footprint& needs, const Ru
   const double prompt = static_cast<double>(prompt_tokens_) / requests;
   const auto step_tokens = static_cast<double>(needs.layout.max_tokens);
   const double pieces = std::max(1.0, std::ceil(prompt / step_tokens));
-  const double whole = std::clamp(std::floor(step_tokens / std::max(1.0, prompt)), 1.0, at_once);
+  const double whole = std::clamp(std::floor(step_tokens / std::max(1.0, prompt)), 1.0, concurrent);
   if (prompt > 0) {
     const auto step_of = [&](double sequences) {
       const int64_t each = std::max<int64_t>(1, std::llround(prompt / pieces));
@@ -209,13 +209,13 @@ Prediction Predictor::predict(const Plan& plan, const Footprint& needs, const Ru
     result.prefill_step = step_of(whole);
     // The prompts of a batch block are computed in equal steps, and a last one with the sequences
     // that are left over.
-    const double steps = std::floor(at_once / whole), rest = at_once - steps * whole;
+    const double steps = std::floor(concurrent / whole), rest = concurrent - steps * whole;
     const double block_s =
         steps * result.prefill_step.seconds + (rest > 0 ? step_of(rest).seconds : 0);
     result.first_token_s = block_s * pieces;
-    result.prefill_s = result.first_token_s * requests / at_once;
+    result.prefill_s = result.first_token_s * requests / concurrent;
   }
-  const DecodeSteps& decoding = decode_steps(plan.schedule, static_cast<int64_t>(at_once));
+  const DecodeSteps& decoding = decode_steps(plan.schedule, static_cast<int64_t>(concurrent));
   if (decoding.steps > 0) {
     const StepSize decode{.sequences = std::llround(decoding.at_work),
                           .tokens_each = 1,

@@ -83,7 +83,7 @@ class Predictor {
     double steps = 0;
     double at_work = 0;  // running sequences, on average
   };
-  const DecodeSteps& decode_steps(ScheduleKind schedule, int64_t at_once);
+  const DecodeSteps& decode_steps(ScheduleKind schedule, int64_t concurrent);
 
   PricedSteps& steps_;
   // The requests of the workload; neighbours whose answers have the same length are one group.

@@ -48,7 +48,7 @@ TEST_F(PredictTest, OnlyBlocksWaitForTheLongestAnswer) {
   EXPECT_GT(zigzag.decode_s, 1.5 * continuous.decode_s);
   EXPECT_DOUBLE_EQ(continuous.decode_tokens_per_s * continuous.decode_s, 6 * 10 + 2 * 100);
   EXPECT_DOUBLE_EQ(zigzag.decode_tokens_per_s * zigzag.decode_s, 6 * 10 + 2 * 100);
-  EXPECT_LT(zigzag.step_s, continuous.step_s) << "fewer are at work";
+  EXPECT_LT(zigzag.step_s, continuous.step_s) << "fewer run";
 }
 
 TEST_F(PredictTest, OrderDecidesWhoSharesABlock) {
@@ -73,7 +73,7 @@ TEST_F(PredictTest, ALongSequenceIsReadByCpuAndBusTogether) {
   const auto predicted = [&](AttentionPlace place) {
     plan.attention = place;
     const Footprint needs = footprint(model, plan, size, traits);
-    EXPECT_TRUE(needs.layout.parts);
+    EXPECT_TRUE(needs.layout.partitioned);
     return predict(hardware, model, plan, needs, size, workload);
   };
   const Prediction both = predicted(AttentionPlace::kAuto), cpu = predicted(AttentionPlace::kCpu),

@@ -17,8 +17,8 @@ ResolvedPlan resolve_sized(PlacedWeights& weights, const Plan& plan, const RunSi
   resolved.needs = footprint(weights, plan, size, traits);
   resolved.homes = weights.homes(plan).of;
   resolved.streaming =
-      stream_orders(weights.model(), resolved.homes, plan.shared_linear(traits.host_visible),
-                    resolved.needs.layout.slots);
+      streaming_schedules(weights.model(), resolved.homes, plan.shared_linear(traits.host_visible),
+                          resolved.needs.layout.slots);
   return resolved;
 }
 
@@ -40,8 +40,8 @@ Plan completed(Plan plan, const RunSize& size, const PlanRequest& request) {
   plan.chunk = size.micro_tokens;
   plan.context = size.tokens;
   plan.sequences = static_cast<int>(size.sequences);
-  plan.at_once.reset();
-  if (size.at_once > 0) plan.at_once = static_cast<int>(size.at_once);
+  plan.max_concurrent.reset();
+  if (size.max_concurrent > 0) plan.max_concurrent = static_cast<int>(size.max_concurrent);
   return plan;
 }
 
@@ -56,17 +56,17 @@ ResolvedPlan resolve(PlanContext& context, bool compress, const Plan& plan, cons
                      const KvExpansion& expansion) {
   PlacedWeights& weights = context.weights(compress);
   RunSize sized = size;
-  sized.most_turning = sized.swapped_layers = 0;
+  sized.most_swapped = sized.swapped_layers = 0;
   ResolvedPlan resolved = resolve_sized(weights, plan, sized, traits);
   if (!traits.host_visible && expansion.layers != 0) {
     if (expansion.adapts()) {
-      sized.most_turning = most_swapped_layers(resolved.needs, budgets,
+      sized.most_swapped = most_swapped_layers(resolved.needs, budgets,
                                                LinkPrices(context.hardware()).most_up_per_s());
     } else {
-      sized.most_turning = sized.swapped_layers =
-          requested_swapped_layers(expansion, resolved.needs.layout.turns);
+      sized.most_swapped = sized.swapped_layers =
+          requested_swapped_layers(expansion, resolved.needs.layout.swap_sizes);
     }
-    if (sized.most_turning > 0) resolved = resolve_sized(weights, plan, sized, traits);
+    if (sized.most_swapped > 0) resolved = resolve_sized(weights, plan, sized, traits);
   }
   resolved.expansion = expansion;
   return resolved;
@@ -93,10 +93,10 @@ MaxConcurrent max_concurrent_of(PlanContext& context, bool compress, const Resol
   const auto most_that_fit = [&] {
     if (resolved.layout().blocks_away() > 0) return planned;
     // The capacity for KV is decided; the rows of logits of all sequences must fit in addition.
-    int64_t most = std::max({planned, run.sequences, run.at_once});
+    int64_t most = std::max({planned, run.sequences, run.max_concurrent});
     const auto fits = [&] {
       RunSize size = resolved.size;
-      size.at_once = most;
+      size.max_concurrent = most;
       const ResolvedPlan more =
           resolve(context, compress, resolved.plan, size, traits, budgets, resolved.expansion);
       return fit_of(more.needs, !traits.host_visible, budgets).fits();
@@ -108,10 +108,11 @@ MaxConcurrent max_concurrent_of(PlanContext& context, bool compress, const Resol
   const bool expands = resolved.expansion.layers != 0 && !traits.host_visible;
   if (expands) all.full_reservation = most_that_fit();
   // A plan may have been made for more sequences than are requested now.
-  all.over_commit = resolved.size.at_once > 0
-                        ? std::min(resolved.size.at_work(), std::max(planned, run.at_once))
-                    : expands ? all.full_reservation
-                              : most_that_fit();
+  all.over_commit =
+      resolved.size.max_concurrent > 0
+          ? std::min(resolved.size.max_running(), std::max(planned, run.max_concurrent))
+      : expands ? all.full_reservation
+                : most_that_fit();
   return all;
 }
 

@@ -15,7 +15,7 @@
 #include "plan/plan.h"
 #include "plan/plan_context.h"
 #include "plan/plan_request.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 
 namespace spillway {
 
@@ -34,8 +34,8 @@ struct ResolvedPlan {
   Footprint needs = {};          // the footprint of a run of that size, with its layout
   std::vector<Tier> homes = {};  // by index in Model::weights
   // One for each entry of plan.cpu_linear, and one without the CPU.
-  std::vector<StreamOrder> streaming = {};
-  KvExpansion expansion = {};  // as requested; size.most_turning is the resulting number of layers
+  std::vector<StreamingSchedule> streaming = {};
+  KvExpansion expansion = {};  // as requested; size.most_swapped is the resulting number of layers
   // The footprint of the smallest run with which the work can begin (ExpectedRun::least_tokens).
   Footprint least_needs = {};
   MaxConcurrent max_concurrent = {};

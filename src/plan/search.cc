@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 #include "plan/linear_shares.h"
 #include "plan/memory_fit.h"
 #include "plan/placed_weights.h"
@@ -49,7 +49,7 @@ class PlanSearch::Impl {
  public:
   explicit Impl(const SearchRequest& request)
       : r_(request),
-        apart_(request.hardware.has_device()),
+        discrete_(request.hardware.has_device()),
         shares_(request),
         own_(request.steps ? nullptr : std::make_unique<OwnSteps>(request)),
         steps_(own_ ? own_->steps : *request.steps),
@@ -208,7 +208,7 @@ class PlanSearch::Impl {
       plan.plan.attention = place;
       // Without a GPU the computing thread itself waits for pages on disk, so weights are moved to
       // disk before KV.
-      const bool solved = (!apart_ && program_.try_shares(plan, /*kv_on_disk=*/false)) ||
+      const bool solved = (!discrete_ && program_.try_shares(plan, /*kv_on_disk=*/false)) ||
                           program_.try_shares(plan, r_.budgets.disk > 0);
       const bool fitted = solved && fitting_.make_fit(plan);
       if (fitted) {
@@ -216,7 +216,7 @@ class PlanSearch::Impl {
         price(plan, PriceBy::kSums);
         found.push_back(plan);
       }
-      if (!apart_ || r_.given.activations || (fitted && has_few_hidden_states(plan))) continue;
+      if (!discrete_ || r_.given.activations || (fitted && has_few_hidden_states(plan))) continue;
       FoundPlan away = all;
       away.plan.attention = place;
       away.plan.activations = {0, 1, 0};
@@ -235,7 +235,7 @@ class PlanSearch::Impl {
   // Greedy placement is a candidate too, so no result is worse than it.
   std::optional<FoundPlan> try_greedy(int64_t sequences, int chunk, int micro_batch) {
     FoundPlan plan = space_.plan_on_device(sequences, chunk, micro_batch);
-    const auto greedy = try_fill_from_the_top(weights_, plan.size, r_.traits, r_.budgets);
+    const auto greedy = try_place_greedily(weights_, plan.size, r_.traits, r_.budgets);
     if (!greedy) return std::nullopt;
     plan.plan.weights = greedy->weights;
     plan.plan.kv = greedy->kv;
@@ -290,7 +290,7 @@ class PlanSearch::Impl {
   // Returns whether the CPU may multiply a share of linear layers. The processor decides a result's
   // bits, so it may not if results must not depend on the other sequences.
   bool shares_linears() const {
-    return apart_ && !r_.same_for_every_sequence && !r_.given.cpu_linear;
+    return discrete_ && !r_.same_for_every_sequence && !r_.given.cpu_linear;
   }
   // Returns variants of a plan in which the CPU shares the linear layers of all steps, or only of
   // decoding, if they are faster than the plan.
@@ -341,13 +341,13 @@ class PlanSearch::Impl {
     const TierShares& now = found.plan.weights;
     if (!r_.given.weights) {
       FoundPlan weights = found;
-      shares_.set_weights(weights.plan, (apart_ ? now.device : now.host) + way,
-                          now.host - (apart_ ? way : 0));
+      shares_.set_weights(weights.plan, (discrete_ ? now.device : now.host) + way,
+                          now.host - (discrete_ ? way : 0));
       trials.push_back(std::move(weights));
     }
-    if (apart_ && !r_.given.kv && !shares_.kv_has_one_home(found.plan)) {
+    if (discrete_ && !r_.given.kv && !shares_.kv_has_one_home(found.plan)) {
       FoundPlan kv = found;
-      const double more = at_least(1 / PlanShares::kv_parts(found));
+      const double more = at_least(1 / PlanShares::kv_partitions(found));
       shares_.set_kv(kv, std::max(0.0, found.plan.kv.device + more),
                      std::max(0.0, found.plan.kv.host - more));
       trials.push_back(std::move(kv));
@@ -374,7 +374,7 @@ class PlanSearch::Impl {
   }
 
   const SearchRequest& r_;
-  const bool apart_;
+  const bool discrete_;
   std::map<int64_t, std::vector<Candidates>> candidates_;  // by the number of sequences
   // With so many sequences no plan was found, so none fits with twice as many.
   int64_t least_too_many_ = std::numeric_limits<int64_t>::max() / 2;

@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 #include "plan/search_request.h"
 
 namespace spillway {

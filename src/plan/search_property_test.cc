@@ -7,8 +7,8 @@
 
 #include <random>
 
-#include "plan/fill.h"
 #include "plan/frontier.h"
+#include "plan/greedy_placement.h"
 #include "plan/machine_traits.h"
 
 namespace spillway {
@@ -123,7 +123,7 @@ TEST_P(SearchPropertyTest, NothingElseIsFaster) {
     RunSize size = c.size;
     size.tokens = c.workload.longest();
     for (size.sequences = requests; size.sequences > 0; size.sequences /= 2) {
-      const auto plan = try_fill_from_the_top(c.model, size, c.traits, c.budgets);
+      const auto plan = try_place_greedily(c.model, size, c.traits, c.budgets);
       if (!plan) continue;
       const Footprint needs = footprint(c.model, *plan, size, c.traits);
       if (!fit_of(needs, !c.traits.host_visible, c.budgets).fits()) continue;

@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "plan/fill.h"
 #include "plan/footprint.h"
+#include "plan/greedy_placement.h"
 #include "plan/hardware.h"
 #include "plan/memory_fit.h"
 #include "plan/predict.h"

@@ -14,7 +14,7 @@ constexpr int64_t kBetween = 3;  // numbers of sequences that are tried in a rou
 
 SearchSpace::SearchSpace(const SearchRequest& request)
     : r_(request),
-      apart_(request.hardware.has_device()),
+      discrete_(request.hardware.has_device()),
       requests_(request.workload.requests()),
       longest_(request.workload.longest()) {}
 
@@ -58,7 +58,7 @@ std::set<int64_t> SearchSpace::between(const std::set<int64_t>& tried, int64_t b
 
 std::vector<Concession> SearchSpace::concessions() const {
   std::vector<Concession> all{{r_.given.embeddings.value_or(Tier::kDevice), r_.size.micro_tokens}};
-  if (apart_ && !r_.given.embeddings) all.push_back({Tier::kHost, r_.size.micro_tokens});
+  if (discrete_ && !r_.given.embeddings) all.push_back({Tier::kHost, r_.size.micro_tokens});
   while (all.back().chunk > r_.smallest_chunk)
     all.push_back({all.back().embeddings, std::max(r_.smallest_chunk, all.back().chunk / 2)});
   return all;
@@ -67,7 +67,7 @@ std::vector<Concession> SearchSpace::concessions() const {
 std::vector<int> SearchSpace::micro_batches_of(int64_t sequences) const {
   if (r_.given.micro_batch) return {*r_.given.micro_batch};
   std::vector<int> all{0};  // 0: all sequences together
-  for (int64_t parts = 2; apart_ && parts <= 16 && parts <= sequences; parts *= 2)
+  for (int64_t parts = 2; discrete_ && parts <= 16 && parts <= sequences; parts *= 2)
     all.push_back(static_cast<int>((sequences + parts - 1) / parts));
   return all;
 }
@@ -75,7 +75,7 @@ std::vector<int> SearchSpace::micro_batches_of(int64_t sequences) const {
 std::vector<AttentionPlace> SearchSpace::places() const {
   const bool open = r_.given.attention == AttentionPlace::kAuto && r_.same_for_every_sequence;
   if (r_.given.attention && !open) return {*r_.given.attention};
-  if (!apart_) return {AttentionPlace::kAuto};
+  if (!discrete_) return {AttentionPlace::kAuto};
   if (r_.same_for_every_sequence) return {AttentionPlace::kCpu, AttentionPlace::kGpu};
   return {AttentionPlace::kAuto, AttentionPlace::kCpu, AttentionPlace::kGpu};
 }

@@ -40,7 +40,7 @@ class SearchSpace {
 
  private:
   const SearchRequest& r_;
-  const bool apart_;
+  const bool discrete_;
   const int64_t requests_, longest_;
 };
 

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 #include "plan/test_traits.h"
 
 namespace spillway {
@@ -48,11 +48,11 @@ struct SearchTest : testing::Test {
                          .same_for_every_sequence = same},
                         8);
   }
-  Prediction by_rule(int64_t sequences) {
+  Prediction greedy(int64_t sequences) {
     RunSize whole = size;
     whole.tokens = workload.longest();
     whole.sequences = sequences;
-    const Plan plan = fill_from_the_top(model, whole, traits, budgets);
+    const Plan plan = place_greedily(model, whole, traits, budgets);
     return predict(hardware, model, plan, footprint(model, plan, whole, traits), whole, workload);
   }
 };
@@ -70,7 +70,7 @@ TEST_F(SearchTest, IsNeverSlowerThanTheRule) {
     workload.groups[0].count = sequences;
     const auto found = search();
     ASSERT_FALSE(found.empty());
-    EXPECT_LE(found[0].predicted.total_s(), by_rule(sequences).total_s() * 1.005) << sequences;
+    EXPECT_LE(found[0].predicted.total_s(), greedy(sequences).total_s() * 1.005) << sequences;
   }
 }
 

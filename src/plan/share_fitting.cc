@@ -30,25 +30,26 @@ bool ShareFitting::update_needs(FoundPlan& found) const {
 bool ShareFitting::make_fit(FoundPlan& found) const {
   if (r_.given.weights) return update_needs(found);
   const TierShares wanted = found.plan.weights;
-  const double first = apart_ ? wanted.device : wanted.host;
+  const double first = discrete_ ? wanted.device : wanted.host;
   // The steps are 0, 1, 3, 6, 10, ... thousandths.
   const auto less = [](int64_t i) { return static_cast<double>(i * (i + 1) / 2) / kWeightSteps; };
   int64_t last = 0;
   while (less(last + 1) <= first) ++last;
   const auto leave = [&](int64_t i) {
-    if (i > 0) shares_.set_weights(found.plan, first - less(i), apart_ ? wanted.host + less(i) : 0);
+    if (i > 0)
+      shares_.set_weights(found.plan, first - less(i), discrete_ ? wanted.host + less(i) : 0);
     return update_needs(found);
   };
   const int64_t least =
       first_that(0, last, [&](int64_t i) { return leave(i) || fit(found).computing; });
   const bool fitted = least <= last && leave(least);
   if (!fitted) found.plan.weights = wanted;
-  if (!fitted && !(apart_ && fit_host(found))) return false;
-  use_what_is_left(found);
+  if (!fitted && !(discrete_ && fit_host(found))) return false;
+  use_remaining(found);
   return true;
 }
 
-void ShareFitting::use_what_is_left(FoundPlan& found) const {
+void ShareFitting::use_remaining(FoundPlan& found) const {
   const TierShares had = found.plan.weights;
   const auto more = [&](const auto& set) {
     FoundPlan trial = found;
@@ -67,7 +68,7 @@ void ShareFitting::use_what_is_left(FoundPlan& found) const {
     }
     if (low > 0 && fits_with(low)) found = std::move(trial);
   };
-  if (apart_ && had.device < 1) {
+  if (discrete_ && had.device < 1) {
     more([&](Plan& plan, double share) {
       shares_.set_weights(plan, had.device + share, had.disk > 0 ? had.host : had.host - share);
     });
@@ -75,7 +76,7 @@ void ShareFitting::use_what_is_left(FoundPlan& found) const {
   const TierShares now = found.plan.weights;
   if (now.disk > 0) {
     more([&](Plan& plan, double share) {
-      if (apart_) {
+      if (discrete_) {
         shares_.set_weights(plan, now.device, now.host + share);
       } else {
         shares_.set_weights(plan, now.host + share, 0);

@@ -13,7 +13,7 @@ namespace spillway {
 class ShareFitting {
  public:
   ShareFitting(const SearchRequest& request, const MemoryCheck& memory)
-      : r_(request), memory_(memory), shares_(request), apart_(request.hardware.has_device()) {}
+      : r_(request), memory_(memory), shares_(request), discrete_(request.hardware.has_device()) {}
 
   // Computes what the plan needs. Returns whether it fits.
   bool update_needs(FoundPlan& found) const;
@@ -26,12 +26,12 @@ class ShareFitting {
  private:
   MemoryFit fit(const FoundPlan& found) const { return memory_.fit(found.needs); }
   // Uses the memory that is left: the program may reserve more than slots and staging need.
-  void use_what_is_left(FoundPlan& found) const;
+  void use_remaining(FoundPlan& found) const;
 
   const SearchRequest& r_;
   const MemoryCheck& memory_;
   PlanShares shares_;
-  const bool apart_;
+  const bool discrete_;
 };
 
 }  // namespace spillway

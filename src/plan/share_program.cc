@@ -19,7 +19,7 @@ ShareProgram::ShareProgram(const SearchRequest& request, const MemoryCheck& memo
       memory_(memory),
       predictor_(predictor),
       shares_(request),
-      apart_(request.hardware.has_device()),
+      discrete_(request.hardware.has_device()),
       quantized_(is_quantized(request.model.main_dtype())),
       requests_(static_cast<double>(request.workload.requests())),
       prompt_tokens_(static_cast<double>(request.workload.prompt_tokens())),
@@ -37,8 +37,8 @@ ShareProgram::Sizes ShareProgram::sizes_of(const FoundPlan& found) {
   sizes.kv =
       static_cast<double>(layout.kv_bytes(int64_t{layout.device_blocks} + layout.blocks_away()));
   Plan away = found.plan;
-  away.weights = apart_ ? TierShares{0, 1, 0} : TierShares{0, 0, 1};
-  if (apart_) away.kv = {0, 1, 0};
+  away.weights = discrete_ ? TierShares{0, 1, 0} : TierShares{0, 0, 1};
+  if (discrete_) away.kv = {0, 1, 0};
   away.attention = AttentionPlace::kCpu;
   const Footprint needs = memory_.needs(away, found.size);
   sizes.step_tokens = needs.layout.max_tokens;
@@ -47,7 +47,7 @@ ShareProgram::Sizes ShareProgram::sizes_of(const FoundPlan& found) {
   sizes.device_fixed = static_cast<double>(needs.device.total()) -
                        static_cast<double>(needs.device.of(MemoryTag::kStaging)) +
                        static_cast<double>(needs.workspace);
-  if (!apart_) sizes.device_fixed -= sizes.kv;
+  if (!discrete_) sizes.device_fixed -= sizes.kv;
   return sizes;
 }
 
@@ -55,7 +55,7 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
   const Hardware& h = r_.hardware;
   Plan& plan = found.plan;
   const Sizes sizes = sizes_of(found);
-  const auto device_budget = static_cast<double>(apart_ ? r_.budgets.device : r_.budgets.host);
+  const auto device_budget = static_cast<double>(discrete_ ? r_.budgets.device : r_.budgets.host);
   if (sizes.device_fixed > device_budget) return false;
   const auto layers = static_cast<double>(r_.model.spec.layer_count());
   // The time of products does not depend on shares: it is taken from the prices of a plan with
@@ -96,24 +96,26 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
                          double least = 0) {
     if (!of) return program.variable(0, least, most);
     const double fixed = tier == Tier::kDisk   ? of->disk
-                         : tier == Tier::kHost ? (apart_ ? of->host : 0)
-                                               : of->device + (apart_ ? 0 : of->host);
+                         : tier == Tier::kHost ? (discrete_ ? of->host : 0)
+                                               : of->device + (discrete_ ? 0 : of->host);
     return program.variable(0, fixed, fixed);
   };
   const GivenFields& given = r_.given;
   const int wd = share(given.weights, Tier::kDevice, 1),
-            wh = share(given.weights, Tier::kHost, apart_ ? 1 : 0),
+            wh = share(given.weights, Tier::kHost, discrete_ ? 1 : 0),
             wk = share(given.weights, Tier::kDisk, r_.budgets.disk > 0 ? 1 : 0);
   const bool one_home = shares_.kv_has_one_home(plan);
   const int cd = share(given.kv, Tier::kDevice, one_home ? 0 : 1),
-            ch = share(given.kv, Tier::kHost, apart_ ? 1 : 0),
+            ch = share(given.kv, Tier::kHost, discrete_ ? 1 : 0),
             ck = share(given.kv, Tier::kDisk, kv_on_disk && !one_home ? 1 : 0);
   // The share of the sequences to which the CPU attends.
   const int on_cpu = program.variable(0, 0, plan.attention == AttentionPlace::kGpu ? 0 : 1);
   // Shares of the hidden states of a step's tokens between layers: on the device, in host memory.
-  const bool rows_away = plan.activations.device < 1;
+  const bool hidden_states_offloaded = plan.activations.device < 1;
   const int ad = share(given.activations, Tier::kDevice, 1,
-                       rows_away ? PlanShares::least_hidden_states(found, sizes.step_tokens) : 1),
+                       hidden_states_offloaded
+                           ? PlanShares::least_hidden_states(found, sizes.step_tokens)
+                           : 1),
             ah = share(given.activations, Tier::kHost, 1);
   if (!given.activations) program.constrain({{ad, 1}, {ah, 1}}, 1, 1);
   const double row = 4.0 * static_cast<double>(r_.model.spec.hidden);
@@ -133,7 +135,7 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
   for (const int time : {decode, prefill}) {
     const bool decoding = time == decode;
     const double read = decoding ? all_kv : 0, written = decoding ? 0 : new_kv;
-    if (apart_) {
+    if (discrete_) {
       using Source = Hardware::Source;
       const Source weights = quantized_ ? Source::kPageable : Source::kPinned;
       const double weights_s = links.bulk_up(layer_bytes_, weights),
@@ -157,7 +159,7 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
   }
   program.constrain({{decode, 1}, {on_cpu, attend}}, other + attend, kAny);
   program.constrain({{prefill, 1}}, per_layer(resident.predicted.prefill_step), kAny);
-  if (apart_) {
+  if (discrete_) {
     const double cpu = attention_seconds(h.host, found.size.kv_type, group, all_kv * traffic.read) /
                        h.cpu_beside_link;
     program.constrain({{on_cpu, cpu}, {decode, -1}}, -kAny, 0);
@@ -178,7 +180,7 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
                      {on_cpu, -staging},
                      {ad, rows}},
                     -kAny, device_budget - sizes.device_fixed + sizes.fixed_tokens * row);
-  if (apart_) {
+  if (discrete_) {
     program.constrain({{wh, weight_bytes_}, {ch, sizes.kv}, {ah, rows}}, -kAny,
                       static_cast<double>(r_.budgets.host) * 0.98);
   }
@@ -191,7 +193,7 @@ bool ShareProgram::try_shares(FoundPlan& found, bool kv_on_disk) {
   };
   shares_.set_weights(plan, value(wd), value(wh));
   shares_.set_kv(found, value(cd), value(ch));
-  if (rows_away && !given.activations)
+  if (hidden_states_offloaded && !given.activations)
     PlanShares::set_hidden_states(found, value(ad), sizes.step_tokens);
   if (plan.attention == AttentionPlace::kAuto && plan.kv.host > 0 && !r_.given.cpu_attention)
     plan.cpu_attention = PlanShares::whole_sequences(value(on_cpu) / plan.kv.host, found);

@@ -44,7 +44,7 @@ class ShareProgram {
   const MemoryCheck& memory_;
   Predictor& predictor_;
   PlanShares shares_;
-  bool apart_, quantized_;
+  bool discrete_, quantized_;
   double requests_, prompt_tokens_, decode_keys_;  // of the workload
   double weight_bytes_ = 0, layer_bytes_ = 0;  // of matrices: in all layers, and in an average one
 };

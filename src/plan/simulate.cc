@@ -11,15 +11,15 @@ namespace {
 constexpr Worker kAllWorkers[] = {Worker::kDevice, Worker::kCpu,      Worker::kToDevice,
                                   Worker::kToHost, Worker::kDiskRead, Worker::kDiskWrite};
 
-// Simulates the waits of the runtime: weight_stream.h, residual_store.h, kv_swap.h, kv_turns.h,
-// host_attention.h.
+// Simulates the waits of the runtime: weight_stream.h, residual_store.h, kv_swap.h,
+// layer_swapper.h, host_attention.h.
 class Simulation {
  public:
   // Every step has the same events at the same prices.
   Simulation(const StepShape& shape, const PriceOfEvent& price, bool keep_events)
       : shape_(shape), keep_events_(keep_events) {
-    weights_there_.resize(shape.slotfuls.size());
-    rows_there_.resize(shape.batches.size());
+    weights_there_.resize(shape.slot_groups.size());
+    hidden_states_there_.resize(shape.batches.size());
     for (const BatchShape& batch : shape.batches) {
       first_group_.push_back(groups_);
       groups_ += batch.swaps.size();
@@ -46,9 +46,9 @@ class Simulation {
   // become one: a prompt's micro-batches have ten each in every layer.
   void add(const StepEvent& event, const EventPrice& price) {
     if (!keep_events_ && shape_.overlap) {
-      const bool only_moves_rows =
+      const bool only_moves_hidden_states =
           event.subject == EventSubject::kHiddenStates && event.kind != EventKind::kLoad;
-      if (only_moves_rows && !batch_of(event).rows_away) return;
+      if (only_moves_hidden_states && !batch_of(event).hidden_states_offloaded) return;
       const bool only_computes =
           event.kind == EventKind::kRun || event.subject == EventSubject::kPartitions;
       if (only_computes && has_only_device(price)) {
@@ -162,7 +162,7 @@ class Simulation {
     if (event.subject == EventSubject::kWeights)
       return &weights_there_[static_cast<size_t>(event.group)];
     if (event.subject == EventSubject::kHiddenStates)
-      return &rows_there_[static_cast<size_t>(event.batch)];
+      return &hidden_states_there_[static_cast<size_t>(event.batch)];
     if (event.subject == EventSubject::kLayerKv)
       return &layer_there_[static_cast<size_t>(event.layer)];
     return &kv_there_[group_at(event)];
@@ -173,7 +173,7 @@ class Simulation {
     if (event.subject == EventSubject::kWeights) {
       there = load_weights(event);
     } else if (event.subject == EventSubject::kHiddenStates) {
-      there = work(event, rows_stored_);
+      there = work(event, hidden_states_stored_);
     } else if (event.subject == EventSubject::kLayerKv) {
       there = load_layer(event);
     } else {
@@ -188,7 +188,7 @@ class Simulation {
     if (event.subject == EventSubject::kHandOver) return hand_over(event);
     const double now = free_at(Worker::kDevice);
     if (event.subject == EventSubject::kHiddenStates) {
-      if (batch_of(event).rows_away) rows_stored_ = work(event, now);
+      if (batch_of(event).hidden_states_offloaded) hidden_states_stored_ = work(event, now);
     } else if (event.subject == EventSubject::kLayerKv) {
       layer_stored_[static_cast<size_t>(event.layer)] = occupy(event, now, now);
       rewritten_s_ = prices_[at_][Worker::kToHost];
@@ -213,7 +213,7 @@ class Simulation {
   // far as there is staging memory.
   double load_weights(const StepEvent& event) {
     const bool is_read = prices_[at_][Worker::kDiskRead] > 0;
-    const auto ahead = static_cast<size_t>(shape_.pieces_read_ahead);
+    const auto ahead = static_cast<size_t>(shape_.segments_read_ahead);
     if (!is_read || ahead == 0) return work(event, slot_left_);
     const double readable = read_.size() < ahead ? 0 : read_[read_.size() - ahead];
     read_.push_back(work(event, slot_left_, readable));
@@ -258,10 +258,10 @@ class Simulation {
   double slot_left_ = 0, cpu_done_ = 0;
   // Start of the CPU's part of the current linear op, without overlap.
   std::optional<double> started_;
-  double rows_stored_ = 0;             // when all hidden states so far were stored
-  std::vector<double> weights_there_;  // by weight segment
-  std::vector<double> read_;           // when each segment from disk was loaded, in all steps
-  std::vector<double> rows_there_;     // by batch
+  double hidden_states_stored_ = 0;          // when all hidden states so far were stored
+  std::vector<double> weights_there_;        // by weight segment
+  std::vector<double> read_;                 // when each segment from disk was loaded, in all steps
+  std::vector<double> hidden_states_there_;  // by batch
   // By layer, batch and group: a layer has groups_, and a batch's begin at first_group_.
   std::vector<double> kv_there_, kv_stored_;
   std::vector<size_t> first_group_;

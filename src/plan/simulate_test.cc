@@ -26,7 +26,7 @@ struct SimulateTest : testing::Test {
   // Each layer has one weight segment.
   StepShape shape{.model = layers(4),
                   .streamed = {{.layer = 0}, {.layer = 1}, {.layer = 2}, {.layer = 3}},
-                  .slotfuls = {0, 1, 2, 3},
+                  .slot_groups = {0, 1, 2, 3},
                   .batches = {{.logits = true}}};
   double layer_s = 1, weights_s = 3, disk_s = 0, host_s = 0, kv_s = 0, store_s = 0;
   double load_layer_s = 0, store_layer_s = 0;  // seconds for the KV of a swapped layer
@@ -89,13 +89,13 @@ TEST_F(SimulateTest, WhatIsSlowerDecides) {
 TEST_F(SimulateTest, TheDiskReadsAheadAsFarAsThereIsStagingMemory) {
   shape.model = layers(8);
   shape.streamed.clear();
-  shape.slotfuls.clear();
+  shape.slot_groups.clear();
   for (int layer = 0; layer < 8; ++layer) {
     shape.streamed.push_back({.layer = layer});
-    shape.slotfuls.push_back(layer);
+    shape.slot_groups.push_back(layer);
   }
   const auto step_with = [&](int ahead) {
-    shape.pieces_read_ahead = ahead;
+    shape.segments_read_ahead = ahead;
     const auto done = simulate_steps(shape, 4, [](const StepEvent& event) {
       EventPrice price;
       if (event.kind == EventKind::kRun && event.op == kLastOp) price[Worker::kDevice] = 0.5;

@@ -29,7 +29,7 @@ double launches_of(LinearFinish finish) {
 }
 
 CpuLinearShare cpu_share(const std::vector<CpuLinearShare>& shares, double tokens) {
-  const size_t number = order_for(shares, static_cast<int64_t>(tokens));
+  const size_t number = schedule_for(shares, static_cast<int64_t>(tokens));
   return number < shares.size() ? shares[number] : CpuLinearShare{};
 }
 
@@ -46,8 +46,8 @@ void add_price(EventPrice& to, const EventPrice& price, double times = 1) {
 
 }  // namespace
 
-StreamCut StepPrices::cut_of(const Hardware& hardware, const Plan& plan, const RunLayout& layout,
-                             const StepSize& size) {
+StreamSplit StepPrices::cut_of(const Hardware& hardware, const Plan& plan, const RunLayout& layout,
+                               const StepSize& size) {
   const double most_tokens = std::min(
       static_cast<double>(layout.micro_tokens),
       std::min(static_cast<double>(size.sequences), sequences_of_a_batch(plan, layout, size)) *
@@ -88,18 +88,18 @@ StepPrices::StepPrices(const Hardware& hardware, const ModelSpec& spec,
   row_bytes_ = 4.0 * static_cast<double>(spec_.hidden);
   shape_ = {.model = spec_.lowered,
             .streamed = weights_->streamed,
-            .slotfuls = weights_->slotfuls,
+            .slot_groups = weights_->slot_groups,
             .weight_slots = std::max(1, layout.weight_slots),
             .kv_buffers = kKvStagingBuffers,
             .swapped_layers = layout.swapped_layers,
             .overlap = plan.overlap};
   if (shape_.swapped_layers > 0) {
-    shape_.layer_buffers = layout.turns.spare_with(shape_.swapped_layers);
+    shape_.layer_buffers = layout.swap_sizes.spare_with(shape_.swapped_layers);
     if (layout.kv.groups() > 1)
       shape_.swappable = spec_.states.groups[static_cast<size_t>(layout.kv.swapped_group())].layers;
   }
   const double staged = static_cast<double>(layout.weight_stages) * double{kStreamReadBytes};
-  shape_.pieces_read_ahead =
+  shape_.segments_read_ahead =
       static_cast<int>(std::min(1e6, staged / std::max(1.0, weights_->largest_on_disk)));
   describe_batches(plan, layout);
   bool link_busy = !weights_->segments.empty() || shape_.swapped_layers > 0;
@@ -119,12 +119,12 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
   const auto all = static_cast<double>(size_.sequences);
   const auto each = static_cast<double>(size_.tokens_each);
   double most = sequences_of_a_batch(plan, layout, size_);
-  if (layout.parts && size_.tokens_each > layout.micro_tokens) {
+  if (layout.partitioned && size_.tokens_each > layout.micro_tokens) {
     readers_ = std::ceil(each / static_cast<double>(layout.micro_tokens));
     most = 1 / readers_;
   }
   const int32_t device_blocks = layout.swapped_layers > 0
-                                    ? layout.turns.blocks_with(layout.swapped_layers)
+                                    ? layout.swap_sizes.blocks_with(layout.swapped_layers)
                                     : layout.device_blocks;
   const auto blocks = static_cast<double>(device_blocks + layout.blocks_away());
   const double on_host = static_cast<double>(layout.host_blocks) / blocks;
@@ -137,7 +137,7 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
   }
   // The decoder gives whole sequences to the CPU. If sequences are attended to in partitions, the
   // CPU has a share of each.
-  if (const double away = all * on_host; away > 0 && !layout.parts)
+  if (const double away = all * on_host; away > 0 && !layout.partitioned)
     cpu_share = std::min(1.0, std::floor(away * cpu_share + 1e-6) / away);
   // The device attends to prompts, unless there is no room for their KV to be loaded there.
   if (!size_.generates) {
@@ -161,10 +161,10 @@ void StepPrices::describe_batches(const Plan& plan, const RunLayout& layout) {
     resident_ += batch.resident;
     row += std::llround(batch.tokens);
     batch.rows = homes.home_of(row);
-    BatchShape shape{.rows_away = batch.rows != Tier::kDevice,
+    BatchShape shape{.hidden_states_offloaded = batch.rows != Tier::kDevice,
                      .on_device = batch.resident > 1e-9,
                      .on_host = batch.on_cpu > 1e-9,
-                     .parts = layout.parts,
+                     .partitioned = layout.partitioned,
                      .logits = size_.logits};
     if (batch.swapped > 1e-9) {
       const double wanted = readers_ * batch.swapped * static_cast<double>(layout.sequence_blocks);
@@ -287,12 +287,12 @@ EventPrice StepPrices::price_of_batch(Priced what, const Batch& batch) const {
     case Priced::kGather:
       price[Worker::kDevice] = launch;
       break;
-    case Priced::kLoadRows:
+    case Priced::kLoadHiddenStates:
       price[Worker::kToDevice] = up(batch.tokens * row_bytes_);
       if (batch.rows == Tier::kDisk)
         price[Worker::kDiskRead] = links_.disk_read(batch.tokens * row_bytes_);
       break;
-    case Priced::kStoreRows:
+    case Priced::kStoreHiddenStates:
       if (batch.rows == Tier::kDevice) break;  // they stay on the device
       price[Worker::kToHost] = down(batch.tokens * row_bytes_);
       if (batch.rows == Tier::kDisk)
@@ -380,7 +380,9 @@ StepPrices::Priced StepPrices::find_priced(const StepEvent& event) const {
   const bool is_load = event.kind == EventKind::kLoad, is_store = event.kind == EventKind::kStore;
   switch (event.subject) {
     case EventSubject::kHiddenStates:
-      return is_load ? Priced::kLoadRows : is_store ? Priced::kStoreRows : Priced::kNothing;
+      return is_load    ? Priced::kLoadHiddenStates
+             : is_store ? Priced::kStoreHiddenStates
+                        : Priced::kNothing;
     case EventSubject::kHandOver:
       return is_load ? Priced::kTakeOver : Priced::kHandOver;
     case EventSubject::kKv:
@@ -442,20 +444,21 @@ StepEstimate StepPrices::sums() const {
     const auto with = [&](Priced what, double times = 1) {
       add_price(each, batch_price(what, kind), times);
     };
-    if (shape.parts) with(Priced::kStartPartitions), with(Priced::kJoinPartitions);
+    if (shape.partitioned) with(Priced::kStartPartitions), with(Priced::kJoinPartitions);
     if (shape.on_host) with(Priced::kAttendOnCpu);
     if (shape.on_device) with(Priced::kAttend);
     const double groups = batch_kinds_[kind].groups;
     for (const Priced what : {Priced::kLoadKv, Priced::kAttendSwapped, Priced::kStoreKv}) {
       if (groups > 0) with(what, groups);
     }
-    add_price(stored, batch_price(Priced::kStoreRows, kind));
-    if (b > 0 && shape.rows_away) add_price(loaded, batch_price(Priced::kLoadRows, kind));
+    add_price(stored, batch_price(Priced::kStoreHiddenStates, kind));
+    if (b > 0 && shape.hidden_states_offloaded)
+      add_price(loaded, batch_price(Priced::kLoadHiddenStates, kind));
   }
   // Hidden states of the first batch are loaded while the last batch of the layer before is
   // computed.
-  const EventPrice first = shape_.batches.front().rows_away
-                               ? batch_price(Priced::kLoadRows, batches_.front())
+  const EventPrice first = shape_.batches.front().hidden_states_offloaded
+                               ? batch_price(Priced::kLoadHiddenStates, batches_.front())
                                : EventPrice{};
   // The entry after the layers' sums has what belongs to no layer, and a head that is streamed.
   std::vector<EventPrice> sums(layers + 1);
@@ -509,7 +512,7 @@ StepEstimate StepPrices::sums() const {
   size_t at = 0;
   for (const StreamedShape& linear : weights_->streamed) {
     const bool is_head = linear.layer >= spec_.layer_count();
-    for (int i = 0; i < linear.pieces; ++i, ++at) {
+    for (int i = 0; i < linear.segments; ++i, ++at) {
       const int kind = weights_->segments[at];
       if (!is_head) {
         add_price(sums[static_cast<size_t>(linear.layer)], of_segment[static_cast<size_t>(kind)]);

@@ -52,8 +52,8 @@ class StepPrices {
              std::shared_ptr<const StepWeights> weights, const Plan& plan, const RunLayout& layout,
              const StepSize& size);
   // Returns how the weights of such a step are split and streamed.
-  static StreamCut cut_of(const Hardware& hardware, const Plan& plan, const RunLayout& layout,
-                          const StepSize& size);
+  static StreamSplit cut_of(const Hardware& hardware, const Plan& plan, const RunLayout& layout,
+                            const StepSize& size);
 
   const StepShape& shape() const { return shape_; }
   const EventPrice& of(const StepEvent& event) const;
@@ -82,8 +82,8 @@ class StepPrices {
     kNothing,
     kEmbed,
     kGather,
-    kLoadRows,
-    kStoreRows,
+    kLoadHiddenStates,
+    kStoreHiddenStates,
     kAttendOnCpu,
     kStartPartitions,
     kJoinPartitions,

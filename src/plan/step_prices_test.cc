@@ -235,7 +235,7 @@ TEST_F(StepPricesTest, PagesComeAndWhatIsNewGoesBack) {
 
 // Both layers share one buffer. Whole blocks are copied, of 4 sequences with 128 tokens.
 TEST_F(StepPricesTest, SwappedLayersComeAndWhatIsNewGoesBack) {
-  layout.turns = {.layers = 2, .blocks = 64, .most = 2, .spare = 1};
+  layout.swap_sizes = {.layers = 2, .blocks = 64, .most = 2, .spare = 1};
   layout.swapped_layers = 2;
   const auto ticks = [&](EventKind kind, Worker worker, int batch = 0) {
     const StepPrices prices(hardware, model, homes(), plan, layout, size);
@@ -265,7 +265,7 @@ TEST_F(StepPricesTest, SwappedLayersLeaveRoomForMoreSequencesOnTheDevice) {
   plan.attention = AttentionPlace::kCpu;
   size.sequences = 12;
   EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], 1);
-  layout.turns = {.layers = 2, .blocks = layout.device_blocks, .most = 2, .spare = 1};
+  layout.swap_sizes = {.layers = 2, .blocks = layout.device_blocks, .most = 2, .spare = 1};
   layout.swapped_layers = 2;
   EXPECT_DOUBLE_EQ(price("attention")[Worker::kDevice], 1.5);
 }
@@ -416,8 +416,8 @@ TEST_F(StepPricesTest, SumsAreThoseOfTheSchedulesEvents) {
     plan.micro_batch = below(3);
     place_kv(1 + below(2), below(3), below(2));
     layout.staging_blocks = 8 << below(4);
-    layout.parts = below(4) == 0;
-    layout.turns = {.layers = 2, .blocks = layout.device_blocks, .most = 2, .spare = 1};
+    layout.partitioned = below(4) == 0;
+    layout.swap_sizes = {.layers = 2, .blocks = layout.device_blocks, .most = 2, .spare = 1};
     const bool swaps = below(3) == 0;
     const double states = below(3) / 2.0;
     layout.activations = {states, 1 - states, 0};

@@ -46,7 +46,8 @@ WeightProduct product_of(const Model& model, const MatrixRows& rows) {
 
 }  // namespace
 
-StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, const StreamCut& cut) {
+StepWeights step_weights(const Model& model, const std::vector<Tier>& homes,
+                         const StreamSplit& split) {
   StepWeights all;
   const LoweredModel& lowered = *model.spec.lowered;
   const int layers = lowered.layer_count();
@@ -88,13 +89,13 @@ StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, con
                            static_cast<double>(slot.rows) * static_cast<double>(slot.cols),
                            static_cast<double>(weight.bytes())});
   }
-  const StreamOrder order = stream_order(model, homes, cut);
-  all.uses_cpu = order.uses_cpu();
-  all.slotfuls = order.slotfuls();
-  all.segments.reserve(all.slotfuls.size());
-  all.streamed.reserve(order.linears.size());
+  const StreamingSchedule schedule = streaming_schedule(model, homes, split);
+  all.uses_cpu = schedule.uses_cpu();
+  all.slot_groups = schedule.slot_groups();
+  all.segments.reserve(all.slot_groups.size());
+  all.streamed.reserve(schedule.linears.size());
   Kinds<StepWeights::Segment> segment_kinds(all.segment_kinds);
-  for (const StreamedLinear& streamed : order.linears) {
+  for (const StreamedLinear& streamed : schedule.linears) {
     StepWeights::Linear& of = linear(streamed.layer, streamed.op);
     double cpu_from_disk = 0;
     for (const MatrixRows& rows : streamed.on_cpu) {
@@ -104,10 +105,10 @@ StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, con
       of.columns = static_cast<double>(model.weights[rows.weight].slot.cols);
       if (homes[rows.weight] == Tier::kDisk) cpu_from_disk += product.bytes;
     }
-    if (streamed.pieces.empty()) of.cpu_from_disk = cpu_from_disk;
-    for (const OpRows& rows_of : streamed.pieces) {
+    if (streamed.segments.empty()) of.cpu_from_disk = cpu_from_disk;
+    for (const OpRows& rows_of : streamed.segments) {
       StepWeights::Segment segment;
-      segment.cpu_from_disk = cpu_from_disk / static_cast<double>(streamed.pieces.size());
+      segment.cpu_from_disk = cpu_from_disk / static_cast<double>(streamed.segments.size());
       for (const MatrixRows& rows : rows_of) {
         const WeightProduct product = product_of(model, rows);
         (homes[rows.weight] == Tier::kDisk ? segment.from_disk : segment.from_host) +=

@@ -11,7 +11,7 @@
 #include "base/tier.h"
 #include "model/model.h"
 #include "plan/block_schedule.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "tensor/dtype.h"
 
 namespace spillway {
@@ -53,10 +53,10 @@ struct StepWeights {
   std::vector<int> first_of;
   std::vector<int> segments;  // the kind of each, in the order of use
   std::vector<StreamedShape> streamed;
-  std::vector<int> slotfuls;   // by segment (StepShape)
-  double streamed_bytes = 0;   // of all segments
-  double largest_on_disk = 0;  // the most bytes that a segment has on disk
-  double looked_up_bytes = 0;  // bytes of a token's embedding rows if those are in host memory
+  std::vector<int> slot_groups;  // by segment (StepShape)
+  double streamed_bytes = 0;     // of all segments
+  double largest_on_disk = 0;    // the most bytes that a segment has on disk
+  double looked_up_bytes = 0;    // bytes of a token's embedding rows if those are in host memory
   bool uses_cpu = false;
 
   // Returns the kind of an op of a layer as devices run it (LoweredLayer::ops); -1: it is not
@@ -68,6 +68,7 @@ struct StepWeights {
 
 // Describes the weights of a step. `homes` has the home of each of model.weights, as weight_homes()
 // returns it.
-StepWeights step_weights(const Model& model, const std::vector<Tier>& homes, const StreamCut& cut);
+StepWeights step_weights(const Model& model, const std::vector<Tier>& homes,
+                         const StreamSplit& split);
 
 }  // namespace spillway

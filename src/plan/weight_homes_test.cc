@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "plan/plan.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "plan/test_traits.h"
 
 namespace spillway {
@@ -56,7 +56,7 @@ TEST_F(WeightHomesTest, NamedMatricesLiveWhereTheyAreToldAndTheLastWordCounts) {
   EXPECT_EQ(home(plan, "mlp_down", 7, /*host_visible=*/true), Tier::kDisk);
 }
 
-TEST_F(WeightHomesTest, SharesAreOfWhatNobodyNames) {
+TEST_F(WeightHomesTest, SharesAreOfMatricesThatAreNotNamed) {
   const WeightPlan plan{.shares = {0.5, 0.5, 0},
                         .overrides = {{.matrix = "mlp_down", .home = Tier::kDisk}}};
   const WeightBytes bytes =
@@ -74,9 +74,10 @@ TEST_F(WeightHomesTest, OnlyLayersWithSomethingAwayStream) {
   const uint64_t layer = 12 * 768 * 768 * 2;
   EXPECT_EQ(bytes.host, 2 * layer);
   const auto homes = weight_homes(false, model, plan);
-  const StreamOrder order = stream_order(model, homes, {.slots = SlotContent::kLayers});
-  EXPECT_EQ(order.slotfuls().back(), 1) << "two layers";
-  EXPECT_EQ(slot_bytes(gpu_traits(), model, homes, {&order, 1}), kStreamSlotBytes + layer);
+  const StreamingSchedule schedule =
+      streaming_schedule(model, homes, {.slots = SlotContent::kLayers});
+  EXPECT_EQ(schedule.slot_groups().back(), 1) << "two layers";
+  EXPECT_EQ(slot_bytes(gpu_traits(), model, homes, {&schedule, 1}), kStreamSlotBytes + layer);
 }
 
 TEST_F(WeightHomesTest, WhatTheModelDoesNotHaveIsRefused) {

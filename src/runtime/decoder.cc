@@ -39,7 +39,7 @@ std::vector<StateRule> rules_of(const ModelSpec& spec) {
 }
 
 bool has_rows_on_device(const MicroBatch& batch) {
-  return batch.resident.rows > 0 || !batch.parted.resident.empty();
+  return batch.resident.rows > 0 || !batch.partitioned.resident.empty();
 }
 
 }  // namespace
@@ -96,18 +96,18 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
   for (size_t i = 0; i < scratches_.size(); ++i) make(scratches_[i], bytes.scratch[i]);
   for (size_t i = 0; i < angles_.size(); ++i) make(angles_[i], bytes.angles[i]);
   if (options_.stream != nullptr) {
-    std::vector<const StreamOrder*> orders;
+    std::vector<const StreamingSchedule*> schedules;
     bool on_cpu = false;
     for (size_t i = 0; i <= options_.cpu_linear.size(); ++i) {
-      orders.push_back(&options_.stream->order(i));
-      on_cpu = on_cpu || orders.back()->uses_cpu();
+      schedules.push_back(&options_.stream->schedule(i));
+      on_cpu = on_cpu || schedules.back()->uses_cpu();
     }
     if (on_cpu) {
       SPW_ASSERT(options_.host != nullptr && options_.host != &device);
-      lane_ = std::make_unique<HostLane>(device);
+      executor_ = std::make_unique<CpuExecutor>(device);
       host_linear_ = std::make_unique<HostLinear>(
-          device, *options_.host, *lane_, spec, weights, orders,
-          cpu_rows(orders, options_.cpu_linear, of_batch), options_.queue);
+          device, *options_.host, *executor_, spec, weights, schedules,
+          cpu_rows(schedules, options_.cpu_linear, of_batch), options_.queue);
     }
   }
   ops_.prepare({of_batch, spec.widest_input(),
@@ -117,7 +117,7 @@ Decoder::Decoder(Device& device, const ModelSpec& spec, const ModelWeights& weig
 Activations Decoder::take(Buffer& buffer, DType type, int64_t rows, int64_t cols) {
   const auto bytes = static_cast<size_t>(row_bytes(type, rows * cols));
   if (buffer.bytes() < bytes) {
-    generation_.renew();
+    epoch_.renew();
     buffer = Buffer();  // free the old buffer first
     buffer = device_.allocate(bytes, MemoryTag::kActivations);
   }
@@ -196,15 +196,15 @@ void Decoder::check_table(const KvCache& kv, const StepSequence& sequence, int g
     } else {
       SPW_ASSERT(kv.has(block));
     }
-    SPW_ASSERT(block.tier == tier || (tier < block.tier && i % kAttentionPartBlocks == 0));
+    SPW_ASSERT(block.tier == tier || (tier < block.tier && i % kPartitionBlocks == 0));
     tier = block.tier;
   }
   SPW_ASSERT(tier == Tier::kDevice || options_.host != nullptr);
 }
 
-uint64_t Decoder::program(const KvCache& kv) {
-  return programs_.number_of({weights_.generation(), generation_.number(), kv.shapes(),
-                              kv.layers().turning(), attention_topk_});
+uint64_t Decoder::graph_key(const KvCache& kv) {
+  return graph_keys_.number_of({weights_.address_epoch(), epoch_.number(), kv.shapes(),
+                                kv.layers().swapped_count(), attention_topk_});
 }
 
 StepBatch Decoder::batch_of(const MicroBatch& batch) const {
@@ -218,33 +218,34 @@ StepBatch Decoder::batch_of(const MicroBatch& batch) const {
           batch.logit_rows,
           batch.resident.spans,
           batch.other_spans,
-          /*program=*/0,
+          /*graph_key=*/0,
           facts_.matrices,
           facts_.layer_types};
 }
 
-void Decoder::change_turns(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves) {
+void Decoder::change_swapped_layers(KvCache& kv, int swapped_layers,
+                                    std::span<const KvCache::BlockCopy> moves) {
   attach(kv);
-  SPW_ASSERT(turns_ != nullptr);
-  turns_->change(kv.swapped(), turning, moves);
+  SPW_ASSERT(swapper_ != nullptr);
+  swapper_->change(kv.swapped(), swapped_layers, moves);
 }
 
 void Decoder::attach(const KvCache& kv) {
-  if (kv.layers().sizes().most > 0 && turns_ == nullptr)
-    turns_ = std::make_unique<KvTurns>(*options_.transfers, options_.overlap);
+  if (kv.layers().sizes().most > 0 && swapper_ == nullptr)
+    swapper_ = std::make_unique<LayerSwapper>(*options_.transfers, options_.overlap);
   if (kv.host_blocks() > 0 && host_attention_ == nullptr) {
-    if (lane_ == nullptr) lane_ = std::make_unique<HostLane>(device_);
+    if (executor_ == nullptr) executor_ = std::make_unique<CpuExecutor>(device_);
     host_attention_ = std::make_unique<HostAttention>(
-        *options_.transfers, *options_.host, *lane_, inner_type_, options_.micro_tokens,
+        *options_.transfers, *options_.host, *executor_, inner_type_, options_.micro_tokens,
         spec_.q_dim(), spec_.kv_dim(), options_.overlap);
   }
   if (kv.host_blocks() + kv.disk_blocks() > 0 && swap_ == nullptr && options_.staging_blocks > 0) {
     swap_ = std::make_unique<KvSwap>(*options_.transfers, *options_.host, kv.shapes(),
                                      options_.staging_blocks, options_.overlap);
   }
-  if (!options_.parts || kv.host_blocks() + kv.disk_blocks() == 0) return;
-  residual(sums_, options_.micro_tokens, attention_sum_columns(spec_.heads, spec_.head_dim));
-  if (host_attention_ != nullptr) host_attention_->prepare_parts(spec_.heads);
+  if (!options_.partitioned || kv.host_blocks() + kv.disk_blocks() == 0) return;
+  residual(sums_, options_.micro_tokens, softmax_state_columns(spec_.heads, spec_.head_dim));
+  if (host_attention_ != nullptr) host_attention_->prepare_partitions(spec_.heads);
 }
 
 AttentionParams Decoder::attention_params(int layer) const {
@@ -279,22 +280,22 @@ Activations Decoder::step(KvCache& kv, std::span<const StepSequence> sequences) 
   // Everything that can grow does so here, before the graph key is computed from its addresses.
   const int64_t logit_rows = step_.logits;
   if (logit_rows > 0) expect_rows(logit_rows);
-  for (const MicroBatch& batch : step_.batches) sums_of(batch);
+  for (const MicroBatch& batch : step_.batches) softmax_state_of(batch);
   attach(kv);
   if (timeline_ != nullptr) record(timeline_);  // attach() may have made new recorders
-  order_ = order_of_step();
-  const ExpectedOps expected(lane_ != nullptr && lane_is_used() ? options_.host : nullptr);
+  streaming_schedule_ = schedule_of_step();
+  const ExpectedOps expected(executor_ != nullptr && executor_is_used() ? options_.host : nullptr);
   try {
-    if (turns_ != nullptr) turns_->begin_step(kv.swapped(), kv.swapped_group(), sequences);
-    if (options_.stream != nullptr) options_.stream->begin_step(order_);
+    if (swapper_ != nullptr) swapper_->begin_step(kv.swapped(), kv.swapped_group(), sequences);
+    if (options_.stream != nullptr) options_.stream->begin_step(streaming_schedule_);
     run_events(kv);
-    if (turns_ != nullptr) turns_->end_step();
+    if (swapper_ != nullptr) swapper_->end_step();
   } catch (...) {
     drawn_ = {};
     // Work that is still queued refers to step_ and must not outlive it.
-    if (lane_ != nullptr) lane_->reset();
+    if (executor_ != nullptr) executor_->reset();
     if (swap_ != nullptr) swap_->reset();
-    if (turns_ != nullptr) turns_->reset(kv.swapped());
+    if (swapper_ != nullptr) swapper_->reset(kv.swapped());
     x_->reset();
     throw;
   }
@@ -316,38 +317,39 @@ void Decoder::count_attention(const KvCache& kv) {
       traffic_.add(rows.resident.spans, pages, params, count);
       traffic_.add(rows.on_host.spans, pages, params, count);
       traffic_.add(rows.on_host.shared, pages, params, count);
-      for (const auto& spans : rows.parted.resident) traffic_.add(spans, pages, params, count);
+      for (const auto& spans : rows.partitioned.resident) traffic_.add(spans, pages, params, count);
       for (const SwapGroup& swap : rows.swaps) traffic_.add(swap.spans, pages, params, count);
     }
   }
 }
 
 // Whether the CPU computes a part of the current step.
-bool Decoder::lane_is_used() const {
-  return (options_.stream != nullptr && options_.stream->order(order_).uses_cpu()) ||
+bool Decoder::executor_is_used() const {
+  return (options_.stream != nullptr &&
+          options_.stream->schedule(streaming_schedule_).uses_cpu()) ||
          std::ranges::any_of(step_.batches,
                              [](const MicroBatch& batch) { return batch.on_host.rows > 0; });
 }
 
 // How linear ops are split between CPU and GPU depends only on the tokens that go through a layer
 // together.
-size_t Decoder::order_of_step() const {
+size_t Decoder::schedule_of_step() const {
   int64_t most = 0;
   for (const MicroBatch& batch : step_.batches) most = std::max<int64_t>(most, batch.tokens);
-  return order_for(options_.cpu_linear, most);
+  return schedule_for(options_.cpu_linear, most);
 }
 
 StepShape Decoder::shape_of_step(const KvCache& kv) const {
   StepShape shape{.model = model_, .kv_buffers = kKvStagingBuffers, .overlap = options_.overlap};
   if (options_.stream != nullptr) {
-    const StreamOrder& order = options_.stream->order(order_);
-    for (const StreamedLinear& linear : order.linears)
+    const StreamingSchedule& schedule = options_.stream->schedule(streaming_schedule_);
+    for (const StreamedLinear& linear : schedule.linears)
       shape.streamed.push_back(streamed_shape(linear));
-    shape.slotfuls = order.slotfuls();
+    shape.slot_groups = schedule.slot_groups();
     shape.weight_slots = options_.stream->slots();
   }
   const LayerTable& layers = kv.layers();
-  shape.swapped_layers = layers.turning();
+  shape.swapped_layers = layers.swapped_count();
   if (shape.swapped_layers > 0) {
     shape.layer_buffers = layers.sizes().spare_with(shape.swapped_layers);
     if (kv.groups() > 1)
@@ -355,9 +357,9 @@ StepShape Decoder::shape_of_step(const KvCache& kv) const {
   }
   for (const MicroBatch& batch : step_.batches) {
     BatchShape& of = shape.batches.emplace_back();
-    of.rows_away = x_->is_away(batch.first_row, batch.tokens);
+    of.hidden_states_offloaded = x_->is_away(batch.first_row, batch.tokens);
     of.on_device = has_rows_on_device(batch);
-    of.parts = batch.parted.rows > 0;
+    of.partitioned = batch.partitioned.rows > 0;
     of.on_host = batch.on_host.rows > 0;
     for (const SwapGroup& group : batch.swaps) of.swaps.push_back(group.continues);
     of.logits = !batch.logit_rows.empty();
@@ -389,24 +391,24 @@ void Decoder::run_events(KvCache& kv) {
     events_ = schedule_step(shape);
     segments_ = graph_segments(events_);
     shape_ = std::move(shape);
-    pieces_.assign(shape_.slotfuls.size(), {});
+    weight_segments_.assign(shape_.slot_groups.size(), {});
     first_pieces_.clear();
     for (int first = 0; const StreamedShape& linear : shape_.streamed) {
       first_pieces_.push_back(first);
-      first += linear.pieces;
+      first += linear.segments;
     }
   }
   const std::vector<MicroBatch>& batches = step_.batches;
   if (batches.size() == 1) {
     const MicroBatch& all = batches.front();
     const bool resident = options_.stream == nullptr && all.swaps.empty() &&
-                          all.on_host.rows == 0 && all.parted.rows == 0 &&
+                          all.on_host.rows == 0 && all.partitioned.rows == 0 &&
                           options_.activations.device == 1 && !observer_ && timeline_ == nullptr;
     StepBatch batch = batch_of(all);
     std::vector<KvPlanes> planes;
     if (resident) {
       planes = kv.planes_of_step();
-      batch.program = program(kv);
+      batch.graph_key = graph_key(kv);
       batch.kv = planes;
     }
     ops_.run_step(batch, parts_of_step(kv));
@@ -438,7 +440,7 @@ void Decoder::run_events(KvCache& kv) {
   }
   end_drawn_linear();
   // Work that the host has yet to do reads step_.
-  if (lane_ != nullptr) lane_->synchronize();
+  if (executor_ != nullptr) executor_->synchronize();
   if (swap_ != nullptr) swap_->synchronize();
   x_->synchronize();
 }
@@ -454,7 +456,7 @@ void Decoder::record(Timeline* timeline) {
   if (host_linear_ != nullptr) host_linear_->record(timeline);
   if (host_attention_ != nullptr) host_attention_->record(timeline);
   if (swap_ != nullptr) swap_->record(timeline);
-  if (turns_ != nullptr) turns_->record(timeline);
+  if (swapper_ != nullptr) swapper_->record(timeline);
 }
 
 // Whether the event belongs to the current linear op, whose rows CPU and GPU share.
@@ -506,37 +508,37 @@ void Decoder::execute(const StepEvent& event, KvCache& kv) {
       if (event.subject == kWeights) return stream->load_next();
       if (event.subject == kKv) return swap_->load(kv, layer, group());
       if (event.subject == kHandOver) return take_over(*batch);
-      if (event.subject == kLayerKv) return turns_->load(kv.swapped(), swapped_layer());
+      if (event.subject == kLayerKv) return swapper_->load(kv.swapped(), swapped_layer());
       return x_->expect(batch->first_row, batch->tokens, *stalls_);
     case EventKind::kWait:
       if (event.subject == kWeights) {
-        pieces_[static_cast<size_t>(event.group)] = stream->acquire(event.group, *stalls_);
+        weight_segments_[static_cast<size_t>(event.group)] = stream->acquire(event.group, *stalls_);
       } else if (event.subject == kKv) {
         now_.swapped = swap_->begin(kv, layer, group(), attention_params(layer), *stalls_);
       } else if (event.subject == kLayerKv) {
-        turns_->wait_for(kv.swapped(), swapped_layer());
+        swapper_->wait_for(kv.swapped(), swapped_layer());
       } else {
-        take_rows(*batch);
+        wait_for_hidden_states(*batch);
       }
       return;
     case EventKind::kRun:
       return run_op(event, kv);
     case EventKind::kStart:
-      if (event.subject == kPartitions) return begin_parts(layer, kv, *batch);
+      if (event.subject == kPartitions) return begin_partitions(layer, kv, *batch);
       if (lowered(event).kind == LoweredKind::kAttention) return start_on_host(layer, kv, *batch);
       return start_linear_on_cpu(event, batch == nullptr ? step_.logits : batch->tokens);
     case EventKind::kJoin:
-      if (event.subject == kPartitions) return end_parts(layer, *batch);
+      if (event.subject == kPartitions) return end_partitions(layer, *batch);
       if (lowered(event).kind == LoweredKind::kAttention) return host_attention_->finish(*stalls_);
       return host_linear_->join(*stalls_);
     case EventKind::kStore:
       if (event.subject == kKv) return swap_->end(kv, layer, group(), *stalls_);
       if (event.subject == kHandOver) return hand_over(*batch);
-      if (event.subject == kLayerKv) return turns_->store(kv.swapped(), swapped_layer());
+      if (event.subject == kLayerKv) return swapper_->store(kv.swapped(), swapped_layer());
       return x_->put(*stalls_);
     case EventKind::kRelease:
       if (event.subject == kWeights) return stream->release(event.group);
-      if (event.subject == kLayerKv) return turns_->release(kv.swapped(), swapped_layer());
+      if (event.subject == kLayerKv) return swapper_->release(kv.swapped(), swapped_layer());
       return x_->release();
   }
 }
@@ -579,8 +581,8 @@ DecoderStats Decoder::take_stats() {
   if (host_attention_ != nullptr) stats.host_attention = host_attention_->take_stats();
   if (host_linear_ != nullptr) stats.host_linear = host_linear_->take_stats();
   if (swap_ != nullptr) stats.swap = swap_->take_stats();
-  if (turns_ != nullptr) stats.turns = turns_->take_stats();
-  stats.stall_s[static_cast<size_t>(StallCause::kKvLoad)] += stats.turns.waited_s;
+  if (swapper_ != nullptr) stats.layer_swaps = swapper_->take_stats();
+  stats.stall_s[static_cast<size_t>(StallCause::kKvLoad)] += stats.layer_swaps.waited_s;
   if (options_.stream != nullptr) stats.weights = options_.stream->take_stats();
   stats.activations = x_->take_stats();
   stats.attention = std::exchange(traffic_, {});
@@ -591,7 +593,7 @@ DecoderStats& DecoderStats::operator+=(const DecoderStats& other) {
   host_attention += other.host_attention;
   host_linear += other.host_linear;
   swap += other.swap;
-  turns += other.turns;
+  layer_swaps += other.layer_swaps;
   weights += other.weights;
   activations += other.activations;
   attention += other.attention;

@@ -14,26 +14,26 @@
 #include <utility>
 #include <vector>
 
+#include "device/address_epoch.h"
 #include "device/device.h"
-#include "device/generation.h"
 #include "device/sparse_attention.h"
 #include "kv/kv_cache.h"
 #include "memory/transfer_scheduler.h"
 #include "model/model_spec.h"
 #include "plan/block_schedule.h"
 #include "plan/plan.h"
+#include "runtime/cpu_executor.h"
+#include "runtime/graph_keys.h"
 #include "runtime/hidden_states_link.h"
 #include "runtime/host_attention.h"
-#include "runtime/host_lane.h"
 #include "runtime/host_linear.h"
 #include "runtime/host_tables.h"
 #include "runtime/kv_swap.h"
-#include "runtime/kv_turns.h"
+#include "runtime/layer_swapper.h"
 #include "runtime/micro_batch.h"
 #include "runtime/model_weights.h"
 #include "runtime/residual_store.h"
 #include "runtime/stall_clock.h"
-#include "runtime/step_programs.h"
 #include "runtime/timeline.h"
 #include "runtime/weight_stream.h"
 
@@ -59,8 +59,8 @@ struct DecoderOptions {
   int32_t staging_blocks = 0;  // KV blocks in each of two buffers on the device; 0: no swapping
   // Whether attention over KV partitions may occur. Its memory is then allocated when a cache is
   // attached, not in the first step that needs it.
-  bool parts = false;
-  int64_t fixed_blocks = 0;  // KV blocks of a partition (PartLimits); 0: as large as possible
+  bool partitioned = false;
+  int64_t fixed_blocks = 0;  // KV blocks of a partition (PartitionLimits); 0: as large as possible
   // How the hidden states of a step of `max_tokens` tokens are divided among the tiers while they
   // wait between layers: the first rows are on the device, the last ones on disk.
   TierShares activations = {};
@@ -80,7 +80,7 @@ struct DecoderStats {
   HostAttention::Stats host_attention;
   HostLinear::Stats host_linear;
   KvSwap::Stats swap;
-  KvTurns::Stats turns;
+  LayerSwapper::Stats layer_swaps;
   WeightStream::Stats weights;
   ResidualStore::Stats activations;
   AttentionTraffic attention;
@@ -120,9 +120,11 @@ class Decoder {
   // step. Throws kOutOfMemory.
   void attach(const KvCache& kv);
 
-  // Changes the number of swapped layers to `turning`, at most the number that the cache was made
-  // for (KvTurns::change). This changes device_blocks() of the cache. Call it between steps.
-  void change_turns(KvCache& kv, int turning, std::span<const KvCache::BlockCopy> moves = {});
+  // Changes the number of swapped layers to `swapped_layers`, at most the number that the cache was
+  // made for (LayerSwapper::change). This changes device_blocks() of the cache. Call it between
+  // steps.
+  void change_swapped_layers(KvCache& kv, int swapped_layers,
+                             std::span<const KvCache::BlockCopy> moves = {});
 
   // Returns the statistics of the steps since the last call. Waits for the device.
   DecoderStats take_stats();
@@ -139,7 +141,7 @@ class Decoder {
   // partitions.
   int64_t span_blocks() const {
     if (attention_topk_ > 0) return 0;
-    return options_.fixed_blocks > 0 ? options_.fixed_blocks : kAttentionPartBlocks;
+    return options_.fixed_blocks > 0 ? options_.fixed_blocks : kPartitionBlocks;
   }
 
   // Returns the last key or value that was beyond the range of the KV type, on the device or where
@@ -157,7 +159,7 @@ class Decoder {
  private:
   void check_step(const KvCache& kv, std::span<const StepSequence> sequences) const;
   void check_table(const KvCache& kv, const StepSequence& sequence, int group) const;
-  uint64_t program(const KvCache& kv);
+  uint64_t graph_key(const KvCache& kv);
   StepBatch batch_of(const MicroBatch& batch) const;
   const AttentionSpec& attention_of(int layer) const {
     const LoweredLayer& list = model_->layer(layer);
@@ -171,8 +173,8 @@ class Decoder {
     return batch.of(spec_.states.layers[static_cast<size_t>(layer)].group);
   }
   bool values_stay(const KvCache& kv) const;
-  size_t order_of_step() const;
-  bool lane_is_used() const;
+  size_t schedule_of_step() const;
+  bool executor_is_used() const;
   StepShape shape_of_step(const KvCache& kv) const;
   void run_events(KvCache& kv);
   void run_events(size_t begin, size_t end, KvCache& kv);
@@ -184,7 +186,7 @@ class Decoder {
   bool continues_linear(const StepEvent& event) const;
   void end_drawn_linear();
   void embed(const MicroBatch& batch);
-  void take_rows(const MicroBatch& batch);
+  void wait_for_hidden_states(const MicroBatch& batch);
   void take_over(const MicroBatch& batch);
   void hand_over(const MicroBatch& batch);
   const LoweredOp& lowered(const StepEvent& event) const {
@@ -207,10 +209,10 @@ class Decoder {
   void start_on_host(int layer, KvCache& kv, const MicroBatch& batch);
   void append_and_attend(int layer, const PathRows& path, const KvLayerView& view);
   void attend_swapped(int layer, const MicroBatch& batch, const SwapGroup& group);
-  void begin_parts(int layer, const KvCache& kv, const MicroBatch& batch);
-  void end_parts(int layer, const MicroBatch& batch);
+  void begin_partitions(int layer, const KvCache& kv, const MicroBatch& batch);
+  void end_partitions(int layer, const MicroBatch& batch);
   // Returns the softmax state of a micro-batch's rows with partitioned KV.
-  AttentionSums sums_of(const MicroBatch& batch);
+  SoftmaxState softmax_state_of(const MicroBatch& batch);
   // Activations of the current micro-batch.
   struct PathActivations {
     Activations all, q, k, v, angles, out;
@@ -234,7 +236,7 @@ class Decoder {
   std::unique_ptr<TransferScheduler> own_transfers_;  // null if the options name one
   ModelFacts facts_;
   DType inner_type_;  // type of activations between matrices
-  StepPrograms programs_;
+  GraphKeys graph_keys_;
   AttentionObserver observer_;
   float attention_topk_ = 0;
   AttentionTraffic traffic_;
@@ -248,12 +250,12 @@ class Decoder {
     const StreamedLinear* op = nullptr;
     size_t begin = 0, end = 0;
   } drawn_;
-  std::unique_ptr<HostLane> lane_;  // the CPU executor; null if the CPU has no part in steps
+  std::unique_ptr<CpuExecutor> executor_;  // the CPU executor; null if the CPU has no part in steps
   std::unique_ptr<HostLinear> host_linear_;
   std::unique_ptr<HostAttention> host_attention_;
   std::unique_ptr<KvSwap> swap_;
-  std::unique_ptr<KvTurns> turns_;      // null where all layers' KV is resident
-  std::unique_ptr<HostTables> tables_;  // null where embeddings are on the device
+  std::unique_ptr<LayerSwapper> swapper_;  // null where all layers' KV is resident
+  std::unique_ptr<HostTables> tables_;     // null where embeddings are on the device
 
   CutStep step_;  // the current one, divided into micro-batches
   StepShape shape_;
@@ -262,28 +264,28 @@ class Decoder {
   std::vector<StepPart> parts_;         // the graph segments of the current step
   KvCache* kv_ = nullptr;               // the cache that parts_ refer to
   int64_t tokens_ = 0;
-  size_t order_ = 0;               // the streaming schedule of the current step
+  size_t streaming_schedule_ = 0;  // the streaming schedule of the current step
   std::vector<int> first_pieces_;  // first weight segment of each streamed linear op
-  std::vector<std::span<const WeightView>> pieces_;  // acquired weight segments, by number
+  std::vector<std::span<const WeightView>> weight_segments_;  // acquired weight segments, by number
   // State that the events of a micro-batch in a layer pass to each other.
   struct {
     Activations x;
     Activations qkv, angles, attended;  // for attention
     RopeStyle rope_style = RopeStyle::kHalves;
     bool appended = false;                     // k and v are already in the cache
-    AttentionSums sums;                        // softmax state of rows with partitioned KV
+    SoftmaxState sums;                         // softmax state of rows with partitioned KV
     KvLayerView swapped;                       // the pages of the swap group that has arrived
     LinearOp op;                               // the current linear op
     const StreamedLinear* streamed = nullptr;  // its streamed rows; null: all is on the device
     bool started = false;                      // the CPU has started its rows of it
-    int first_piece = 0;
+    int first_segment = 0;
   } now_;
 
-  Generation generation_;             // address epoch of the memory below
+  AddressEpoch epoch_;                // address epoch of the memory below
   std::unique_ptr<ResidualStore> x_;  // [tokens of the step, hidden]
   std::vector<Buffer> scratches_;     // LoweredModel::buffers; the head's grow on demand
   std::vector<Buffer> angles_;        // for each rope [tokens of the step, dims]
-  Buffer sums_;                       // AttentionSums [tokens], for attention over KV partitions
+  Buffer sums_;                       // SoftmaxState [tokens], for attention over KV partitions
 };
 
 }  // namespace spillway

@@ -53,7 +53,7 @@ void Decoder::embed(const MicroBatch& batch) {
   }
 }
 
-void Decoder::take_rows(const MicroBatch& batch) {
+void Decoder::wait_for_hidden_states(const MicroBatch& batch) {
   now_.x = x_->take(batch.first_row, batch.tokens, /*fresh=*/false, *stalls_);
   now_.appended = false;
 }
@@ -63,16 +63,18 @@ void Decoder::take_over(const MicroBatch& batch) {
   options_.link->receive(now_.x);
 }
 
-// In a replayed step nothing has called take_rows(); its rows are then all on the device.
+// In a replayed step nothing has called wait_for_hidden_states(); its rows are then all on the
+// device.
 void Decoder::hand_over(const MicroBatch& batch) {
-  if (!x_->is_away(batch.first_row, batch.tokens)) take_rows(batch);
+  if (!x_->is_away(batch.first_row, batch.tokens)) wait_for_hidden_states(batch);
   options_.link->send(now_.x);
   x_->release();
 }
 
 const StreamedLinear* Decoder::try_streamed(int layer, int op) const {
   if (options_.stream == nullptr) return nullptr;
-  const std::vector<StreamedLinear>& linears = options_.stream->order(order_).linears;
+  const std::vector<StreamedLinear>& linears =
+      options_.stream->schedule(streaming_schedule_).linears;
   const auto found = std::ranges::lower_bound(
       linears, std::pair(layer, op), {},
       [](const StreamedLinear& linear) { return std::pair(linear.layer, linear.op); });
@@ -150,14 +152,15 @@ void Decoder::run_linear(const StepEvent& event, int64_t rows) {
   }
   op.run(ops_, some);
   if (now_.streamed == nullptr) return;
-  const std::vector<StreamedLinear>& linears = options_.stream->order(order_).linears;
-  now_.first_piece = first_pieces_[static_cast<size_t>(now_.streamed - linears.data())];
+  const std::vector<StreamedLinear>& linears =
+      options_.stream->schedule(streaming_schedule_).linears;
+  now_.first_segment = first_pieces_[static_cast<size_t>(now_.streamed - linears.data())];
 }
 
 void Decoder::multiply_segment(const StepEvent& event) {
-  const std::span<const WeightView> views = pieces_[static_cast<size_t>(event.group)];
+  const std::span<const WeightView> views = weight_segments_[static_cast<size_t>(event.group)];
   const OpRows& of_piece =
-      now_.streamed->pieces[static_cast<size_t>(event.group - now_.first_piece)];
+      now_.streamed->segments[static_cast<size_t>(event.group - now_.first_segment)];
   LinearOp::SomeRows some;
   for (size_t i = 0; i < now_.op.parts.size(); ++i) {
     const LinearOp::Part& part = now_.op.parts[i];
@@ -183,7 +186,7 @@ bool Decoder::try_project_and_append(const StepEvent& event, KvCache& kv, const 
   const LoweredLayer& list = model_->layer(event.layer);
   const LoweredOp& lowered = list.ops[static_cast<size_t>(event.op)];
   now_.appended = lowered.finish == LinearFinish::kAppend && batch.on_host.rows == 0 &&
-                  batch.swaps.empty() && batch.parted.rows == 0 &&
+                  batch.swaps.empty() && batch.partitioned.rows == 0 &&
                   try_streamed(event.layer, event.op) == nullptr;
   if (!now_.appended) return false;
   prepare_linear(event, batch.tokens);
@@ -216,11 +219,12 @@ void Decoder::attend_on_device(int layer, const KvCache& kv, const MicroBatch& b
   begin_attention(layer, batch);
   if (!now_.appended) {
     if (path.rows > 0) append_and_attend(layer, path, view);
-    if (batch.parted.rows == 0) return;
-    const Activations q = now_.qkv.row_range(batch.parted.first_row, batch.parted.rows)
+    if (batch.partitioned.rows == 0) return;
+    const Activations q = now_.qkv.row_range(batch.partitioned.first_row, batch.partitioned.rows)
                               .columns(0, attention_of(layer).q_dim());
-    for (const auto& spans : rows.parted.resident)
-      device_.attention_parts().attend_part(q, view, spans, attention_params(layer), now_.sums);
+    for (const auto& spans : rows.partitioned.resident)
+      device_.partitioned_attention().attend_partition(q, view, spans, attention_params(layer),
+                                                       now_.sums);
     return;
   }
   const Activations q = now_.qkv.columns(0, attention_of(layer).q_dim());
@@ -254,12 +258,12 @@ void Decoder::append_and_attend(int layer, const PathRows& path, const KvLayerVi
 void Decoder::attend_swapped(int layer, const MicroBatch& batch, const SwapGroup& group) {
   const KvLayerView& view = now_.swapped;
   begin_attention(layer, batch);
-  if (!group.parts) return append_and_attend(layer, group, view);
+  if (!group.partitioned) return append_and_attend(layer, group, view);
   const PathActivations rows = rows_on(layer, group);
   if (!group.written.empty() && attention_of(layer).owns_state())
     ops_.kv_append(rows.k, rows.v, view, group.written);
-  device_.attention_parts().attend_part(rows.q, view, group.spans, attention_params(layer),
-                                        now_.sums);
+  device_.partitioned_attention().attend_partition(rows.q, view, group.spans,
+                                                   attention_params(layer), now_.sums);
 }
 
 void Decoder::rope_rows(int layer, const PathActivations& rows) {
@@ -269,29 +273,32 @@ void Decoder::rope_rows(int layer, const PathActivations& rows) {
   if (attention_of(layer).owns_state()) ops_.rope(rows.k, head_dim, rows.angles, now_.rope_style);
 }
 
-AttentionSums Decoder::sums_of(const MicroBatch& batch) {
-  if (batch.parted.rows == 0) return {};
-  return {residual(sums_, batch.parted.rows, attention_sum_columns(spec_.heads, spec_.head_dim)),
-          spec_.heads, spec_.head_dim};
+SoftmaxState Decoder::softmax_state_of(const MicroBatch& batch) {
+  if (batch.partitioned.rows == 0) return {};
+  return {
+      residual(sums_, batch.partitioned.rows, softmax_state_columns(spec_.heads, spec_.head_dim)),
+      spec_.heads, spec_.head_dim};
 }
 
 // q and k are rotated once for all partitions. What is written on the device is appended before any
 // partition is attended to.
-void Decoder::begin_parts(int layer, const KvCache& kv, const MicroBatch& batch) {
+void Decoder::begin_partitions(int layer, const KvCache& kv, const MicroBatch& batch) {
   begin_attention(layer, batch);
-  const PathActivations rows = rows_on(layer, {batch.parted.first_row, batch.parted.rows, {}});
+  const PathActivations rows =
+      rows_on(layer, {batch.partitioned.first_row, batch.partitioned.rows, {}});
   rope_rows(layer, rows);
-  const std::vector<SequenceSpan>& written = kv_rows(batch, layer).parted.written;
+  const std::vector<SequenceSpan>& written = kv_rows(batch, layer).partitioned.written;
   if (!written.empty() && attention_of(layer).owns_state())
     ops_.kv_append(rows.k, rows.v, kv.layer(layer), written);
-  now_.sums = sums_of(batch);
-  device_.attention_parts().clear_sums(now_.sums);
+  now_.sums = softmax_state_of(batch);
+  device_.partitioned_attention().clear_state(now_.sums);
 }
 
-void Decoder::end_parts(int layer, const MicroBatch& batch) {
+void Decoder::end_partitions(int layer, const MicroBatch& batch) {
   begin_attention(layer, batch);
-  const PathActivations rows = rows_on(layer, {batch.parted.first_row, batch.parted.rows, {}});
-  device_.attention_parts().finish_sums(now_.sums, rows.out);
+  const PathActivations rows =
+      rows_on(layer, {batch.partitioned.first_row, batch.partitioned.rows, {}});
+  device_.partitioned_attention().finish_state(now_.sums, rows.out);
 }
 
 void Decoder::start_on_host(int layer, KvCache& kv, const MicroBatch& batch) {
@@ -300,9 +307,9 @@ void Decoder::start_on_host(int layer, KvCache& kv, const MicroBatch& batch) {
   rope_rows(layer,
             rows_on(layer, {host.first_row + host.shared_rows, host.rows - host.shared_rows, {}}));
   const PathActivations rows = rows_on(layer, host);
-  AttentionSums sums;
+  SoftmaxState sums;
   if (host.shared_rows > 0)
-    sums = now_.sums.row_range(host.first_row - batch.parted.first_row, host.shared_rows);
+    sums = now_.sums.row_range(host.first_row - batch.partitioned.first_row, host.shared_rows);
   host_attention_->start(rows.all, kv.host_layer(layer), host, attention_params(layer), rows.out,
                          sums, swap_.get());
 }

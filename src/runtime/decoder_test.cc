@@ -34,10 +34,10 @@ struct RunningModel {
         kv(machine.device(), machine.host, kv_shapes(model.spec.states, KvType::kF16),
            {.device_blocks = 16}) {
     if (streams) {
-      orders = stream_orders(model, weight_homes(/*host_visible=*/false, model, plan), {},
-                             SlotContent::kLayers);
+      schedules = streaming_schedules(model, weight_homes(/*host_visible=*/false, model, plan), {},
+                                      SlotContent::kLayers);
       stream = std::make_unique<WeightStream>(*machine.transfers, machine.host, machine.queue,
-                                              weights, orders, WeightStreamOptions{});
+                                              weights, schedules, WeightStreamOptions{});
     }
     decoder = std::make_unique<Decoder>(machine.device(), model.spec, weights,
                                         DecoderOptions{.max_tokens = 64,
@@ -69,7 +69,7 @@ struct RunningModel {
   ModelWeights weights;
   KvCache kv;
   std::vector<BlockId> blocks = block_range(0, 16);
-  std::vector<StreamOrder> orders;
+  std::vector<StreamingSchedule> schedules;
   std::unique_ptr<WeightStream> stream;
   std::unique_ptr<Decoder> decoder;
 };
@@ -126,9 +126,9 @@ TEST(RuntimeDecoderTest, EventsAreExecutedInTheOrderOfTheSchedule) {
                       .batches = std::vector<BatchShape>(static_cast<size_t>(batches))};
       shape.batches.back().logits = true;
       if (streams) {
-        for (const StreamedLinear& linear : running.orders.front().linears)
+        for (const StreamedLinear& linear : running.schedules.front().linears)
           shape.streamed.push_back(streamed_shape(linear));
-        shape.slotfuls = running.orders.front().slotfuls();
+        shape.slot_groups = running.schedules.front().slot_groups();
         shape.weight_slots = running.stream->slots();
       }
       std::vector<std::string> expected, drawn;
@@ -141,7 +141,7 @@ TEST(RuntimeDecoderTest, EventsAreExecutedInTheOrderOfTheSchedule) {
       running.decoder->record(&timeline);
       (void)running.decoder->step(running.kv, {&all, 1});
       running.decoder->record(nullptr);
-      timeline.settle();
+      timeline.drain();
       for (const Timeline::Span& span : timeline.spans()) {
         if (span.lane == TimelineLane::kGpu)
           drawn.push_back(span.name + " " + std::to_string(span.layer));

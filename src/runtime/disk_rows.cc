@@ -10,11 +10,13 @@
 namespace spillway {
 
 DiskRows::DiskRows(Device& host, IoQueue& queue, const WeightViews& weights,
-                   std::span<const StreamOrder* const> orders)
-    : weights_(weights), orders_(orders.begin(), orders.end()), reader_(queue, weights.files) {
+                   std::span<const StreamingSchedule* const> schedules)
+    : weights_(weights),
+      schedules_(schedules.begin(), schedules.end()),
+      reader_(queue, weights.files) {
   size_t bytes = 0;
-  for (const StreamOrder* order : orders_) {
-    for (const StreamedLinear& linear : order->linears) {
+  for (const StreamingSchedule* schedule : schedules_) {
+    for (const StreamedLinear& linear : schedule->linears) {
       if (has(linear)) bytes = std::max(bytes, ExtentReader::buffer_bytes(extents_of(linear)));
     }
   }
@@ -51,8 +53,8 @@ void DiskRows::begin(Slot& slot, const StreamedLinear& linear) {
 // Returns the next op of the same streaming schedule with rows on disk; after the last op the
 // first, for the next step.
 const StreamedLinear* DiskRows::next_of(const StreamedLinear& linear) const {
-  for (const StreamOrder* order : orders_) {
-    const auto& all = order->linears;
+  for (const StreamingSchedule* schedule : schedules_) {
+    const auto& all = schedule->linears;
     if (all.empty() || &linear < all.data() || &linear >= all.data() + all.size()) continue;
     const auto at = static_cast<size_t>(&linear - all.data());
     for (size_t i = 1; i <= all.size(); ++i) {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "runtime/model_weights.h"
 #include "storage/extent_reader.h"
 
@@ -23,7 +23,7 @@ class DiskRows {
  public:
   // For steps with these streaming schedules. Throws kOutOfMemory.
   DiskRows(Device& host, IoQueue& queue, const WeightViews& weights,
-           std::span<const StreamOrder* const> orders);
+           std::span<const StreamingSchedule* const> schedules);
 
   // Whether the CPU has rows of an op that are on disk.
   static bool has(const WeightViews& weights, const StreamedLinear& linear);
@@ -44,7 +44,7 @@ class DiskRows {
   const StreamedLinear* next_of(const StreamedLinear& linear) const;
 
   const WeightViews& weights_;
-  std::vector<const StreamOrder*> orders_;
+  std::vector<const StreamingSchedule*> schedules_;
   ExtentReader reader_;
   std::array<Slot, 2> slots_;
   size_t current_ = 0;

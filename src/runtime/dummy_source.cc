@@ -26,18 +26,18 @@ uint64_t DummySource::bytes_to_make(const BoundWeight& weight) const {
 
 void DummySource::make(Device& device, std::span<const WeightTarget> targets,
                        const WeightLoadOptions& options) {
-  std::vector<std::byte> apart;  // holds a weight if the host cannot write to the device's memory
+  std::vector<std::byte> staging;  // holds a weight if the host cannot write to the device's memory
   uint64_t done = 0, total = 0;
   for (const WeightTarget& target : targets) total += bytes_to_make(*target.weight);
   for (const WeightTarget& target : targets) {
     SPW_CHECK(options.cancel == nullptr || !options.cancel->load(), kCancelled,
               "loading was stopped");
     const BoundWeight& weight = *target.weight;
-    if (!device.host_visible()) apart.resize(static_cast<size_t>(weight.bytes()));
-    std::byte* const data = device.host_visible() ? target.to : apart.data();
+    if (!device.host_visible()) staging.resize(static_cast<size_t>(weight.bytes()));
+    std::byte* const data = device.host_visible() ? target.to : staging.data();
     fill(weight, data);
     if (target.layout == WeightLayout::kGroups16) pack(weight, data);
-    if (data != target.to) device.copy_to_device(target.to, data, apart.size());
+    if (data != target.to) device.copy_to_device(target.to, data, staging.size());
     done += bytes_to_make(weight);
     if (options.progress) options.progress(done, total);
   }

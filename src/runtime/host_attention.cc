@@ -13,11 +13,11 @@
 
 namespace spillway {
 
-HostAttention::HostAttention(TransferScheduler& transfers, Device& host, HostLane& lane, DType type,
-                             int64_t rows, int64_t q_dim, int64_t kv_dim, bool overlap)
+HostAttention::HostAttention(TransferScheduler& transfers, Device& host, CpuExecutor& executor,
+                             DType type, int64_t rows, int64_t q_dim, int64_t kv_dim, bool overlap)
     : device_(transfers.device()),
       host_(host),
-      lane_(lane),
+      executor_(executor),
       type_(type),
       q_dim_(q_dim),
       kv_dim_(kv_dim),
@@ -36,7 +36,7 @@ HostAttention::HostAttention(TransferScheduler& transfers, Device& host, HostLan
 }
 
 // Ops may still be reading the result.
-HostAttention::~HostAttention() { lane_.reset(); }
+HostAttention::~HostAttention() { executor_.reset(); }
 
 Activations HostAttention::as_floats(const Activations& x, Buffer& buffer) {
   if (x.dtype == DType::kF32) return x;
@@ -74,19 +74,19 @@ void HostAttention::find_saturated(const Activations& halves, const Activations&
   }
 }
 
-void HostAttention::prepare_parts(int heads) {
+void HostAttention::prepare_partitions(int heads) {
   if (heads_ == heads) return;
   SPW_ASSERT(heads_ == 0 && q_dim_ % heads == 0);
   const uint64_t bytes =
-      attention_sums_bytes(heads, q_dim_ / heads, static_cast<int64_t>(every_row_.size()));
+      softmax_state_bytes(heads, q_dim_ / heads, static_cast<int64_t>(every_row_.size()));
   seen_ = PinnedBuffer(host_, device_, bytes, MemoryTag::kStaging);
   if (!seen_.is_pinned() || !device_.reads_pinned_memory())
     arrived_ = device_.allocate(bytes, MemoryTag::kStaging);
   heads_ = heads;
 }
 
-AttentionSums HostAttention::host_sums(int64_t rows) const {
-  const int64_t dim = q_dim_ / heads_, columns = attention_sum_columns(heads_, dim);
+SoftmaxState HostAttention::host_state(int64_t rows) const {
+  const int64_t dim = q_dim_ / heads_, columns = softmax_state_columns(heads_, dim);
   return {{DType::kF32, rows, columns, columns, seen_.data()}, heads_, static_cast<int>(dim)};
 }
 
@@ -108,10 +108,10 @@ void HostAttention::compute(const KvLayerView& kv, const HostRows& rows,
     host_.ops().kv_append(k, v, kv, rows.written);
   }
   if (rows.shared_rows > 0) {
-    AttentionParts& parts = host_.attention_parts();
-    const AttentionSums sums = host_sums(rows.shared_rows);
-    parts.clear_sums(sums);
-    parts.attend_part(q.row_range(0, rows.shared_rows), kv, rows.shared, params, sums);
+    PartitionedAttention& attention = host_.partitioned_attention();
+    const SoftmaxState sums = host_state(rows.shared_rows);
+    attention.clear_state(sums);
+    attention.attend_partition(q.row_range(0, rows.shared_rows), kv, rows.shared, params, sums);
   }
   if (!rows.spans.empty()) {
     const Activations result{type_, rows.rows, q_dim_, q_dim_, attended_.data()};
@@ -141,14 +141,14 @@ void HostAttention::compute(const KvLayerView& kv, const HostRows& rows,
 
 void HostAttention::start(const Activations& qkv, const KvLayerView& kv, const HostRows& rows,
                           const AttentionParams& params, const Activations& out,
-                          const AttentionSums& sums, KvSwap* stores) {
+                          const SoftmaxState& sums, KvSwap* stores) {
   const bool appends = qkv.stride > q_dim_;
   SPW_ASSERT(rows.rows > 0 && rows.rows <= static_cast<int64_t>(every_row_.size()) &&
              qkv.rows == rows.rows && qkv.dtype == type_ && out.dtype == type_ &&
              qkv.stride == q_dim_ + (appends ? 2 * int64_t{kv.kv_heads} * kv.head_dim : 0) &&
              qkv.stride <= q_dim_ + 2 * kv_dim_ && out.stride == q_dim_ && out.rows == rows.rows &&
              sums.rows() == rows.shared_rows);
-  if (rows.shared_rows > 0) prepare_parts(params.heads);
+  if (rows.shared_rows > 0) prepare_partitions(params.heads);
   const CopyPiece down{qkv_.data(), qkv.data,
                        static_cast<size_t>(row_bytes(type_, rows.rows * qkv.stride))};
   stats_.to_host_bytes += down.bytes;
@@ -156,27 +156,27 @@ void HostAttention::start(const Activations& qkv, const KvLayerView& kv, const H
   side_->wait(*made_);
   if (stores != nullptr) stores->wait_for_stores(*side_);
   side_->copy_to_host({&down, 1});
-  number_ = lane_.start(*side_, *ready_,
-                        [this, kv, &rows, params, appends] { compute(kv, rows, params, appends); });
+  number_ = executor_.start(
+      *side_, *ready_, [this, kv, &rows, params, appends] { compute(kv, rows, params, appends); });
   out_ = out;
   sums_ = sums;
-  if (!overlap_) lane_.synchronize();
+  if (!overlap_) executor_.synchronize();
 }
 
 // Ops read the result directly from pinned memory, since a copy would wait behind weight copies
 // that are already queued on the link.
 void HostAttention::finish(StallClock& stalls) {
-  stalls.time(StallCause::kHostAttention, [&] { lane_.wait_for_work(number_); });
+  stalls.time(StallCause::kHostAttention, [&] { executor_.wait_for_work(number_); });
   const int64_t shared = sums_.rows();
   if (shared > 0) {
-    AttentionSums seen = host_sums(shared);
+    SoftmaxState seen = host_state(shared);
     const auto bytes = static_cast<size_t>(row_bytes(DType::kF32, shared * seen.memory.cols));
     if (!arrived_.empty()) {
       const CopyPiece up{arrived_.data(), seen_.data(), bytes};
       device_.compute().copy_to_device({&up, 1});
       seen.memory.data = arrived_.data();
     }
-    device_.attention_parts().add_sums(seen, sums_);
+    device_.partitioned_attention().merge_state(seen, sums_);
     stats_.to_device_bytes += bytes;
   }
   if (shared == out_.rows) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention on the CPU, next to KV in host memory: q, k and v of a layer are copied down, the
 // result is copied up, and the pages never move (FlexGen's delegation). If a sequence's KV is in
-// several memories, the CPU's partition goes up as softmax state (device/attention_parts.h).
+// several memories, the CPU's partition goes up as softmax state (device/partitioned_attention.h).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include "kv/kv_cache.h"
 #include "memory/pinned_buffer.h"
 #include "memory/transfer_scheduler.h"
-#include "runtime/host_lane.h"
+#include "runtime/cpu_executor.h"
 #include "runtime/micro_batch.h"
 #include "runtime/stall_clock.h"
 #include "runtime/timeline.h"
@@ -28,11 +28,11 @@ class HostAttention {
  public:
   // For at most `rows` rows of at most q_dim + 2 * kv_dim elements of `type`: a layer may have
   // fewer KV heads.
-  HostAttention(TransferScheduler& transfers, Device& host, HostLane& lane, DType type,
+  HostAttention(TransferScheduler& transfers, Device& host, CpuExecutor& executor, DType type,
                 int64_t rows, int64_t q_dim, int64_t kv_dim, bool overlap);
   // Allocates now what rows with partitioned KV need in addition, not when the first such rows
   // come. Throws kOutOfMemory.
-  void prepare_parts(int heads);
+  void prepare_partitions(int heads);
   ~HostAttention();
 
   // Queues the attention of rows `qkv` [rows, q_dim + 2 * the layer's kv_dim], contiguous, on the
@@ -41,7 +41,7 @@ class HostAttention {
   // partitioned KV come first; their result is added to `sums` instead. `rows` must live until the
   // step has ended. `stores` may be null; otherwise its stores of KV to host memory are waited for.
   void start(const Activations& qkv, const KvLayerView& kv, const HostRows& rows,
-             const AttentionParams& params, const Activations& out, const AttentionSums& sums,
+             const AttentionParams& params, const Activations& out, const SoftmaxState& sums,
              class KvSwap* stores);
   // Makes ops called from now on see the result.
   void finish(StallClock& stalls);
@@ -63,14 +63,14 @@ class HostAttention {
  private:
   void compute(const KvLayerView& kv, const HostRows& rows, const AttentionParams& params,
                bool appends);
-  AttentionSums host_sums(int64_t rows) const;
+  SoftmaxState host_state(int64_t rows) const;
   void bring_up(const Activations& result, const Activations& out);
   Activations as_floats(const Activations& x, Buffer& buffer);
   void find_saturated(const Activations& halves, const Activations& x, KvFault fault);
 
   Device& device_;
   Device& host_;
-  HostLane& lane_;
+  CpuExecutor& executor_;
   DType type_;
   int64_t q_dim_, kv_dim_;
   bool overlap_;
@@ -82,7 +82,7 @@ class HostAttention {
   std::unique_ptr<HostSignal> ready_;   // q, k and v are in host memory
   uint32_t number_ = 0;                 // of the current work
   Activations out_;                     // where the current result goes
-  AttentionSums sums_;                  // softmax state for rows with partitioned KV
+  SoftmaxState sums_;                   // softmax state for rows with partitioned KV
   int heads_ = 0;                       // of rows with partitioned KV; 0: none so far
   PinnedBuffer seen_;                   // softmax state that the CPU has computed
   Buffer arrived_;                      // copy of seen_ on a device that cannot read it

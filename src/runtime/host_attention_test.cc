@@ -35,9 +35,9 @@ class HostAttentionTest : public testing::TestWithParam<Bits> {
       : machine_(/*has_accelerator=*/true, GetParam().pinnable_bytes),
         kv_(device(), host(), kShape, {.device_blocks = kBlocks, .host_blocks = kBlocks}),
         reference_kv_(host(), kShape, kBlocks),
-        lane_(device()),
+        executor_(device()),
         stalls_(device()),
-        attention_(*machine_.transfers, host(), lane_, GetParam().type, kRows, kQ, kKv,
+        attention_(*machine_.transfers, host(), executor_, GetParam().type, kRows, kQ, kKv,
                    GetParam().overlap) {
     std::iota(every_row_.begin(), every_row_.end(), 0);
   }
@@ -97,7 +97,7 @@ class HostAttentionTest : public testing::TestWithParam<Bits> {
 
   TestMachine machine_;
   KvCache kv_, reference_kv_;
-  HostLane lane_;
+  CpuExecutor executor_;
   StallClock stalls_;
   HostAttention attention_;
   std::mt19937 random_{5};
@@ -135,7 +135,7 @@ TEST_P(HostAttentionTest, RowsHaveTheBitsOfTheHostsOwnOps) {
       to_device += nothing.stored.size();
     }
   }
-  lane_.synchronize();
+  executor_.synchronize();
   const HostAttention::Stats stats = attention_.take_stats();
   EXPECT_EQ(stats.to_host_bytes, to_host);
   EXPECT_EQ(stats.to_device_bytes, to_device);
@@ -147,10 +147,10 @@ TEST_P(HostAttentionTest, RowsHaveTheBitsOfTheHostsOwnOps) {
 // The first positions of one sequence are on the device, the last ones and the new rows are the
 // host's. Another sequence is entirely the host's.
 TEST_P(HostAttentionTest, PartsAreAddedToWhatTheDeviceHasSeen) {
-  constexpr int32_t kPartBlocks = kAttentionPartTokens / kKvBlockTokens;
+  constexpr int32_t kPartBlocks = kPartitionTokens / kKvBlockTokens;
   const std::vector<int32_t> table = blocks_from(0, kPartBlocks + 3), other = blocks_from(30, 2);
   const auto all = std::span(table);
-  const int32_t length = kAttentionPartTokens + 30;
+  const int32_t length = kPartitionTokens + 30;
   // Both caches have the whole sequence.
   Rows before = random_rows(length), other_before = random_rows(20);
   const SequenceSpan whole{0, length, 0, all}, whole_other{0, 20, 0, other};
@@ -171,7 +171,7 @@ TEST_P(HostAttentionTest, PartsAreAddedToWhatTheDeviceHasSeen) {
   const std::vector<SequenceSpan> both{{0, 1, length, all}, {1, 1, 20, other}};
   const auto expected = attended_by_host(x, both, 0);
   const SequenceSpan first{0, 1, length, all.first(kPartBlocks)},
-      last{0, 1, length - kAttentionPartTokens, all.subspan(kPartBlocks)};
+      last{0, 1, length - kPartitionTokens, all.subspan(kPartBlocks)};
   HostRows rows;
   rows.rows = 2;
   rows.shared_rows = 1;
@@ -179,21 +179,21 @@ TEST_P(HostAttentionTest, PartsAreAddedToWhatTheDeviceHasSeen) {
   rows.spans = {{1, 1, 20, other}};
   rows.written = {last, rows.spans.front()};
 
-  const int64_t columns = attention_sum_columns(kHeads, kShape.head_dim);
+  const int64_t columns = softmax_state_columns(kHeads, kShape.head_dim);
   buffers_.push_back(device().allocate(static_cast<size_t>(columns) * 4, MemoryTag::kActivations));
-  const AttentionSums sums{
+  const SoftmaxState sums{
       {DType::kF32, 1, columns, columns, buffers_.back().data()}, kHeads, kShape.head_dim};
   // The emulated accelerator computes with floats.
   const Activations qkv = on_device(x.as_stored()), out = on_device(nothing.as_stored()),
                     q = on_device(x.as_floats()).row_range(0, 1).columns(0, kQ),
                     seen = on_device(nothing.as_floats()).row_range(0, 1);
-  attention_.prepare_parts(kHeads);
-  device().attention_parts().clear_sums(sums);
+  attention_.prepare_partitions(kHeads);
+  device().partitioned_attention().clear_state(sums);
   attention_.start(qkv, at_home, rows, kParams, out, sums, nullptr);
-  device().attention_parts().attend_part(q, on_device_kv, {&first, 1}, kParams, sums);
+  device().partitioned_attention().attend_partition(q, on_device_kv, {&first, 1}, kParams, sums);
   attention_.finish(stalls_);
-  device().attention_parts().finish_sums(sums, seen);
-  lane_.synchronize();
+  device().partitioned_attention().finish_state(sums, seen);
+  executor_.synchronize();
   const auto found = read(out);
   const auto row = static_cast<ptrdiff_t>(row_bytes(GetParam().type, kQ));
   EXPECT_TRUE(std::equal(found.begin() + row, found.end(), expected.begin() + row))
@@ -220,7 +220,7 @@ TEST_P(HostAttentionTest, SaturatedKeysAreAFault) {
   const Activations qkv = on_device(x.as_stored()), out = on_device(nothing.as_stored());
   attention_.start(qkv, kv_.host_layer(1), rows, kParams, out, {}, nullptr);
   attention_.finish(stalls_);
-  lane_.synchronize();
+  executor_.synchronize();
   if (GetParam().type == DType::kF32) {
     EXPECT_FALSE(attention_.fault().has_value()) << "the cache's type is the host's to look at";
     EXPECT_TRUE(host().ops().take_kv_fault().has_value());

@@ -57,31 +57,36 @@ void LinearOp::run(Ops& ops, const SomeRows& rows) const {
   }
 }
 
-HostLinear::HostLinear(Device& device, Device& host, HostLane& lane, const ModelSpec& spec,
-                       const WeightViews& weights, std::span<const StreamOrder* const> orders,
+HostLinear::HostLinear(Device& device, Device& host, CpuExecutor& executor, const ModelSpec& spec,
+                       const WeightViews& weights,
+                       std::span<const StreamingSchedule* const> schedules,
                        std::span<const CpuRows> uses, IoQueue* queue)
-    : device_(device), host_(host), lane_(lane), weights_(weights), ready_(device.make_signal()) {
+    : device_(device),
+      host_(host),
+      executor_(executor),
+      weights_(weights),
+      ready_(device.make_signal()) {
   const HostLinearBytes bytes = host_linear_bytes(spec, uses);
   input_ = PinnedBuffer(host, device, bytes.input, MemoryTag::kStaging);
   output_ = PinnedBuffer(host, device, bytes.output, MemoryTag::kStaging);
   ops_reach_them_ = input_.is_pinned() && output_.is_pinned() && device.reads_pinned_memory();
   staging_ = device.allocate(bytes.staging, MemoryTag::kStaging);
-  copy_biases(orders);
+  copy_biases(schedules);
   bool on_disk = false;
-  for (const StreamOrder* order : orders) {
-    for (const StreamedLinear& linear : order->linears)
+  for (const StreamingSchedule* schedule : schedules) {
+    for (const StreamedLinear& linear : schedule->linears)
       on_disk = on_disk || DiskRows::has(weights, linear);
   }
   if (!on_disk) return;
   SPW_ASSERT(queue != nullptr);
-  disk_rows_ = std::make_unique<DiskRows>(host, *queue, weights, orders);
+  disk_rows_ = std::make_unique<DiskRows>(host, *queue, weights, schedules);
 }
 
 // Biases live on the device; the CPU needs copies.
-void HostLinear::copy_biases(std::span<const StreamOrder* const> orders) {
-  for (const StreamOrder* order : orders) {
-    for (const StreamedLinear& linear : order->linears) {
-      if (linear.layer >= order->layers) continue;  // the head has none
+void HostLinear::copy_biases(std::span<const StreamingSchedule* const> schedules) {
+  for (const StreamingSchedule* schedule : schedules) {
+    for (const StreamedLinear& linear : schedule->linears) {
+      if (linear.layer >= schedule->layers) continue;  // the head has none
       for (const MatrixRows& rows : linear.on_cpu) {
         const WeightView& bias = weights_.list(linear.layer).of(linear.spec_op, rows.matrix).bias;
         std::vector<std::byte>& copy = biases_[{linear.layer, linear.spec_op, rows.matrix}];
@@ -200,23 +205,24 @@ void HostLinear::begin(const LinearOp& op, const StreamedLinear& streamed) {
     SPW_ASSERT(op.parts.size() == 1);
     send(op.parts[0].out.columns(0, rows[0].view.rows), host.parts[0].out);
   }
-  number_ = lane_.start(device_.compute(), *ready_, [this, host, rows, weight_bytes, &streamed] {
-    LinearOp::SomeRows there = rows;
-    if (disk_rows_ != nullptr && disk_rows_->has(streamed)) find_on_disk(streamed, there);
-    const auto begin = std::chrono::steady_clock::now();
-    host.run(host_.ops(), there);
-    const auto end = std::chrono::steady_clock::now();
-    stats_.weight_bytes += weight_bytes;
-    const double took = std::chrono::duration<double>(end - begin).count();
-    stats_.compute_s += took;
-    if (host.x.rows <= kFewTokens) {
-      stats_.few_bytes += weight_bytes;
-      stats_.few_s += took;
-    }
-    if (timeline_ != nullptr) {
-      timeline_->add(TimelineLane::kCpu, streamed.name, streamed.layer, begin, end);
-    }
-  });
+  number_ =
+      executor_.start(device_.compute(), *ready_, [this, host, rows, weight_bytes, &streamed] {
+        LinearOp::SomeRows there = rows;
+        if (disk_rows_ != nullptr && disk_rows_->has(streamed)) find_on_disk(streamed, there);
+        const auto begin = std::chrono::steady_clock::now();
+        host.run(host_.ops(), there);
+        const auto end = std::chrono::steady_clock::now();
+        stats_.weight_bytes += weight_bytes;
+        const double took = std::chrono::duration<double>(end - begin).count();
+        stats_.compute_s += took;
+        if (host.x.rows <= kFewTokens) {
+          stats_.few_bytes += weight_bytes;
+          stats_.few_s += took;
+        }
+        if (timeline_ != nullptr) {
+          timeline_->add(TimelineLane::kCpu, streamed.name, streamed.layer, begin, end);
+        }
+      });
 }
 
 // Sets `rows` to the buffers that rows from disk were read into. Runs on the CPU executor, and
@@ -232,7 +238,7 @@ void HostLinear::find_on_disk(const StreamedLinear& streamed, LinearOp::SomeRows
 
 void HostLinear::join(StallClock& stalls) {
   const int64_t tokens = op_.x.rows, columns = cpu_columns(*streamed_);
-  stalls.time(StallCause::kHostLinear, [&] { lane_.wait_for_work(number_); });
+  stalls.time(StallCause::kHostLinear, [&] { executor_.wait_for_work(number_); });
   take({DType::kF32, tokens, columns, columns, output_.data()});
 }
 

@@ -14,9 +14,9 @@
 #include "base/small_vector.h"
 #include "device/device.h"
 #include "memory/pinned_buffer.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
+#include "runtime/cpu_executor.h"
 #include "runtime/disk_rows.h"
-#include "runtime/host_lane.h"
 #include "runtime/model_weights.h"
 #include "runtime/stall_clock.h"
 #include "runtime/timeline.h"
@@ -57,11 +57,11 @@ class HostLinear {
  public:
   // For steps with these streaming schedules, which name rows in `weights`, and with as many tokens
   // as `uses` say. `queue` may be null if none of the rows are on disk.
-  HostLinear(Device& device, Device& host, HostLane& lane, const ModelSpec& spec,
-             const WeightViews& weights, std::span<const StreamOrder* const> orders,
+  HostLinear(Device& device, Device& host, CpuExecutor& executor, const ModelSpec& spec,
+             const WeightViews& weights, std::span<const StreamingSchedule* const> schedules,
              std::span<const CpuRows> uses, IoQueue* queue);
 
-  ~HostLinear() { lane_.reset(); }  // ops may still read the results
+  ~HostLinear() { executor_.reset(); }  // ops may still read the results
   HostLinear(const HostLinear&) = delete;
   HostLinear& operator=(const HostLinear&) = delete;
 
@@ -88,7 +88,7 @@ class HostLinear {
   void record(Timeline* timeline) { timeline_ = timeline; }
 
  private:
-  void copy_biases(std::span<const StreamOrder* const> orders);
+  void copy_biases(std::span<const StreamingSchedule* const> schedules);
   void begin(const LinearOp& op, const StreamedLinear& streamed);
   int64_t tokens_that_fit(const LinearOp& op, const StreamedLinear& streamed) const;
   void send(const Activations& from, const Activations& to);
@@ -103,7 +103,7 @@ class HostLinear {
 
   Device& device_;
   Device& host_;
-  HostLane& lane_;
+  CpuExecutor& executor_;
   const WeightViews& weights_;
   std::unique_ptr<HostSignal> ready_;
   PinnedBuffer input_, output_;

@@ -80,19 +80,19 @@ class HostLinearTest : public testing::TestWithParam<Shared> {
                 .queue = &machine_.queue,
                 .disk_dir = folder_.path()}),
         stalls_(machine_.device()),
-        lane_(machine_.device()) {
+        executor_(machine_.device()) {
     const std::vector<Tier> homes = weight_homes(/*host_visible=*/false, model_, plan_);
-    order_ = stream_order(model_, homes, {.cpu = {kAnyTokens, kShare}});
-    const StreamOrder* const orders[] = {&order_};
+    schedule_ = streaming_schedule(model_, homes, {.cpu = {kAnyTokens, kShare}});
+    const StreamingSchedule* const schedules[] = {&schedule_};
     CpuRows uses{.tokens = kRoom};
-    for (const StreamedLinear& linear : order_.linears) {
+    for (const StreamedLinear& linear : schedule_.linears) {
       int64_t rows = 0;
       for (const MatrixRows& some : linear.on_cpu) rows += some.count;
       uses.rows = std::max(uses.rows, rows);
     }
-    linear_ =
-        std::make_unique<HostLinear>(machine_.device(), machine_.host, lane_, model_.spec,
-                                     split_.weights, orders, std::span(&uses, 1), &machine_.queue);
+    linear_ = std::make_unique<HostLinear>(machine_.device(), machine_.host, executor_, model_.spec,
+                                           split_.weights, schedules, std::span(&uses, 1),
+                                           &machine_.queue);
   }
 
   static std::vector<float> random(int64_t count) {
@@ -134,8 +134,8 @@ class HostLinearTest : public testing::TestWithParam<Shared> {
     for (size_t i = 0; i < op.parts.size(); ++i) {
       LinearOp::Rows rows{.view = op.parts[i].whole};
       rows.view.sliced_from = std::exchange(rows.view.rows, 0);
-      for (const OpRows& piece : linear.pieces) {
-        for (const MatrixRows& of : piece) {
+      for (const OpRows& segment : linear.segments) {
+        for (const MatrixRows& of : segment) {
           if (of.matrix != static_cast<int>(i)) continue;
           rows = {op.parts[i].whole.slice(of.first, of.count), of.first};
           const std::vector<std::byte> bytes = bytes_of(linear, of, rows.view);
@@ -184,7 +184,7 @@ class HostLinearTest : public testing::TestWithParam<Shared> {
     linear_->start(op, linear, stalls_);
     op.run(machine_.device().ops(), rows_that_came(op, linear));
     linear_->join(stalls_);
-    lane_.synchronize();
+    executor_.synchronize();
     // The columns of a gate are scratch, so they are not compared.
     const bool gated = op.kind == LinearOp::Kind::kGated;
     const int64_t first = gated ? op.parts[0].out.cols : 0;
@@ -201,8 +201,8 @@ class HostLinearTest : public testing::TestWithParam<Shared> {
   WeightPlan plan_;
   Side whole_, split_;
   StallClock stalls_;
-  StreamOrder order_;
-  HostLane lane_;
+  StreamingSchedule schedule_;
+  CpuExecutor executor_;
   std::unique_ptr<HostLinear> linear_;
 };
 
@@ -213,9 +213,9 @@ TEST_P(HostLinearTest, RowsOfBothAreTheWholeProduct) {
   for (const int64_t tokens : {1, 5, kRoom, 3 * kRoom + 1}) {
     machine_.host.ops().set_deterministic(tokens > kRoom);
     machine_.device().ops().set_deterministic(tokens > kRoom);
-    for (const StreamedLinear& linear : order_.linears) {
+    for (const StreamedLinear& linear : schedule_.linears) {
       EXPECT_FALSE(linear.on_cpu.empty()) << linear.name;
-      EXPECT_FALSE(linear.pieces.empty()) << linear.name;
+      EXPECT_FALSE(linear.segments.empty()) << linear.name;
       expect_whole_product(linear, tokens);
       if (HasFailure()) return;
     }
@@ -223,7 +223,7 @@ TEST_P(HostLinearTest, RowsOfBothAreTheWholeProduct) {
 }
 
 TEST_P(HostLinearTest, CountsWhatMovedAndWhatTheCpuRead) {
-  const StreamedLinear& down = order_.linears[3];
+  const StreamedLinear& down = schedule_.linears[3];
   ASSERT_EQ(down.name, "mlp_down");
   constexpr uint64_t kTokens = 3;
   expect_whole_product(down, kTokens);

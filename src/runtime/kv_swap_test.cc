@@ -124,7 +124,7 @@ class KvSwapTest : public testing::TestWithParam<SwapCase> {
   }
   void end(int layer, const SwapGroup& group) { swap_.end(kv_, layer, group, stalls_); }
   // Waits until what has been ended is back in its tier.
-  void settle() {
+  void drain() {
     swap_.synchronize();
     const auto stream = machine_.device().make_stream();
     swap_.wait_for_stores(*stream);
@@ -153,7 +153,7 @@ TEST_P(KvSwapTest, PagesComeInAndWhatChangedGoesBack) {
       write_staged(pages, block, layer, 40 + block);
     end(layer, group);
     EXPECT_EQ(swap_.loaded(), 0);
-    settle();
+    drain();
     const int expected[kBlocks] = {42, 1, 2, 41, 4, 5};
     for (int32_t block = 0; block < kBlocks; ++block) expect_home(layer, block, expected[block]);
     if (layer == 0) expect_home(1, 3, 3);
@@ -178,7 +178,7 @@ TEST_P(KvSwapTest, WhatGoesBackLeavesBeforeTheNextComes) {
     write_staged(pages, 0, 0, seed(item + kBlocks));
     end(0, groups[static_cast<size_t>(item)]);
   }
-  settle();
+  drain();
   for (int32_t block = 0; block < kBlocks; ++block) expect_home(0, block, seed(kItems + block));
 }
 
@@ -188,7 +188,7 @@ TEST_P(KvSwapTest, WhatIsNewOnlyGoesBack) {
   swap_.load(kv_, 1, group);
   write_staged(begin(1, group), 0, 1, 50);
   end(1, group);
-  settle();
+  drain();
   expect_home(1, 5, 50);
   expect_home(1, 4, 4);
 }
@@ -215,7 +215,7 @@ TEST_P(KvSwapTest, TheNextGroupArrivesBesideTheOneInUse) {
   end(0, second);
   expect_staged(begin(0, third), 0, 0, 2);
   end(0, third);
-  settle();
+  drain();
   const int expected[kBlocks] = {30, 1, 2, 3, 4, 35};
   for (int32_t block = 0; block < kBlocks; ++block) expect_home(0, block, expected[block]);
 }
@@ -232,7 +232,7 @@ TEST_P(KvSwapTest, AGroupFindsWhatTheOneBeforeItHasWritten) {
     write_staged(pages, i % kStagingBlocks, 0, seed = 60 + i);
     end(0, group);
   }
-  settle();
+  drain();
   expect_home(0, 3, seed);
 }
 
@@ -250,7 +250,7 @@ TEST_P(KvSwapTest, CountsWhatItMoves) {
   swap_.load(kv_, 0, group);
   begin(0, group);
   end(0, group);
-  settle();
+  drain();
   const KvSwap::Stats stats = swap_.take_stats();
   EXPECT_EQ(stats.to_device_bytes, 3 * 2 * block_bytes());
   EXPECT_EQ(stats.to_host_bytes, 2 * block_bytes());
@@ -284,7 +284,7 @@ TEST_P(KvSwapFromHostTest, OfSomeBlocksOnlyKeysMove) {
   EXPECT_EQ(pages.home_v, kv_.host_layer(1).v);
   EXPECT_EQ(pages.home_blocks, kBlocks);
   end(1, group);
-  settle();
+  drain();
   const KvSwap::Stats stats = swap_.take_stats();
   EXPECT_EQ(stats.to_device_bytes, (2 + 2) * block_bytes());
   EXPECT_GT(stats.v_read_bytes, 0u);
@@ -329,7 +329,7 @@ TEST_P(KvSwapTest, ResetForgetsWhatWasLoaded) {
   swap_.load(kv_, 0, other);
   expect_staged(begin(0, other), 3, 0, 5);
   end(0, other);
-  settle();
+  drain();
   expect_home(0, 1, 1);
 }
 

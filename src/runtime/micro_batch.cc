@@ -29,7 +29,9 @@ int64_t held(std::span<const BlockId> blocks) {
   return blocks.end() - first;
 }
 
-bool has_parts(KvPath path) { return path == KvPath::kParts || path == KvPath::kSharedParts; }
+bool has_partitions(KvPath path) {
+  return path == KvPath::kPartitioned || path == KvPath::kSharedPartitions;
+}
 
 }  // namespace
 
@@ -41,7 +43,7 @@ struct MicroBatchCutter {
   std::vector<int64_t> written_from;  // by sequence: first position that its latest rows write
 
   int groups() const { return static_cast<int>(limits.rules.size()); }
-  PartLimits part_limits() const { return {limits.staging_blocks, limits.fixed_blocks}; }
+  PartitionLimits part_limits() const { return {limits.staging_blocks, limits.fixed_blocks}; }
   static Tier tier_at(const StepSequence& sequence, int64_t position) {
     return sequence.block_table[static_cast<size_t>(position / kKvBlockTokens)].tier;
   }
@@ -75,7 +77,7 @@ struct MicroBatchCutter {
     const bool one_part =
         first == last && (limits.fixed_blocks == 0 || blocks <= limits.fixed_blocks);
     if (one_part && last == Tier::kDevice) return KvPath::kResident;
-    if (first == last && last == Tier::kDevice) return KvPath::kParts;
+    if (first == last && last == Tier::kDevice) return KvPath::kPartitioned;
     const bool fits = one_part && held_blocks <= limits.staging_blocks;
     const bool can_stage = most_staged_rows(part_limits()) > 0 && !(limits.sparse && generates);
     SPW_CHECK(fits || can_stage || last == Tier::kHost, kOutOfMemory,
@@ -85,15 +87,15 @@ struct MicroBatchCutter {
     SPW_ASSERT(first == last || !limits.sparse);
     const bool in_host = first == Tier::kHost || last == Tier::kHost ||
                          (first != last && touches_host(sequence, blocks));
-    if (!in_host) return fits ? KvPath::kSwapped : KvPath::kParts;
-    const KvPath on_device = fits ? KvPath::kSwapped : KvPath::kParts;
-    const KvPath by_host = first == last ? KvPath::kHost : KvPath::kSharedParts;
+    if (!in_host) return fits ? KvPath::kSwapped : KvPath::kPartitioned;
+    const KvPath on_device = fits ? KvPath::kSwapped : KvPath::kPartitioned;
+    const KvPath by_host = first == last ? KvPath::kHost : KvPath::kSharedPartitions;
     if (!fits && !can_stage) return by_host;
     if (!generates) return on_device;
     // A sequence that does not fit into staging is itself divided between device and host.
     if (!fits) {
       return limits.host_share <= 0  ? on_device
-             : limits.host_share < 1 ? KvPath::kSharedParts
+             : limits.host_share < 1 ? KvPath::kSharedPartitions
                                      : by_host;
     }
     // Spreads the host's sequences evenly over micro-batches, so that host and device are always
@@ -127,7 +129,7 @@ struct MicroBatchCutter {
       for (int32_t first = 0; first < total;) {
         const int32_t together = rows_together(sequence, first);
         const KvPath path = path_of(sequence, int64_t{sequence.start} + first + together, turn);
-        const int64_t most = path == KvPath::kParts ? most_rows(sequence, first) : together;
+        const int64_t most = path == KvPath::kPartitioned ? most_rows(sequence, first) : together;
         for (const int32_t end = first + together; first < end;) {
           Part part{i, first, 0, path};
           part.count = static_cast<int32_t>(std::min({room, int64_t{end} - first, most}));
@@ -173,7 +175,7 @@ struct MicroBatchCutter {
     batch.first_row = first_row;
     batch.other_groups.resize(static_cast<size_t>(groups() - 1));
     for (const Part& part : parts) {
-      if (has_parts(part.path)) {
+      if (has_partitions(part.path)) {
         add_parted(batch, part);
       } else {
         add_part(batch, part);
@@ -188,15 +190,15 @@ struct MicroBatchCutter {
     KvRows& of = batch.of(group);
     if (group > 0 && of.resident.rows > 0) batch.other_spans.push_back(of.resident.spans);
     for (SwapGroup& swap : of.swaps) {
-      if (swap.parts) {
-        swap.first_row = of.parted.first_row;
-        swap.rows = of.parted.rows;
+      if (swap.partitioned) {
+        swap.first_row = of.partitioned.first_row;
+        swap.rows = of.partitioned.rows;
       }
       batch.other_spans.push_back(swap.spans);
       if (!swap.written.empty()) batch.other_spans.push_back(swap.written);
     }
-    if (!of.parted.written.empty()) batch.other_spans.push_back(of.parted.written);
-    for (const auto& spans : of.parted.resident) batch.other_spans.push_back(spans);
+    if (!of.partitioned.written.empty()) batch.other_spans.push_back(of.partitioned.written);
+    for (const auto& spans : of.partitioned.resident) batch.other_spans.push_back(spans);
   }
 
   std::span<const BlockId> table_of(const Part& part, int group, int64_t blocks) const {
@@ -204,11 +206,11 @@ struct MicroBatchCutter {
   }
 
   // Adds one swap group in each layer group.
-  void add_swap_group(MicroBatch& batch, Tier tier, bool parts, bool continues) const {
+  void add_swap_group(MicroBatch& batch, Tier tier, bool partitioned, bool continues) const {
     for (int group = 0; group < groups(); ++group) {
       SwapGroup& made = batch.of(group).swaps.emplace_back();
       made.tier = tier;
-      made.parts = parts;
+      made.partitioned = partitioned;
       made.continues = continues;
     }
   }
@@ -228,7 +230,7 @@ struct MicroBatchCutter {
       const int64_t more = held(table_of(part, group, blocks));
       is_new = batch.of(group).swaps.back().staging_blocks + more > limits.staging_blocks;
     }
-    if (is_new) add_swap_group(batch, tier, /*parts=*/false, /*continues=*/false);
+    if (is_new) add_swap_group(batch, tier, /*partitioned=*/false, /*continues=*/false);
     for (int group = 0; group < groups() && part.first > 0; ++group)
       batch.of(group).swaps.back().continues = true;
   }
@@ -299,33 +301,35 @@ struct MicroBatchCutter {
   // Adds rows whose KV is partitioned.
   void add_parted(MicroBatch& batch, const Part& part) {
     const StepSequence& sequence = sequences[part.sequence];
-    const bool shared = part.path == KvPath::kSharedParts;
+    const bool shared = part.path == KvPath::kSharedPartitions;
     const int64_t blocks = blocks_after(sequence, part);
     const int32_t start = sequence.start + part.first;
     for (int group = 0; group < groups(); ++group) {
       KvRows& of = batch.of(group);
-      if (of.parted.rows == 0) of.parted.first_row = batch.tokens;
+      if (of.partitioned.rows == 0) of.partitioned.first_row = batch.tokens;
       if (shared && of.on_host.rows == 0) of.on_host.first_row = batch.tokens;
     }
     size_t resident = 0;
-    for (const SequencePart& piece : cut_sequence(table_of(part, 0, blocks), start / kKvBlockTokens,
-                                                  shared ? host_share() : 0, part_limits())) {
-      if (piece.tier == Tier::kDevice) {
+    for (const KvPartition& partition :
+         partition_sequence(table_of(part, 0, blocks), start / kKvBlockTokens,
+                            shared ? host_share() : 0, part_limits())) {
+      if (partition.tier == Tier::kDevice) {
         ++resident;
-      } else if (!piece.stays) {
+      } else if (!partition.stays) {
         // A partition with KV that the sequence's previous rows wrote can be loaded only after that
         // has been stored. What was written earlier has been: at most two groups are on the device.
         static_assert(kKvStagingBuffers == 2);
         const bool continues = part.first > 0 &&
-                               piece.end * kKvBlockTokens > written_from[part.sequence] &&
-                               piece.begin * kKvBlockTokens < start;
-        if (!find_parted_group(batch, part, piece, continues)) continue;
+                               partition.end * kKvBlockTokens > written_from[part.sequence] &&
+                               partition.begin * kKvBlockTokens < start;
+        if (!find_partition_group(batch, part, partition, continues)) continue;
       }
-      for (int group = 0; group < groups(); ++group) add_piece(batch, group, part, piece, resident);
+      for (int group = 0; group < groups(); ++group)
+        add_partition(batch, group, part, partition, resident);
     }
     for (int group = 0; group < groups(); ++group) {
       KvRows& of = batch.of(group);
-      of.parted.rows += part.count;
+      of.partitioned.rows += part.count;
       if (!shared) continue;
       of.on_host.rows += part.count;
       of.on_host.shared_rows += part.count;
@@ -336,35 +340,38 @@ struct MicroBatchCutter {
 
   // Adds a partition to a layer group that holds blocks of it. `resident` is the number of
   // partitions on the device up to this one.
-  void add_piece(MicroBatch& batch, int group, const Part& part, const SequencePart& piece,
-                 size_t resident) {
+  void add_partition(MicroBatch& batch, int group, const Part& part, const KvPartition& partition,
+                     size_t resident) {
     KvRows& of = batch.of(group);
     const int32_t start = sequences[part.sequence].start + part.first;
-    const std::span<const BlockId> blocks = blocks_in(part, piece, group);
+    const std::span<const BlockId> blocks = blocks_in(part, partition, group);
     if (held(blocks) == 0) return;
-    SequenceSpan span{
-        of.parted.rows, part.count, start - static_cast<int32_t>(piece.begin) * kKvBlockTokens, {}};
-    if (piece.tier == Tier::kDevice) {
+    SequenceSpan span{of.partitioned.rows,
+                      part.count,
+                      start - static_cast<int32_t>(partition.begin) * kKvBlockTokens,
+                      {}};
+    if (partition.tier == Tier::kDevice) {
       span.block_table = numbers_in(Tier::kDevice, batch, blocks);
-      if (of.parted.resident.size() < resident) of.parted.resident.resize(resident);
-      add_visible(group, span, piece.begin, of.parted.resident[resident - 1]);
-      if (piece.holds_rows) add_visible(group, span, piece.begin, of.parted.written);
-    } else if (piece.stays) {
+      if (of.partitioned.resident.size() < resident) of.partitioned.resident.resize(resident);
+      add_visible(group, span, partition.begin, of.partitioned.resident[resident - 1]);
+      if (partition.holds_rows) add_visible(group, span, partition.begin, of.partitioned.written);
+    } else if (partition.stays) {
       span.first_row = of.on_host.rows;
       span.block_table = numbers_in(Tier::kHost, batch, blocks);
-      add_visible(group, span, piece.begin, of.on_host.shared);
-      if (piece.holds_rows) add_visible(group, span, piece.begin, of.on_host.written);
+      add_visible(group, span, partition.begin, of.on_host.shared);
+      if (partition.holds_rows) add_visible(group, span, partition.begin, of.on_host.written);
     } else {
       SwapGroup& swap = of.swaps.back();
-      span.block_table =
-          stage_table(batch, swap, blocks,
-                      start - static_cast<int32_t>(piece.begin) * kKvBlockTokens, /*at_home=*/0);
-      add_visible(group, span, piece.begin, swap.spans);
-      if (piece.holds_rows) add_visible(group, span, piece.begin, swap.written);
+      span.block_table = stage_table(batch, swap, blocks,
+                                     start - static_cast<int32_t>(partition.begin) * kKvBlockTokens,
+                                     /*at_home=*/0);
+      add_visible(group, span, partition.begin, swap.spans);
+      if (partition.holds_rows) add_visible(group, span, partition.begin, swap.written);
     }
   }
 
-  // Returns the host's share of a sequence's blocks in host memory, for sequences of kSharedParts.
+  // Returns the host's share of a sequence's blocks in host memory, for sequences of
+  // kSharedPartitions.
   double host_share() const {
     return most_staged_rows(part_limits()) > 0 ? std::min(1.0, limits.host_share) : 1;
   }
@@ -385,28 +392,30 @@ struct MicroBatchCutter {
     return table;
   }
 
-  std::span<const BlockId> blocks_in(const Part& part, const SequencePart& piece, int group) const {
+  std::span<const BlockId> blocks_in(const Part& part, const KvPartition& partition,
+                                     int group) const {
     return sequences[part.sequence].table(group).subspan(
-        static_cast<size_t>(piece.begin), static_cast<size_t>(piece.end - piece.begin));
+        static_cast<size_t>(partition.begin), static_cast<size_t>(partition.end - partition.begin));
   }
 
   // Makes sure that the last swap group has room for a partition that comes to the device, in all
   // layer groups, and does not have the same rows already. Returns false if no layer group holds
   // any block of the partition.
-  bool find_parted_group(MicroBatch& batch, const Part& part, const SequencePart& piece,
-                         bool continues) const {
+  bool find_partition_group(MicroBatch& batch, const Part& part, const KvPartition& partition,
+                            bool continues) const {
     bool is_new = batch.swaps.empty() || continues, is_held = false;
     for (int group = 0; group < groups(); ++group) {
-      const int64_t more = held(blocks_in(part, piece, group));
+      const int64_t more = held(blocks_in(part, partition, group));
       is_held = is_held || more > 0;
       if (is_new) continue;
       const SwapGroup& last = batch.of(group).swaps.back();
-      is_new = !last.parts || last.tier != piece.tier ||
-               last.staging_blocks + more > limits.staging_blocks ||
-               (!last.spans.empty() && last.spans.back().first_row == batch.of(group).parted.rows);
+      is_new =
+          !last.partitioned || last.tier != partition.tier ||
+          last.staging_blocks + more > limits.staging_blocks ||
+          (!last.spans.empty() && last.spans.back().first_row == batch.of(group).partitioned.rows);
     }
     if (!is_held) return false;
-    if (is_new) add_swap_group(batch, piece.tier, /*parts=*/true, continues);
+    if (is_new) add_swap_group(batch, partition.tier, /*partitioned=*/true, continues);
     return true;
   }
 

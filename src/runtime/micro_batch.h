@@ -10,7 +10,7 @@
 #include "base/tier.h"
 #include "device/ops.h"
 #include "kv/block_id.h"
-#include "runtime/sequence_parts.h"
+#include "runtime/kv_partitions.h"
 #include "tensor/state_rule.h"
 
 namespace spillway {
@@ -22,7 +22,7 @@ struct StepSequence {
   std::span<const int32_t> tokens;  // at positions [start, start + tokens.size())
   int32_t start = 0;                // tokens already in the KV cache
   // Covers start + tokens.size() tokens. All blocks are in one memory, or they change to a later
-  // memory (in the order of Tier) at multiples of kAttentionPartBlocks.
+  // memory (in the order of Tier) at multiples of kPartitionBlocks.
   std::span<const BlockId> block_table;
   int32_t logit_rows = 1;  // logits wanted for this many of the last tokens; 0 inside a prompt
   bool generates = false;  // the tokens belong to an answer that is being generated
@@ -41,9 +41,10 @@ enum class KvPath : uint8_t {
   kSwapped,   // its pages come to the device for a layer, and what changed goes back
   // The KV is in several memories, or larger than a partition may be: the device attends to it
   // partition by partition.
-  kParts,
-  kSharedParts,  // as kParts, but the host attends to partitions in host memory meanwhile
-  kHost,         // the host appends and attends where the pages are
+  kPartitioned,
+  kSharedPartitions,  // as kPartitioned, but the host attends to partitions in host memory
+                      // meanwhile
+  kHost,              // the host appends and attends where the pages are
 };
 
 // Rows [first_row, first_row + rows) of a micro-batch that take the same path to their KV. Spans
@@ -55,7 +56,7 @@ struct PathRows {
   std::vector<SequenceSpan> spans;
 };
 
-// Rows that the host attends to. The first shared_rows of them are those of kSharedParts; the
+// Rows that the host attends to. The first shared_rows of them are those of kSharedPartitions; the
 // others are attended to by the host alone, and `spans` has them.
 struct HostRows : PathRows {
   int32_t shared_rows = 0;
@@ -64,9 +65,9 @@ struct HostRows : PathRows {
 };
 
 // Rows [first_row, first_row + rows) of a micro-batch whose KV is partitioned. The last of them,
-// those of kSharedParts, are also the first of HostRows. Spans here and in swap groups with `parts`
-// count rows from first_row; the spans of HostRows count from the host's first row.
-struct PartedRows {
+// those of kSharedPartitions, are also the first of HostRows. Spans here and in swap groups with
+// `partitioned` count rows from first_row; the spans of HostRows count from the host's first row.
+struct PartitionedRows {
   int32_t first_row = 0;
   int32_t rows = 0;
   std::vector<SequenceSpan> written;  // where k and v are appended on the device
@@ -91,7 +92,7 @@ struct SwapGroup : PathRows {
   bool continues = false;  // reads what the previous group writes
   // Whether this group holds KV partitions. Its spans then count rows from the first row with
   // partitioned KV, and `written` has those that k and v are appended to.
-  bool parts = false;
+  bool partitioned = false;
   std::vector<SequenceSpan> written;
 };
 
@@ -101,7 +102,7 @@ struct SwapGroup : PathRows {
 struct KvRows {
   PathRows resident;
   std::vector<SwapGroup> swaps;
-  PartedRows parted;
+  PartitionedRows partitioned;
   HostRows on_host;
 };
 
@@ -137,7 +138,7 @@ struct MicroBatchLimits {
   std::span<const StateRule> rules = kOneFullGroup;
   int64_t sequences = 0;       // 0: any number
   int64_t staging_blocks = 0;  // of a swap group; larger KV is partitioned
-  int64_t fixed_blocks = 0;    // PartLimits
+  int64_t fixed_blocks = 0;    // PartitionLimits
   int32_t position_offset = 0;
   // The share of the decoding sequences in host memory whose attention the host computes, evenly
   // spread over the sequences. The others, and prompts, are swapped. For a sequence that does not

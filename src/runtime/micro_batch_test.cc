@@ -50,11 +50,12 @@ std::string describe(const char* name, const PathRows& path) {
 }
 
 // The rows with partitioned KV, without swap groups.
-std::string describe_parted(const MicroBatch& batch) {
-  const PartedRows& parted = batch.parted;
-  std::string text = fmt::format("  parted {}+{}\n", parted.first_row, parted.rows);
-  if (!parted.written.empty()) text += fmt::format("    written{}\n", describe(parted.written));
-  for (const auto& spans : parted.resident)
+std::string describe_partitioned(const MicroBatch& batch) {
+  const PartitionedRows& partitioned = batch.partitioned;
+  std::string text = fmt::format("  parted {}+{}\n", partitioned.first_row, partitioned.rows);
+  if (!partitioned.written.empty())
+    text += fmt::format("    written{}\n", describe(partitioned.written));
+  for (const auto& spans : partitioned.resident)
     text += fmt::format("    resident{}\n", describe(spans));
   return text;
 }
@@ -64,7 +65,7 @@ std::string describe(const CutStep& step) {
   for (const MicroBatch& batch : step.batches) {
     text += fmt::format("{}+{}: {}\n", batch.first_row, batch.tokens, fmt::join(batch.ids, " "));
     if (batch.resident.rows > 0) text += describe("resident", batch.resident);
-    if (batch.parted.rows > 0) text += describe_parted(batch);
+    if (batch.partitioned.rows > 0) text += describe_partitioned(batch);
     for (const SwapGroup& group : batch.swaps) {
       for (const auto* moves : {&group.loads, &group.key_loads, &group.stores})
         for (const BlockMove& move : *moves) EXPECT_EQ(move.home.tier, group.tier);
@@ -73,7 +74,7 @@ std::string describe(const CutStep& step) {
       if (!group.key_loads.empty()) text += fmt::format(", keys{}", describe(group.key_loads));
       text +=
           fmt::format(", out{}{}\n", describe(group.stores), group.continues ? ", continues" : "");
-      if (group.parts) text += fmt::format("    written{}\n", describe(group.written));
+      if (group.partitioned) text += fmt::format("    written{}\n", describe(group.written));
     }
     if (batch.on_host.rows > 0) text += describe("host", batch.on_host);
     if (batch.on_host.shared_rows > 0)

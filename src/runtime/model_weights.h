@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "base/tier.h"
+#include "device/address_epoch.h"
 #include "device/device.h"
-#include "device/generation.h"
 #include "memory/mapped_extents.h"
 #include "memory/pinned_buffer.h"
 #include "model/model.h"
@@ -111,7 +111,7 @@ struct WeightViews {
 // otherwise an arena with matrices in the layout that the device prefers. Each weight is in memory
 // once.
 struct WeightMemory {
-  Generation generation;  // address epoch of what is on the device
+  AddressEpoch epoch;  // address epoch of what is on the device
   MappedExtents maps;
   uint64_t mapped_bytes = 0;
   Buffer arena;                    // on the device
@@ -138,7 +138,7 @@ class ModelWeights : public WeightViews {
   [[nodiscard]] bool try_stay(const Model& model, const WeightPlacement& next);
 
   // Returns the address epoch of all weights on the device.
-  uint64_t generation() const { return memory_.generation.number(); }
+  uint64_t address_epoch() const { return memory_.epoch.number(); }
   // Returns the size of the files that were written for these weights.
   uint64_t disk_bytes() const;
   // Returns the mapped bytes of the model's files: host memory that no device has allocated.

@@ -155,7 +155,7 @@ TEST_F(ModelWeightsTest, StayWhereTheNextPlanHasThemAtTheSameHomes) {
   EXPECT_FALSE(ModelWeights().try_stay(model, placed(model)));
   ModelWeights weights = load(model, placed(model, {.shares = {0.5, 0, 0.5}}));
   EXPECT_EQ(weights.counts().made, static_cast<int>(model.weights.size()));
-  const uint64_t before = weights.generation();
+  const uint64_t before = weights.address_epoch();
   EXPECT_FALSE(weights.try_stay(model, placed(model)));
   EXPECT_FALSE(
       weights.try_stay(model, placed(model, {.shares = {0.5, 0, 0.5}, .embeddings = Tier::kHost})));
@@ -166,7 +166,7 @@ TEST_F(ModelWeightsTest, StayWhereTheNextPlanHasThemAtTheSameHomes) {
   EXPECT_TRUE(weights.try_stay(model, smaller));
   EXPECT_EQ(weights.counts().made, 0);
   EXPECT_EQ(weights.counts().kept, static_cast<int>(model.weights.size()));
-  EXPECT_EQ(weights.generation(), before) << "addresses are what they were";
+  EXPECT_EQ(weights.address_epoch(), before) << "addresses are what they were";
 }
 
 }  // namespace

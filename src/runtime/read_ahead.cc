@@ -13,7 +13,7 @@ namespace spillway {
 namespace {
 
 // Enough for any disk. Other readers of the disk do not wait behind more reads than these.
-constexpr int64_t kReadsAtOnce = 32;
+constexpr int64_t kReadsInFlight = 32;
 
 }  // namespace
 
@@ -62,7 +62,7 @@ void ReadAhead::go_on() noexcept {
       const Stage& next = stage(begun_);
       if (!signal_->has_reached(next.number)) return;
       // The disk completes reads roughly in order.
-      const int64_t before = begun_ - kReadsAtOnce;
+      const int64_t before = begun_ - kReadsInFlight;
       if (before >= taken_ && !stage(before).read.is_done()) return;
       begin(begun_);
     }

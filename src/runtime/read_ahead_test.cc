@@ -19,7 +19,7 @@ namespace {
 
 class ReadAheadTest : public testing::Test {
  protected:
-  static constexpr int64_t kPieces = 7;
+  static constexpr int64_t kSegments = 7;
   static constexpr size_t kBytes = 5000;
 
   ReadAheadTest() {
@@ -39,7 +39,7 @@ class ReadAheadTest : public testing::Test {
   }
   static std::vector<Extent> extents() {
     std::vector<Extent> all;
-    for (int64_t i = 0; i < kPieces; ++i)
+    for (int64_t i = 0; i < kSegments; ++i)
       all.push_back({0, 100 + static_cast<uint64_t>(i) * (kBytes + 3000), kBytes});
     return all;
   }
@@ -53,7 +53,7 @@ class ReadAheadTest : public testing::Test {
       stream_->copy_to_device({&copy, 1});
       ahead.sent(*stream_);
       stream_->synchronize();
-      const Extent extent = extents()[static_cast<size_t>(piece % kPieces)];
+      const Extent extent = extents()[static_cast<size_t>(piece % kSegments)];
       EXPECT_EQ(std::memcmp(to_.data(), file_.data() + extent.offset, kBytes), 0) << piece;
     }
   }
@@ -63,7 +63,7 @@ class ReadAheadTest : public testing::Test {
 
   TestMachine machine_{true};
   TempFolder folder_;
-  std::vector<std::byte> file_ = std::vector<std::byte>(100 + kPieces * (kBytes + 3000));
+  std::vector<std::byte> file_ = std::vector<std::byte>(100 + kSegments * (kBytes + 3000));
   std::vector<std::filesystem::path> files_;
   std::unique_ptr<ExtentReader> reader_;
   Buffer to_ = machine_.accelerator->allocate(kBytes, MemoryTag::kStaging);
@@ -84,7 +84,7 @@ TEST_F(ReadAheadTest, PiecesComeRoundAndRoundThroughFewBuffers) {
   }
 }
 
-TEST_F(ReadAheadTest, ReadsBeforeAnybodyAsks) {
+TEST_F(ReadAheadTest, ReadsBeforeTheFirstRequest) {
   const auto ahead = make(4);
   wait_until([&] {
     ahead->go_on();
@@ -117,7 +117,7 @@ TEST_F(ReadAheadTest, AnyPieceMayBeNextAndAnotherRoundMayBegin) {
   expect_pieces(*ahead, 0, 10);
 }
 
-TEST_F(ReadAheadTest, AFailureAheadOfTimeIsNobodysAndOthersAreToldUntilItWorks) {
+TEST_F(ReadAheadTest, AFailureAheadOfTimeIsRetriedAndLaterOnesAreReported) {
   disarm_faults();
   arm_fault("io.read", 2, FaultKind::kEio);
   const auto ahead = make(3);

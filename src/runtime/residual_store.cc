@@ -187,7 +187,7 @@ void ResidualStore::synchronize() {
 
 void ResidualStore::reset() {
   device_.synchronize();
-  const auto settle = [](auto&& wait) {
+  const auto drain = [](auto&& wait) {
     try {
       wait();
     } catch (const Error&) {
@@ -195,12 +195,12 @@ void ResidualStore::reset() {
     }
   };
   if (in_ != nullptr) {
-    settle([&] { in_->synchronize(); });
-    settle([&] { out_->synchronize(); });
+    drain([&] { in_->synchronize(); });
+    drain([&] { out_->synchronize(); });
   }
   for (Slot& slot : slots_) {
-    settle([&] { slot.read.wait(); });
-    settle([&] { slot.write.wait(); });
+    drain([&] { slot.read.wait(); });
+    drain([&] { slot.write.wait(); });
   }
   disk_pending_ = false;
   taken_ = loaded_;

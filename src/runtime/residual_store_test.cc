@@ -130,10 +130,10 @@ TEST_P(ResidualStoreTest, RowsOnTheDeviceStayWhereTheyAre) {
 
 // A micro-batch with rows in two tiers lives in the slower one.
 TEST_P(ResidualStoreTest, TheLastRowDecidesWhereAMicroBatchLives) {
-  const bool apart = GetParam().has_accelerator;
+  const bool discrete = GetParam().has_accelerator;
   for (const auto& [first, at_home] : {std::pair<int64_t, Tier>(2, Tier::kDevice),
-                                       {3, apart ? Tier::kHost : Tier::kDevice},
-                                       {6, apart ? Tier::kHost : Tier::kDevice},
+                                       {3, discrete ? Tier::kHost : Tier::kDevice},
+                                       {6, discrete ? Tier::kHost : Tier::kDevice},
                                        {7, Tier::kDisk},
                                        {10, Tier::kDisk}}) {
     SCOPED_TRACE(first);
@@ -143,8 +143,8 @@ TEST_P(ResidualStoreTest, TheLastRowDecidesWhereAMicroBatchLives) {
     expect_rows(store->take(first, kMicro, false, stalls_), first, 1);
     store->synchronize();
     const ResidualStore::Stats stats = store->take_stats();
-    EXPECT_EQ(stats.to_host_bytes, apart && at_home != Tier::kDevice ? kBatchBytes : 0);
-    EXPECT_EQ(stats.to_device_bytes, apart && at_home != Tier::kDevice ? kBatchBytes : 0);
+    EXPECT_EQ(stats.to_host_bytes, discrete && at_home != Tier::kDevice ? kBatchBytes : 0);
+    EXPECT_EQ(stats.to_device_bytes, discrete && at_home != Tier::kDevice ? kBatchBytes : 0);
     EXPECT_EQ(stats.disk_written_bytes, at_home == Tier::kDisk ? kBatchBytes : 0);
     EXPECT_EQ(stats.disk_read_bytes, at_home == Tier::kDisk ? kBatchBytes : 0);
   }

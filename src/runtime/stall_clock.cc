@@ -15,7 +15,7 @@ size_t StallClock::mark() {
   return used_++;
 }
 
-void StallClock::settle() {
+void StallClock::drain() {
   device_.synchronize();
   for (const Wait& wait : pending_) {
     seconds_[static_cast<size_t>(wait.cause)] +=
@@ -26,7 +26,7 @@ void StallClock::settle() {
 }
 
 std::array<double, kStallCauseCount> StallClock::take() {
-  settle();
+  drain();
   return std::exchange(seconds_, {});
 }
 

@@ -36,7 +36,7 @@ class StallClock {
     const size_t begin = mark();
     drawn(timeline_, device_.compute(), TimelineLane::kGpuWaits, stall_cause_name(cause), -1, wait);
     pending_.push_back({cause, begin, mark()});
-    if (pending_.size() >= kMostPending) settle();
+    if (pending_.size() >= kMostPending) drain();
   }
   // Also records the waits in this timeline; null ends that.
   void record(Timeline* timeline) { timeline_ = timeline; }
@@ -50,7 +50,7 @@ class StallClock {
   };
   static constexpr size_t kMostPending = 4096;
   size_t mark();
-  void settle();
+  void drain();
 
   Device& device_;
   Timeline* timeline_ = nullptr;

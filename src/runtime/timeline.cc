@@ -46,7 +46,7 @@ void Timeline::add(TimelineLane lane, std::string_view name, int layer, Clock::t
   spans_.push_back({lane, std::string(name), layer, seconds(begin), seconds(end)});
 }
 
-void Timeline::settle() {
+void Timeline::drain() {
   device_.synchronize();
   const std::lock_guard lock(mutex_);
   for (const Pending& of : pending_) {

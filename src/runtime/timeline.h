@@ -29,7 +29,7 @@ inline constexpr int kTimelineLanes = 6;
 const char* timeline_lane_name(TimelineLane lane);
 
 // Points in the device's queues and in the host's time, on one clock. Filled by the threads of a
-// step while they work; read after settle(). The device must outlive it.
+// step while they work; read after drain(). The device must outlive it.
 class Timeline final : public TransferObserver {
  public:
   using Clock = std::chrono::steady_clock;
@@ -47,7 +47,7 @@ class Timeline final : public TransferObserver {
   double now_s() const { return seconds(Clock::now()); }
 
   // Waits until all points are reached, and turns them into spans().
-  void settle();
+  void drain();
 
   struct Span {
     TimelineLane lane;

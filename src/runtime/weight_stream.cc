@@ -22,21 +22,21 @@ struct WeightStream::Stage {
   std::unique_ptr<DeviceEvent> copied;  // the copy out of memory is done
 };
 
-WeightStream::Order WeightStream::describe(StreamOrder order) {
-  Order described;
-  const std::vector<int> slotfuls = order.slotfuls();
-  for (const StreamedLinear& linear : order.linears) {
-    for (const OpRows& rows : linear.pieces) {
-      const size_t number = described.pieces.size();
-      Delivery piece{.slotful = slotfuls[number],
-                     .last_of_slotful =
-                         number + 1 == slotfuls.size() || slotfuls[number + 1] != slotfuls[number]};
-      if (number > 0 && slotfuls[number - 1] == slotfuls[number]) {
-        const Delivery& before = described.pieces.back();
-        piece.in_slotful = before.in_slotful + 1;
-        piece.offset = before.parts.back().offset + before.parts.back().slot_bytes;
+WeightStream::Schedule WeightStream::describe(StreamingSchedule schedule) {
+  Schedule described;
+  const std::vector<int> slot_groups = schedule.slot_groups();
+  for (const StreamedLinear& linear : schedule.linears) {
+    for (const OpRows& rows : linear.segments) {
+      const size_t number = described.segments.size();
+      Segment segment{.slot_group = slot_groups[number],
+                      .last_of_slot_group = number + 1 == slot_groups.size() ||
+                                            slot_groups[number + 1] != slot_groups[number]};
+      if (number > 0 && slot_groups[number - 1] == slot_groups[number]) {
+        const Segment& before = described.segments.back();
+        segment.in_slot_group = before.in_slot_group + 1;
+        segment.offset = before.parts.back().offset + before.parts.back().slot_bytes;
       }
-      uint64_t offset = piece.offset;
+      uint64_t offset = segment.offset;
       for (const MatrixRows& of : rows) {
         const StreamedWeight& weight =
             weights_.streamed_of(linear.layer, linear.spec_op, of.matrix);
@@ -53,55 +53,55 @@ WeightStream::Order WeightStream::describe(StreamOrder order) {
         }
         part.slot_bytes = streamed_weight_bytes(view.bytes(), part.extents);
         offset += part.slot_bytes;
-        piece.parts.push_back(part);
+        segment.parts.push_back(part);
       }
       slot_bytes_ = std::max(slot_bytes_, kStreamSlotBytes + offset);
-      add_reads(described, piece);
-      described.pieces.push_back(std::move(piece));
+      add_reads(described, segment);
+      described.segments.push_back(std::move(segment));
     }
   }
-  described.slotfuls = slotfuls.empty() ? 0 : slotfuls.back() + 1;
-  described.order = std::move(order);
+  described.slot_groups = slot_groups.empty() ? 0 : slot_groups.back() + 1;
+  described.schedule = std::move(schedule);
   return described;
 }
 
 // Lists the parts of a segment that are on disk, in pieces that each fit into a staging buffer.
-void WeightStream::add_reads(Order& order, Delivery& piece) {
+void WeightStream::add_reads(Schedule& schedule, Segment& segment) {
   std::vector<CutExtent> extents;
   struct Begin {
     size_t part = 0;
     uint64_t offset = 0;  // in the part
   };
   std::vector<Begin> begins;  // one for each extent
-  for (size_t i = 0; i < piece.parts.size(); ++i) {
+  for (size_t i = 0; i < segment.parts.size(); ++i) {
     uint64_t offset = 0;
-    for (const Extent& extent : piece.parts[i].extents) {
+    for (const Extent& extent : segment.parts[i].extents) {
       extents.push_back({extent, kDirectAlignment});
       begins.push_back({i, offset});
       offset += extent.bytes;
     }
   }
-  piece.first_read = order.reads.size();
+  segment.first_read = schedule.reads.size();
   for (const Piece& cut : cut_extents(extents, kStreamReadBytes)) {
     const Begin& begin = begins[cut.index];
-    order.reads.push_back({cut.in_file, begin.part, begin.offset + cut.offset});
+    schedule.reads.push_back({cut.in_file, begin.part, begin.offset + cut.offset});
   }
-  piece.reads = order.reads.size() - piece.first_read;
+  segment.reads = schedule.reads.size() - segment.first_read;
 }
 
 WeightStream::WeightStream(TransferScheduler& transfers, Device& host, IoQueue& queue,
-                           const WeightViews& weights, std::vector<StreamOrder> orders,
+                           const WeightViews& weights, std::vector<StreamingSchedule> schedules,
                            const WeightStreamOptions& options)
     : transfers_(transfers), device_(transfers.device()), weights_(weights), options_(options) {
   Device& device = device_;
-  SPW_ASSERT(options.slots >= 1 && options.stages >= 1 && !orders.empty());
-  for (StreamOrder& order : orders) orders_.push_back(describe(std::move(order)));
+  SPW_ASSERT(options.slots >= 1 && options.stages >= 1 && !schedules.empty());
+  for (StreamingSchedule& schedule : schedules) schedules_.push_back(describe(std::move(schedule)));
   bool from_disk = false, from_host = false, all_pinned = true;
-  size_t most_of_a_slotful = 1;
-  for (const Order& order : orders_) {
-    for (const Delivery& piece : order.pieces) {
-      most_of_a_slotful = std::max(most_of_a_slotful, piece.in_slotful + 1);
-      for (const Part& part : piece.parts) {
+  size_t largest_slot_group = 1;
+  for (const Schedule& schedule : schedules_) {
+    for (const Segment& segment : schedule.segments) {
+      largest_slot_group = std::max(largest_slot_group, segment.in_slot_group + 1);
+      for (const Part& part : segment.parts) {
         from_disk = from_disk || part.host == nullptr;
         from_host = from_host || part.host != nullptr;
         all_pinned = all_pinned && (part.host == nullptr || part.weight->pinned);
@@ -116,7 +116,7 @@ WeightStream::WeightStream(TransferScheduler& transfers, Device& host, IoQueue& 
     slot.base = device.host_visible() ? aligned_part(slot.memory.data(), slot.memory.bytes()).data()
                                       : slot.memory.data();
     slot.left = device.make_event();
-    slot.arrivals.resize(most_of_a_slotful);
+    slot.arrivals.resize(largest_slot_group);
     for (Arrival& arrival : slot.arrivals) arrival.loaded = device.make_event();
   }
   stream_ = transfers.open_read_ahead(TransferUse::kWeights);
@@ -157,21 +157,21 @@ WeightStream::~WeightStream() {
 }
 
 int WeightStream::number_of(int64_t item) const {
-  return static_cast<int>((item - first_item_) % static_cast<int64_t>(current().pieces.size()));
+  return static_cast<int>((item - first_item_) % static_cast<int64_t>(current().segments.size()));
 }
-const WeightStream::Delivery& WeightStream::piece_of(int64_t item) const {
-  return current().pieces[static_cast<size_t>(number_of(item))];
+const WeightStream::Segment& WeightStream::segment_of(int64_t item) const {
+  return current().segments[static_cast<size_t>(number_of(item))];
 }
-int64_t WeightStream::slotful_of(int64_t item) const {
-  const auto round = (item - first_item_) / static_cast<int64_t>(current().pieces.size());
-  return first_slotful_ + round * current().slotfuls + piece_of(item).slotful;
+int64_t WeightStream::slot_group_of(int64_t item) const {
+  const auto round = (item - first_item_) / static_cast<int64_t>(current().segments.size());
+  return first_slot_group_ + round * current().slot_groups + segment_of(item).slot_group;
 }
 bool WeightStream::has_room(int64_t item) const {
-  return slotful_of(item) < left_ + static_cast<int64_t>(slots_.size());
+  return slot_group_of(item) < left_ + static_cast<int64_t>(slots_.size());
 }
 // Returns the first item that the slots have no room for.
 int64_t WeightStream::items_at_first() const {
-  if (current().pieces.empty()) return loaded_;
+  if (current().segments.empty()) return loaded_;
   int64_t item = loaded_;
   while (has_room(item)) ++item;
   return item;
@@ -223,14 +223,14 @@ void WeightStream::restart_reading() {
   ahead_->restart(std::move(extents));
 }
 
-void WeightStream::begin_step(size_t order) {
-  SPW_ASSERT(order < orders_.size());
+void WeightStream::begin_step(size_t schedule) {
+  SPW_ASSERT(schedule < schedules_.size());
   // A step that ended early left segments acquired. They are released, and as many others are
   // loaded, as if that step had gone on.
   const int64_t held = acquired_ - released_;
   while (released_ < acquired_) release(number_of(released_));
   std::unique_lock lock(mutex_);
-  if (order == current_) {
+  if (schedule == current_) {
     if (options_.overlap) asked_ += held;
     changed_.notify_all();
     return;
@@ -246,12 +246,12 @@ void WeightStream::begin_step(size_t order) {
   }
   // Slots with copies under way are filled again by the same queue, so after those copies.
   if (loaded_ > released_)
-    first_slotful_ = slotful_of(loaded_ - 1) + 1;
+    first_slot_group_ = slot_group_of(loaded_ - 1) + 1;
   else
-    first_slotful_ = left_;
-  left_ = first_slotful_;
+    first_slot_group_ = left_;
+  left_ = first_slot_group_;
   acquired_ = released_ = first_item_ = loaded_;
-  current_ = order;
+  current_ = schedule;
   if (ahead_ != nullptr) restart_reading();
   asked_ = options_.overlap ? items_at_first() : loaded_;
   changed_.notify_all();
@@ -265,7 +265,7 @@ void WeightStream::load(int64_t item) {
   if (device_.host_visible()) {
     drawn(timeline_, *stream_, TimelineLane::kToGpu, "weights", -1, [&] { load_in_place(item); });
   } else {
-    send_piece(item);
+    send_segment(item);
   }
   stream_->record(*to.loaded);
   if (options_.overlap) return;
@@ -276,11 +276,11 @@ void WeightStream::load(int64_t item) {
 }
 
 // Copies a segment to a device with memory of its own.
-void WeightStream::send_piece(int64_t item) {
+void WeightStream::send_segment(int64_t item) {
   Arrival& to = arrival(item);
   std::vector<Move> not_pinned;
   to.views.clear();
-  for (const Part& part : piece_of(item).parts) {
+  for (const Part& part : segment_of(item).parts) {
     std::byte* const at = slot(item).base + part.offset;
     to.views.push_back(part.view);
     to.views.back().data = at;
@@ -294,7 +294,7 @@ void WeightStream::send_piece(int64_t item) {
     }
   }
   if (!not_pinned.empty()) copy_through_stages(not_pinned);
-  if (piece_of(item).reads > 0) send_what_is_read(item);
+  if (segment_of(item).reads > 0) send_read_bytes(item);
   if (ahead_ != nullptr) ahead_->go_on();
 }
 
@@ -306,14 +306,14 @@ void WeightStream::begin_reads(int64_t item) {
   if (to.reading == item) return;
   to.reading = -1;
   to.read = {};  // waits for reads that a failure left under way
-  const Delivery& piece = piece_of(item);
+  const Segment& segment = segment_of(item);
   std::vector<Extent> extents;
   uint64_t bytes = 0;
-  for (const Part& part : piece.parts) {
+  for (const Part& part : segment.parts) {
     extents.insert(extents.end(), part.extents.begin(), part.extents.end());
     bytes += part.slot_bytes;
   }
-  to.read = reader_->begin(extents, {slot(item).base + piece.offset, bytes});
+  to.read = reader_->begin(extents, {slot(item).base + segment.offset, bytes});
   to.reading = item;
 }
 
@@ -345,7 +345,7 @@ void WeightStream::load_in_place(int64_t item) {
     to.read.wait();
   }
   to.views.clear();
-  for (size_t i = 0; const Part& part : piece_of(item).parts) {
+  for (size_t i = 0; const Part& part : segment_of(item).parts) {
     to.views.push_back(part.view);
     to.views.back().data = join_reads(to.read, i, part.extents.size(), slot(item).memory);
     i += part.extents.size();
@@ -353,16 +353,16 @@ void WeightStream::load_in_place(int64_t item) {
 }
 
 // Sends the parts of an item that are on disk, each piece as soon as it is read.
-void WeightStream::send_what_is_read(int64_t item) {
-  const Delivery& piece = piece_of(item);
+void WeightStream::send_read_bytes(int64_t item) {
+  const Segment& segment = segment_of(item);
   const std::vector<Read>& reads = current().reads;
-  const int64_t round = (item - first_item_) / static_cast<int64_t>(current().pieces.size());
+  const int64_t round = (item - first_item_) / static_cast<int64_t>(current().segments.size());
   const int64_t first =
-      round * static_cast<int64_t>(reads.size()) + static_cast<int64_t>(piece.first_read);
-  ahead_->seek(first, first + static_cast<int64_t>(piece.reads));
-  for (size_t i = 0; i < piece.reads; ++i) {
-    const Read& read = reads[piece.first_read + i];
-    send(slot(item).base + piece.parts[read.part].offset + read.offset, ahead_->take());
+      round * static_cast<int64_t>(reads.size()) + static_cast<int64_t>(segment.first_read);
+  ahead_->seek(first, first + static_cast<int64_t>(segment.reads));
+  for (size_t i = 0; i < segment.reads; ++i) {
+    const Read& read = reads[segment.first_read + i];
+    send(slot(item).base + segment.parts[read.part].offset + read.offset, ahead_->take());
     ahead_->sent(*stream_);
   }
 }
@@ -418,7 +418,7 @@ void WeightStream::wait_until_loaded() {
 // Counts the next item as acquired, and its bytes as moved.
 void WeightStream::hand_out() {
   const std::lock_guard lock(mutex_);
-  for (const Part& part : piece_of(acquired_).parts) {
+  for (const Part& part : segment_of(acquired_).parts) {
     (part.host != nullptr ? stats_.host_bytes : stats_.disk_bytes) +=
         static_cast<uint64_t>(part.view.bytes());
   }
@@ -442,8 +442,8 @@ void WeightStream::load_next() {
   changed_.notify_all();
 }
 
-std::span<const WeightView> WeightStream::acquire(int piece, StallClock& stalls) {
-  while (number_of(acquired_) != piece) skip_item();
+std::span<const WeightView> WeightStream::acquire(int segment, StallClock& stalls) {
+  while (number_of(acquired_) != segment) skip_item();
   stalls.time(StallCause::kWeights, [&] {
     wait_until_loaded();
     device_.compute().wait(*arrival(acquired_).loaded);
@@ -453,9 +453,9 @@ std::span<const WeightView> WeightStream::acquire(int piece, StallClock& stalls)
   return views;
 }
 
-void WeightStream::release(int piece) {
-  SPW_ASSERT(released_ < acquired_ && number_of(released_) == piece);
-  const bool last = piece_of(released_).last_of_slotful;
+void WeightStream::release(int segment) {
+  SPW_ASSERT(released_ < acquired_ && number_of(released_) == segment);
+  const bool last = segment_of(released_).last_of_slot_group;
   if (last) device_.compute().record(*slot(released_).left);
   const std::lock_guard lock(mutex_);
   ++released_;
@@ -482,7 +482,7 @@ void WeightStream::record(Timeline* timeline) {
   transfers_.observe(timeline);
 }
 
-int64_t WeightStream::pieces_brought() const {
+int64_t WeightStream::segments_loaded() const {
   const std::lock_guard lock(mutex_);
   return loaded_;
 }

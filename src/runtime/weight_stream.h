@@ -15,7 +15,7 @@
 #include "device/device.h"
 #include "memory/pinned_buffer.h"
 #include "memory/transfer_scheduler.h"
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 #include "plan/weight_homes.h"
 #include "runtime/model_weights.h"
 #include "runtime/read_ahead.h"
@@ -38,9 +38,9 @@ struct WeightStreamOptions {
 // copies. Weights from disk come through pinned staging buffers, which are filled before a slot has
 // room (ReadAhead), or straight into the slot if the host can write to it.
 //
-// There are several streaming schedules (plan/stream_order.h), one for each way in which linear ops
-// are split between the GPU and the CPU. begin_step() selects one for a step; segments loaded ahead
-// by another schedule are dropped.
+// There are several streaming schedules (plan/streaming_schedule.h), one for each way in which
+// linear ops are split between the GPU and the CPU. begin_step() selects one for a step; segments
+// loaded ahead by another schedule are dropped.
 //
 // acquire() and release() are called from one thread, in the order of the segments; several may be
 // held. A load that failed ahead of time is tried again when the segment is acquired. If it fails
@@ -50,23 +50,23 @@ struct WeightStreamOptions {
 class WeightStream {
  public:
   WeightStream(TransferScheduler& transfers, Device& host, IoQueue& queue,
-               const WeightViews& weights, std::vector<StreamOrder> orders,
+               const WeightViews& weights, std::vector<StreamingSchedule> schedules,
                const WeightStreamOptions& options);
   ~WeightStream();
   WeightStream(const WeightStream&) = delete;
   WeightStream& operator=(const WeightStream&) = delete;
 
   // Selects the streaming schedule by which segments are numbered and loaded from now on.
-  void begin_step(size_t order);
-  const StreamOrder& order(size_t number) const { return orders_[number].order; }
+  void begin_step(size_t schedule);
+  const StreamingSchedule& schedule(size_t number) const { return schedules_[number].schedule; }
 
   // Allows one more segment to be loaded: the next in order.
   void load_next();
   // Returns the rows of a segment, each part on the device for ops called from now on, until
   // release().
-  std::span<const WeightView> acquire(int piece, StallClock& stalls);
+  std::span<const WeightView> acquire(int segment, StallClock& stalls);
   // Call it after the last op that reads the segment.
-  void release(int piece);
+  void release(int segment);
 
   // Bytes count when a segment is acquired: what is loaded ahead belongs to the step that uses it.
   struct Stats {
@@ -78,7 +78,7 @@ class WeightStream {
   // Returns the statistics since the last call.
   Stats take_stats();
   // Segments loaded so far, including those that are not acquired yet.
-  int64_t pieces_brought() const;
+  int64_t segments_loaded() const;
   // Records loads in the timeline from now on; null ends that. Call it between steps.
   void record(Timeline* timeline);
   int slots() const { return static_cast<int>(slots_.size()); }
@@ -94,13 +94,13 @@ class WeightStream {
     uint64_t offset = 0, slot_bytes = 0;  // in the slot
   };
   // A weight segment.
-  struct Delivery {
+  struct Segment {
     std::vector<Part> parts = {};
-    int slotful = 0;
-    size_t in_slotful = 0;
-    bool last_of_slotful = false;
+    int slot_group = 0;
+    size_t in_slot_group = 0;
+    bool last_of_slot_group = false;
     uint64_t offset = 0;               // in the slot
-    size_t first_read = 0, reads = 0;  // in Order::reads
+    size_t first_read = 0, reads = 0;  // in Schedule::reads
   };
   // A piece of a file that is read at once, and the bytes of a part that it holds.
   struct Read {
@@ -109,11 +109,11 @@ class WeightStream {
     uint64_t offset = 0;
   };
   // A streaming schedule.
-  struct Order {
-    StreamOrder order;
-    std::vector<Delivery> pieces;
+  struct Schedule {
+    StreamingSchedule schedule;
+    std::vector<Segment> segments;
     std::vector<Read> reads;  // from disk, for all segments once
-    int slotfuls = 0;
+    int slot_groups = 0;
   };
   // A segment in a slot.
   struct Arrival {
@@ -132,27 +132,29 @@ class WeightStream {
   };
   struct Stage;  // staging memory for weights in host memory that is not pinned
 
-  Order describe(StreamOrder order);
-  static void add_reads(Order& order, Delivery& piece);
+  Schedule describe(StreamingSchedule schedule);
+  static void add_reads(Schedule& schedule, Segment& segment);
   // An item is a segment in the order of loading; items are numbered on and on across rounds.
-  const Order& current() const { return orders_[current_]; }
-  const Delivery& piece_of(int64_t item) const;
-  int64_t slotful_of(int64_t item) const;
+  const Schedule& current() const { return schedules_[current_]; }
+  const Segment& segment_of(int64_t item) const;
+  int64_t slot_group_of(int64_t item) const;
   int number_of(int64_t item) const;
-  Slot& slot(int64_t item) { return slots_[static_cast<size_t>(slotful_of(item)) % slots_.size()]; }
-  Arrival& arrival(int64_t item) { return slot(item).arrivals[piece_of(item).in_slotful]; }
+  Slot& slot(int64_t item) {
+    return slots_[static_cast<size_t>(slot_group_of(item)) % slots_.size()];
+  }
+  Arrival& arrival(int64_t item) { return slot(item).arrivals[segment_of(item).in_slot_group]; }
   bool has_room(int64_t item) const;
   int64_t items_at_first() const;
   void work();
   void load(int64_t item);
   void load_in_place(int64_t item);
   void begin_reads(int64_t item);
-  void send_piece(int64_t item);
+  void send_segment(int64_t item);
   struct Move {
     const Part* part;
     std::byte* to;
   };
-  void send_what_is_read(int64_t item);
+  void send_read_bytes(int64_t item);
   void copy_through_stages(std::span<const Move> moves);
   void send(std::byte* to, std::span<const std::byte> bytes);
   void read_on(std::unique_lock<std::mutex>& lock);
@@ -165,7 +167,7 @@ class WeightStream {
   Device& device_;
   const WeightViews& weights_;
   const WeightStreamOptions options_;
-  std::vector<Order> orders_;
+  std::vector<Schedule> schedules_;
   uint64_t slot_bytes_ = 0;
   std::vector<Slot> slots_;
   std::unique_ptr<ReadAheadStream> stream_;
@@ -176,10 +178,10 @@ class WeightStream {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  size_t current_ = 0;                          // index of the current streaming schedule
-  int64_t first_item_ = 0, first_slotful_ = 0;  // with which it began
-  int64_t loaded_ = 0;                          // items whose loading has been queued
-  int64_t acquired_ = 0;                        // items acquired
+  size_t current_ = 0;                             // index of the current streaming schedule
+  int64_t first_item_ = 0, first_slot_group_ = 0;  // with which it began
+  int64_t loaded_ = 0;                             // items whose loading has been queued
+  int64_t acquired_ = 0;                           // items acquired
   int64_t released_ = 0;
   int64_t left_ = 0;   // slot groups, all of whose items are released
   int64_t asked_ = 0;  // items that may be loaded

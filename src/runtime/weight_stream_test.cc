@@ -79,37 +79,39 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
     weights_.streamed[static_cast<size_t>(layer)].push_back(weight);
   }
   // Each layer has the first matrix as one segment, and the second as two.
-  static StreamOrder make_order(bool by_layers, int64_t first_row = 0) {
-    StreamOrder order{.layers = kLayers, .by_layers = by_layers};
+  static StreamingSchedule make_schedule(bool by_layers, int64_t first_row = 0) {
+    StreamingSchedule schedule{.layers = kLayers, .by_layers = by_layers};
     for (int layer = 0; layer < kLayers; ++layer) {
       if (layer == kOnDevice) continue;
-      order.linears.push_back(
-          {.layer = layer, .op = kQuery, .spec_op = kQuery, .pieces = {{{0, 0, 24}}}});
-      order.linears.push_back({.layer = layer,
-                               .op = kDown,
-                               .spec_op = kDown,
-                               .pieces = {{{0, first_row, 320 - first_row}}, {{0, 320, 380}}}});
+      schedule.linears.push_back(
+          {.layer = layer, .op = kQuery, .spec_op = kQuery, .segments = {{{0, 0, 24}}}});
+      schedule.linears.push_back(
+          {.layer = layer,
+           .op = kDown,
+           .spec_op = kDown,
+           .segments = {{{0, first_row, 320 - first_row}}, {{0, 320, 380}}}});
     }
-    return order;
+    return schedule;
   }
-  static constexpr int kPiecesOfALayer = 3, kPieces = 9;
+  static constexpr int kSegmentsOfALayer = 3, kSegments = 9;
   std::unique_ptr<WeightStream> make_stream(const WeightStreamOptions& options = {},
                                             bool by_layers = true) {
     return std::make_unique<WeightStream>(
         *machine_.transfers, machine_.host, machine_.queue, weights_,
-        std::vector{make_order(by_layers), make_order(by_layers, 16)}, options);
+        std::vector{make_schedule(by_layers), make_schedule(by_layers, 16)}, options);
   }
 
   // Checks what ops called now would read of a segment.
-  void expect_piece(const StreamOrder& order, int piece, std::span<const WeightView> got) {
+  void expect_segment(const StreamingSchedule& schedule, int segment,
+                      std::span<const WeightView> got) {
     int before = 0;
-    for (const StreamedLinear& linear : order.linears) {
-      const auto count = static_cast<int>(linear.pieces.size());
-      if (piece >= before + count) {
+    for (const StreamedLinear& linear : schedule.linears) {
+      const auto count = static_cast<int>(linear.segments.size());
+      if (segment >= before + count) {
         before += count;
         continue;
       }
-      const OpRows& rows = linear.pieces[static_cast<size_t>(piece - before)];
+      const OpRows& rows = linear.segments[static_cast<size_t>(segment - before)];
       ASSERT_EQ(got.size(), rows.size());
       for (size_t i = 0; i < rows.size(); ++i) {
         ASSERT_FALSE(got[i].empty());
@@ -123,17 +125,17 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
       return;
     }
   }
-  void expect_step(WeightStream& stream, size_t order = 0) {
-    stream.begin_step(order);
-    for (int piece = 0; piece < kPieces; ++piece) {
-      SCOPED_TRACE(piece);
-      expect_piece(stream.order(order), piece, stream.acquire(piece, stalls_));
-      release(stream, piece);
+  void expect_step(WeightStream& stream, size_t schedule = 0) {
+    stream.begin_step(schedule);
+    for (int segment = 0; segment < kSegments; ++segment) {
+      SCOPED_TRACE(segment);
+      expect_segment(stream.schedule(schedule), segment, stream.acquire(segment, stalls_));
+      release(stream, segment);
     }
   }
   // Releases a segment and allows the next load, as a step with overlap does.
-  static void release(WeightStream& stream, int piece) {
-    stream.release(piece);
+  static void release(WeightStream& stream, int segment) {
+    stream.release(segment);
     stream.load_next();
   }
   uint64_t layer_bytes() const {
@@ -171,7 +173,7 @@ TEST_P(WeightStreamTest, StepsMayGoByAnotherOrder) {
   for (const bool by_layers : {true, false}) {
     for (const int slots : {1, 2, 5}) {
       const auto stream = make_stream({.slots = slots}, by_layers);
-      for (const size_t order : {0, 1, 1, 0, 1, 0, 0}) expect_step(*stream, order);
+      for (const size_t schedule : {0, 1, 1, 0, 1, 0, 0}) expect_step(*stream, schedule);
       stream->acquire(0, stalls_);  // a step that ends early
       expect_step(*stream, 1);
       if (HasFailure()) return;
@@ -182,44 +184,44 @@ TEST_P(WeightStreamTest, StepsMayGoByAnotherOrder) {
 // The slots are filled once and no further, since acquired segments stay until they are released.
 TEST_P(WeightStreamTest, NothingIsOverwrittenBeforeItsRelease) {
   const auto stream = make_stream({.slots = 2});
-  const auto wait_for = [&](int64_t pieces) {
-    while (stream->pieces_brought() < pieces) std::this_thread::yield();
+  const auto wait_for = [&](int64_t segments) {
+    while (stream->segments_loaded() < segments) std::this_thread::yield();
   };
   std::vector<std::span<const WeightView>> held;
-  for (int piece = 0; piece < kPiecesOfALayer; ++piece)
-    held.push_back(stream->acquire(piece, stalls_));
-  wait_for(2 * kPiecesOfALayer);
+  for (int segment = 0; segment < kSegmentsOfALayer; ++segment)
+    held.push_back(stream->acquire(segment, stalls_));
+  wait_for(2 * kSegmentsOfALayer);
   wait_a_little();
-  EXPECT_EQ(stream->pieces_brought(), 2 * kPiecesOfALayer);
-  for (int piece = 0; piece < kPiecesOfALayer; ++piece)
-    expect_piece(stream->order(0), piece, held[static_cast<size_t>(piece)]);
+  EXPECT_EQ(stream->segments_loaded(), 2 * kSegmentsOfALayer);
+  for (int segment = 0; segment < kSegmentsOfALayer; ++segment)
+    expect_segment(stream->schedule(0), segment, held[static_cast<size_t>(segment)]);
   stream->release(0);
   stream->load_next();
   wait_a_little();
-  EXPECT_EQ(stream->pieces_brought(), 2 * kPiecesOfALayer) << "the slot is not left yet";
+  EXPECT_EQ(stream->segments_loaded(), 2 * kSegmentsOfALayer) << "the slot is not left yet";
   stream->release(1);
   stream->release(2);
-  wait_for(2 * kPiecesOfALayer + 1);
+  wait_for(2 * kSegmentsOfALayer + 1);
   wait_a_little();
-  EXPECT_EQ(stream->pieces_brought(), 2 * kPiecesOfALayer + 1) << "nobody has asked for more";
-  expect_piece(stream->order(0), 3, stream->acquire(3, stalls_));
+  EXPECT_EQ(stream->segments_loaded(), 2 * kSegmentsOfALayer + 1) << "no more were requested";
+  expect_segment(stream->schedule(0), 3, stream->acquire(3, stalls_));
 }
 
 TEST_P(WeightStreamTest, ComesAheadOfTheCompute) {
   const auto stream = make_stream({.slots = 2});
-  while (stream->pieces_brought() < 2 * kPiecesOfALayer) std::this_thread::yield();
+  while (stream->segments_loaded() < 2 * kSegmentsOfALayer) std::this_thread::yield();
   expect_step(*stream);
 }
 
 TEST_P(WeightStreamTest, WithoutOverlapNothingComesUnasked) {
   const auto stream = make_stream({.slots = 3, .overlap = false});
   wait_a_little();
-  EXPECT_EQ(stream->pieces_brought(), 0);
+  EXPECT_EQ(stream->segments_loaded(), 0);
   stream->acquire(0, stalls_);
-  EXPECT_EQ(stream->pieces_brought(), 1);
+  EXPECT_EQ(stream->segments_loaded(), 1);
   stream->release(0);
   wait_a_little();
-  EXPECT_EQ(stream->pieces_brought(), 1);
+  EXPECT_EQ(stream->segments_loaded(), 1);
   EXPECT_GT(stream->take_stats().load_s, 0);
 }
 
@@ -256,9 +258,9 @@ TEST_P(WeightStreamTest, ANewStepMayBeginAnywhere) {
 TEST_P(WeightStreamTest, ItMayEndAtAnyTime) {
   for (int acquired = 0; acquired < 3; ++acquired) {
     const auto stream = make_stream();
-    for (int piece = 0; piece < acquired; ++piece) {
-      stream->acquire(piece, stalls_);
-      if (piece + 1 < acquired) stream->release(piece);
+    for (int segment = 0; segment < acquired; ++segment) {
+      stream->acquire(segment, stalls_);
+      if (segment + 1 < acquired) stream->release(segment);
     }
   }
   EXPECT_EQ(machine_.used(MemoryTag::kStaging), 0u);

@@ -12,7 +12,7 @@ int staggered_admissions(int sequences, double mean_answer) {
 
 AdmissionPolicy admission_policy(const Plan& plan, int sequences,
                                  std::optional<double> mean_answer) {
-  AdmissionPolicy policy{.max_sequences = sequences_at_once(plan, sequences)};
+  AdmissionPolicy policy{.max_sequences = concurrent_sequences(plan, sequences)};
   switch (plan.schedule) {
     case ScheduleKind::kContinuous:
       break;

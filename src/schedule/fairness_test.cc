@@ -20,10 +20,10 @@ namespace {
 // which they begin.
 class Queue {
  public:
-  Queue(int32_t blocks, int most_passing)
+  Queue(int32_t blocks, int max_overtaking)
       : allocator_({blocks}),
         scheduler_(allocator_, {.max_step_tokens = 512, .admission = {.max_sequences = 64}},
-                   /*prefixes=*/nullptr, policies(most_passing)) {}
+                   /*prefixes=*/nullptr, policies(max_overtaking)) {}
   ~Queue() {
     for (const auto& [id, left] : left_) scheduler_.remove(id);
   }
@@ -67,11 +67,11 @@ class Queue {
   std::vector<RequestId> began;
 
  private:
-  static SchedulingPolicies policies(int most_passing) {
+  static SchedulingPolicies policies(int max_overtaking) {
     return {.order = nullptr,
             .admission = std::make_unique<PredictedAdmission>(PredictedAdmissionOptions{
-                .policy = {.max_sequences = 64}, .most_passing = most_passing}),
-            .victim = std::make_unique<OutgrownGivesWay>()};
+                .policy = {.max_sequences = 64}, .max_overtaking = max_overtaking}),
+            .preemption = std::make_unique<PreemptExceeded>()};
   }
   BlockAllocator allocator_;
   Scheduler scheduler_;
@@ -91,12 +91,12 @@ int passed_by(Queue& queue, RequestId waiting) {
 }
 
 TEST(FairnessTest, EightPassAnAnswerThatHasBegun) {
-  Queue queue(/*blocks=*/20, /*most_passing=*/256);
+  Queue queue(/*blocks=*/20, /*max_overtaking=*/256);
   queue.add(16, 160, 160);
-  const RequestId outgrowing = queue.add(16, 300, 16);
+  const RequestId exceeding = queue.add(16, 300, 16);
   for (int i = 0; i < 135; ++i) queue.step();  // by now it is promised 256 tokens
   queue.preempt_all();
-  EXPECT_EQ(passed_by(queue, outgrowing), 8);
+  EXPECT_EQ(passed_by(queue, exceeding), 8);
 }
 
 TEST(FairnessTest, NoMoreThanSaidPassOneThatHasNotBegun) {
@@ -110,19 +110,19 @@ TEST(FairnessTest, NoMoreThanSaidPassOneThatHasNotBegun) {
 
 // Preemption chooses by age, so sequences that overtook it must not count as older than it is.
 TEST(FairnessTest, OneThatComesBackIsAsOldAsItWas) {
-  Queue queue(/*blocks=*/20, /*most_passing=*/256);
+  Queue queue(/*blocks=*/20, /*max_overtaking=*/256);
   const RequestId oldest = queue.add(16, 160, 160);
-  const RequestId outgrowing = queue.add(16, 300, 16);
+  const RequestId exceeding = queue.add(16, 300, 16);
   for (int i = 0; i < 135; ++i) queue.step();
   queue.preempt_all();
   RequestId passing{};
   for (int i = 0; i < 8; ++i) passing = queue.add(4, 120, 4);
-  while (!queue.try_place_of(outgrowing)) queue.step();
+  while (!queue.try_place_of(exceeding)) queue.step();
   const std::vector<RequestId> running = queue.running();
-  ASSERT_TRUE(queue.try_place_of(passing) < queue.try_place_of(outgrowing));
+  ASSERT_TRUE(queue.try_place_of(passing) < queue.try_place_of(exceeding));
   EXPECT_EQ(std::ranges::count(running, oldest), 0) << "it has ended, and left room";
   ASSERT_GT(running.size(), 1U);
-  EXPECT_EQ(running.front(), outgrowing);
+  EXPECT_EQ(running.front(), exceeding);
 }
 
 enum class Order { kFirst, kFair, kShortest };
@@ -141,7 +141,7 @@ SchedulingPolicies policies_of(const Case& of, int sequences) {
   if (of.packing) {
     policies.admission = std::make_unique<PredictedAdmission>(
         PredictedAdmissionOptions{.policy = {.max_sequences = sequences}, .packing = *of.packing});
-    policies.victim = std::make_unique<OutgrownGivesWay>();
+    policies.preemption = std::make_unique<PreemptExceeded>();
   }
   return policies;
 }
@@ -151,7 +151,7 @@ class StarvationTest : public testing::TestWithParam<Case> {};
 // Long answers that were predicted short compete with an endless stream of requests that the order
 // prefers: short ones, or each of another client. Whatever is predicted for these, each of the
 // first requests must end.
-TEST_P(StarvationTest, NobodyWaitsForEverWhilePreferredOnesCome) {
+TEST_P(StarvationTest, NoRequestStarvesWhilePreferredOnesArrive) {
   constexpr int kSequences = 24;
   constexpr size_t kOutstanding = 48;
   int64_t preemptions = 0;
@@ -174,7 +174,7 @@ TEST_P(StarvationTest, NobodyWaitsForEverWhilePreferredOnesCome) {
     for (int i = 0; i < 6; ++i)
       first.push_back(engine.submit(request(20 + below(60), 200 + below(200), 10, 1)));
     uint64_t client = 2;
-    const auto newcomer = [&] {
+    const auto next_request = [&] {
       const int answer = 5 + below(60);
       // Half of them are predicted as wrongly as the first ones.
       const int said = below(2) == 0 ? answer : 4;
@@ -184,9 +184,9 @@ TEST_P(StarvationTest, NobodyWaitsForEverWhilePreferredOnesCome) {
       return std::ranges::any_of(first, [&](RequestId id) { return !engine.has_ended(id); });
     };
     while (some_wait()) {
-      while (engine.outstanding() < kOutstanding) engine.submit(newcomer());
+      while (engine.outstanding() < kOutstanding) engine.submit(next_request());
       engine.step();
-      ASSERT_LT(engine.steps(), 6000) << "somebody waits for ever";
+      ASSERT_LT(engine.steps(), 6000) << "a request waits for ever";
       if (testing::Test::HasFailure()) return;
     }
     preemptions += engine.scheduler().preemptions();

@@ -33,7 +33,7 @@ void FairOrder::left(const SequenceView& leaving, double cost) {
   if (found != last_.end()) found->second -= cost;
 }
 
-int PlannedAdmission::most_newcomers(const AdmissionState& state) const {
+int PlannedAdmission::max_admissions(const AdmissionState& state) const {
   int most = policy_.max_sequences;
   if (policy_.max_admissions > 0) most = std::min(most, policy_.max_admissions);
   if (policy_.stagger && state.mean_answer > 0)
@@ -42,8 +42,8 @@ int PlannedAdmission::most_newcomers(const AdmissionState& state) const {
   return most;
 }
 
-void PlannedAdmission::began(int newcomers, bool full, int running_before) {
-  block_room_ = full ? 0 : block_room(running_before) - newcomers;
+void PlannedAdmission::began(int admissions, bool full, int running_before) {
+  block_room_ = full ? 0 : block_room(running_before) - admissions;
 }
 
 }  // namespace spillway

@@ -27,7 +27,7 @@ struct SequenceView {
   // Tokens in the end for which room is promised: the prediction, in which the answer is doubled
   // each time the sequence exceeds it. At most `expected`; 0 without a prediction.
   int64_t reserved = 0;
-  int outgrown = 0;  // how often it exceeded its prediction
+  int exceeded = 0;  // how often it exceeded its prediction
   // Blocks of one group of layers (BlockAllocator::forecast_group() unless said otherwise): those
   // that the sequence holds, and the most that one of any length holds at the same time.
   int64_t blocks = 0;
@@ -104,13 +104,13 @@ class Admission {
   }
   // How many requests may overtake one for which the forecast has no room, before it
   // blocks the queue.
-  virtual int most_passing() const { return 0; }
+  virtual int max_overtaking() const { return 0; }
   virtual int max_sequences() const = 0;  // the most that run concurrently
   // The most admissions in this step. A preempted sequence may always come back.
-  virtual int most_newcomers(const AdmissionState& state) const = 0;
+  virtual int max_admissions(const AdmissionState& state) const = 0;
   virtual bool prompts_first() const { return false; }
-  // Called after `newcomers` admissions; `full`: the next request found no room.
-  virtual void began(int /*newcomers*/, bool /*full*/, int /*running_before*/) {}
+  // Called after so many admissions; `full`: the next request found no room.
+  virtual void began(int /*admissions*/, bool /*full*/, int /*running_before*/) {}
 };
 
 // Admits requests as a plan's schedule says.
@@ -118,9 +118,9 @@ class PlannedAdmission : public Admission {
  public:
   explicit PlannedAdmission(const AdmissionPolicy& policy) : policy_(policy) {}
   int max_sequences() const override { return policy_.max_sequences; }
-  int most_newcomers(const AdmissionState& state) const override;
+  int max_admissions(const AdmissionState& state) const override;
   bool prompts_first() const override { return policy_.prompts_first; }
-  void began(int newcomers, bool full, int running_before) override;
+  void began(int admissions, bool full, int running_before) override;
 
  private:
   int block_room(int running) const { return running == 0 ? policy_.max_sequences : block_room_; }
@@ -130,23 +130,23 @@ class PlannedAdmission : public Admission {
 
 // The preemption policy: chooses which sequence loses its blocks when none are free. It is computed
 // again later.
-class VictimChoice {
+class PreemptionPolicy {
  public:
-  virtual ~VictimChoice() = default;
+  virtual ~PreemptionPolicy() = default;
   // Returns the index of a sequence; `running` is not empty, and in the order in which they began.
   virtual size_t choose(std::span<const SequenceView> running) const = 0;
 };
 
 // Preempting the youngest sequence loses the least, and the oldest is sure to end.
-class YoungestGivesWay : public VictimChoice {
+class PreemptYoungest : public PreemptionPolicy {
  public:
   size_t choose(std::span<const SequenceView> running) const override { return running.size() - 1; }
 };
 
 struct SchedulingPolicies {
-  std::unique_ptr<QueueOrder> order;     // null: first come, first served
-  std::unique_ptr<Admission> admission;  // null: limited by SchedulerLimits
-  std::unique_ptr<VictimChoice> victim;  // null: the youngest
+  std::unique_ptr<QueueOrder> order;             // null: first come, first served
+  std::unique_ptr<Admission> admission;          // null: limited by SchedulerLimits
+  std::unique_ptr<PreemptionPolicy> preemption;  // null: the youngest
 };
 
 }  // namespace spillway

@@ -66,7 +66,7 @@ TEST(FairOrderTest, WhatMattersMoreBeginsBeforeWhatCameFirst) {
 }
 
 // A request ends even if requests of higher priority keep coming.
-TEST(FairOrderTest, NobodyWaitsForEver) {
+TEST(FairOrderTest, NoRequestStarves) {
   FairOrder order;
   std::mt19937 random(3);
   std::set<std::tuple<double, int, int>> queue;
@@ -98,12 +98,12 @@ TEST(FairOrderTest, WhatLeavesBeforeItBeganCostsNothing) {
 
 TEST(PlannedAdmissionTest, ABlockIsOpenUntilItIsFull) {
   PlannedAdmission admission({.max_sequences = 4, .admit_in_blocks = true});
-  EXPECT_EQ(admission.most_newcomers({.running = 0}), 4);
+  EXPECT_EQ(admission.max_admissions({.running = 0}), 4);
   admission.began(3, /*full=*/false, /*running_before=*/0);
-  EXPECT_EQ(admission.most_newcomers({.running = 3}), 1);
+  EXPECT_EQ(admission.max_admissions({.running = 3}), 1);
   admission.began(0, /*full=*/true, /*running_before=*/3);
-  EXPECT_EQ(admission.most_newcomers({.running = 3}), 0);
-  EXPECT_EQ(admission.most_newcomers({.running = 0}), 4);
+  EXPECT_EQ(admission.max_admissions({.running = 3}), 0);
+  EXPECT_EQ(admission.max_admissions({.running = 0}), 4);
 }
 
 }  // namespace

@@ -177,10 +177,10 @@ int64_t peak_blocks(std::span<const SequenceView> sequences) {
   return blocks_for_tokens(PeakForecast(sequences, 0, 0).peak_tokens());
 }
 
-size_t OutgrownGivesWay::choose(std::span<const SequenceView> running) const {
+size_t PreemptExceeded::choose(std::span<const SequenceView> running) const {
   size_t chosen = running.size() - 1;
   const auto weight = [&](size_t i) {
-    return std::tuple(running[i].outgrown > 0, predicted_end(running[i]) - running[i].known, i);
+    return std::tuple(running[i].exceeded > 0, predicted_end(running[i]) - running[i].known, i);
   };
   for (size_t i = 1; i < running.size(); ++i)
     if (weight(i) > weight(chosen)) chosen = i;

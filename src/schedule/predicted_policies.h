@@ -44,7 +44,7 @@ int64_t peak_blocks(std::span<const SequenceView> sequences);
 struct PredictedAdmissionOptions {
   AdmissionPolicy policy = {};
   Packing packing = Packing::kPeak;
-  int most_passing = 256;  // see Admission
+  int max_overtaking = 256;  // see Admission
   // Room that kPeak leaves for answers that are longer than predicted: this many standard
   // deviations of all tokens to come. The deviation of a sequence is its predicted remaining
   // length, or less if its request cannot become that much longer.
@@ -60,7 +60,7 @@ class PredictedAdmission : public PlannedAdmission {
 
   std::unique_ptr<RoomForecast> forecast(std::span<const SequenceView> running,
                                          int64_t blocks) const override;
-  int most_passing() const override { return options_.most_passing; }
+  int max_overtaking() const override { return options_.max_overtaking; }
 
  private:
   PredictedAdmissionOptions options_;
@@ -68,7 +68,7 @@ class PredictedAdmission : public PlannedAdmission {
 
 // Preempts a sequence that exceeded its prediction before those that keep to it, and of each kind
 // the one with most tokens to come. The oldest is spared, so that it is sure to end.
-class OutgrownGivesWay : public VictimChoice {
+class PreemptExceeded : public PreemptionPolicy {
  public:
   size_t choose(std::span<const SequenceView> running) const override;
 };

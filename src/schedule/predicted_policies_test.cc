@@ -13,11 +13,11 @@
 namespace spillway {
 namespace {
 
-SequenceView view(int32_t prompt, int32_t known, int64_t reserved, int outgrown = 0) {
+SequenceView view(int32_t prompt, int32_t known, int64_t reserved, int exceeded = 0) {
   return {.prompt = prompt,
           .known = known,
           .reserved = reserved,
-          .outgrown = outgrown,
+          .exceeded = exceeded,
           .blocks = blocks_for_tokens(known)};
 }
 
@@ -171,11 +171,11 @@ TEST(PredictedAdmissionTest, RoomIsSparedForAnswersThatMayGrow) {
   };
   EXPECT_LT(begun(1, 512), begun(0.5, 512));
   EXPECT_LT(begun(0.5, 512), begun(0, 512));
-  EXPECT_EQ(begun(1, 0), begun(1, 512)) << "nobody says how long it may be";
+  EXPECT_EQ(begun(1, 0), begun(1, 512)) << "no limit of its length is known";
   EXPECT_EQ(begun(1, 80), begun(0, 80)) << "it cannot grow";
 }
 
-TEST(PredictedAdmissionTest, WhatNobodyPredictsIsTakenForAMeanAnswer) {
+TEST(PredictedAdmissionTest, AnswersWithoutPredictionCountAsMeanOnes) {
   const auto forecast = PredictedAdmission({.packing = Packing::kSum}).forecast({}, 10);
   const SequenceView unknown{.prompt = 16, .known = 16, .mean_answer = 64};
   EXPECT_TRUE(forecast->try_add(unknown));
@@ -183,8 +183,8 @@ TEST(PredictedAdmissionTest, WhatNobodyPredictsIsTakenForAMeanAnswer) {
   EXPECT_FALSE(forecast->try_add(unknown));
 }
 
-TEST(OutgrownGivesWayTest, WhoKeepsToItsPredictionStays) {
-  const OutgrownGivesWay choice;
+TEST(PreemptExceededTest, WhoKeepsToItsPredictionStays) {
+  const PreemptExceeded choice;
   const std::vector<SequenceView> running = {view(10, 500, 2000, 3), view(10, 50, 60),
                                              view(10, 40, 80, 1), view(10, 20, 900)};
   EXPECT_EQ(choice.choose(running), 2U);
@@ -207,8 +207,8 @@ struct Predicted {
     SchedulingPolicies policies;
     if (shortest) policies.order = std::make_unique<ShortestPredictedFirst>();
     policies.admission = std::make_unique<PredictedAdmission>(PredictedAdmissionOptions{
-        .policy = {.max_sequences = sequences}, .packing = packing, .most_passing = 20});
-    policies.victim = std::make_unique<OutgrownGivesWay>();
+        .policy = {.max_sequences = sequences}, .packing = packing, .max_overtaking = 20});
+    policies.preemption = std::make_unique<PreemptExceeded>();
     return policies;
   }
 };
@@ -230,7 +230,7 @@ SimulatedOptions options_for(const Predicted& policies, int32_t blocks) {
           .policies = policies};
 }
 
-TEST(PredictedSimulationTest, RightPredictionsPackedBySumPreemptNobody) {
+TEST(PredictedSimulationTest, RightPredictionsPackedBySumPreemptNoSequence) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     std::mt19937 random(seed);
     SimulatedEngine engine(
@@ -247,7 +247,7 @@ TEST(PredictedSimulationTest, RightPredictionsPackedBySumPreemptNobody) {
 }
 
 // The same holds if any of several groups may be the one that lacks room.
-TEST(PredictedSimulationTest, NobodyIsPreemptedInAnyGroup) {
+TEST(PredictedSimulationTest, NoSequenceIsPreemptedInAnyGroup) {
   for (uint32_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
@@ -319,7 +319,7 @@ TEST(PredictedSimulationTest, WrongPredictionsEndToo) {
   EXPECT_GT(preemptions, 0);
 }
 
-TEST(PredictedSimulationTest, NobodyWaitsForEverWhereThereIsAlwaysMore) {
+TEST(PredictedSimulationTest, NoRequestStarvesUnderConstantLoad) {
   for (uint32_t seed = 0; seed < 24; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
@@ -343,14 +343,14 @@ TEST(PredictedSimulationTest, NobodyWaitsForEverWhereThereIsAlwaysMore) {
         engine.submit(small);
       }
       engine.step();
-      ASSERT_LT(engine.steps(), 30'000) << "somebody waits for ever";
+      ASSERT_LT(engine.steps(), 30'000) << "a request waits for ever";
       if (testing::Test::HasFailure()) return;
     }
     for (const RequestId id : engine.ids()) engine.cancel(id);
   }
 }
 
-TEST(PredictedSimulationTest, WhoOutgrowsItsReservationIsPromisedTwiceAsMuch) {
+TEST(PredictedSimulationTest, ASequenceBeyondItsReservationIsPromisedTwiceAsMuch) {
   SimulatedEngine engine(options_for({}, 64));
   SimulatedRequest request{
       .prompt = std::vector<int32_t>(10, 1), .answer = 100, .is_expected = false, .predicted = 10};

@@ -92,7 +92,7 @@ TEST_F(QueueSharesTest, ALargeRequestTakesNoMoreThanItsClientsShare) {
   EXPECT_THAT(admit(5, 300)->placed, SizeIs(1)) << "each request has one";
 }
 
-TEST_F(QueueSharesTest, MembersOfLargeRequestsGiveWayFirstAndAreNotRefused) {
+TEST_F(QueueSharesTest, MembersOfLargeRequestsAreDisplacedFirstAndNotRefused) {
   ASSERT_THAT(admit(1, 100)->placed, SizeIs(10));
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(admit(1).has_value());
   // Displaces members for other clients and for the same one.
@@ -174,7 +174,7 @@ TEST_F(QueueSharesTest, HoldsUnderRandomLoad) {
     const auto place = [&](const std::vector<RequestId>& ids) {
       for (const RequestId id : ids) EXPECT_TRUE(engine.insert(id).second);
     };
-    const auto settle = [&] {
+    const auto resolve_displaced = [&] {
       for (const RequestId id : displaced) {
         if (!engine.contains(id)) continue;  // it has ended
         if (begun.contains(id)) {
@@ -223,7 +223,7 @@ TEST_F(QueueSharesTest, HoldsUnderRandomLoad) {
       } else {
         EXPECT_FALSE(entitled) << seed << " " << step;
       }
-      if (below(3) == 0) settle();
+      if (below(3) == 0) resolve_displaced();
       for (const RequestId id : std::vector(engine.begin(), engine.end())) {
         if (below(8) > 0) continue;
         begun.insert(id);
@@ -237,7 +237,7 @@ TEST_F(QueueSharesTest, HoldsUnderRandomLoad) {
       place(shares.fill());
       EXPECT_LE(engine.size(), static_cast<size_t>(places) + displaced.size() + restored);
     }
-    settle();
+    resolve_displaced();
     while (!engine.empty()) {
       end(*engine.begin());
       place(shares.fill());

@@ -32,7 +32,7 @@ Scheduler::Scheduler(BlockAllocator& allocator, const SchedulerLimits& limits,
   if (!policies_.order) policies_.order = std::make_unique<FirstComeFirstServed>();
   if (!policies_.admission)
     policies_.admission = std::make_unique<PlannedAdmission>(limits.admission);
-  if (!policies_.victim) policies_.victim = std::make_unique<YoungestGivesWay>();
+  if (!policies_.preemption) policies_.preemption = std::make_unique<PreemptYoungest>();
   SPW_CHECK(limits.max_step_tokens > 0 && policies_.admission->max_sequences() > 0,
             kInvalidArgument, "a step of {} tokens and {} sequences does nothing",
             limits.max_step_tokens, policies_.admission->max_sequences());
@@ -53,7 +53,7 @@ SequenceView Scheduler::view_of(const Sequence& sequence, int group) const {
       .client = sequence.given.client,
       .mean_answer = mean_answer(),
       .reserved = sequence.reserved,
-      .outgrown = sequence.outgrown,
+      .exceeded = sequence.exceeded,
       .blocks = static_cast<int64_t>(sequence.blocks.held(group).size()),
       .most_blocks = is_full ? SequenceView::kAnyBlocks : allocator_.most_blocks(kEndless, group),
       .pool = sequence.blocks.pool()};
@@ -79,7 +79,7 @@ void Scheduler::add(const NewSequence& given) {
     const UserTurns::Turn turn =
         turns_.arrive({given.client, given.priority}, given.user, rank.cost);
     sequence.turn = turn.value;
-    if (turn.passes) rank.value = pass_later_turns(sequence);
+    if (turn.may_overtake) rank.value = overtake_later(sequence);
   }
   if (end > given.tokens) {
     ++answers_;
@@ -96,7 +96,7 @@ void Scheduler::append(RequestId id, int32_t tokens) {
   sequence.known += tokens;
   sequence.fresh += tokens;
   sequence.drafted = 0;
-  extend_outgrown(sequence);
+  extend_exceeded(sequence);
 }
 
 void Scheduler::propose(RequestId id, int32_t drafts) {
@@ -178,7 +178,7 @@ bool Scheduler::share_a_queue(const Sequence& one, const Sequence& other) {
 
 // A client's requests keep their places among those of other clients: a request that comes between
 // two of them delays the later ones by its cost, and no other client's.
-double Scheduler::pass_later_turns(const Sequence& arriving) {
+double Scheduler::overtake_later(const Sequence& arriving) {
   std::vector<Sequence*> same;
   // Ranks: the largest of those that go first, and where the next one starts.
   std::optional<double> before, after;
@@ -235,13 +235,13 @@ void Scheduler::preempt(Sequence& sequence) {
 
 // A sequence that exceeds its prediction is promised twice as much from then on (S3, section 3). If
 // blocks are taken as they are needed, it continues in place as long as there are free ones.
-void Scheduler::extend_outgrown(Sequence& sequence) {
+void Scheduler::extend_exceeded(Sequence& sequence) {
   const int64_t prompt = sequence.given.tokens, most = sequence.given.expected;
   while (sequence.reserved > 0 && sequence.known >= sequence.reserved &&
          (most == 0 || sequence.reserved < most)) {
     sequence.reserved = prompt + 2 * (sequence.reserved - prompt);
     if (most > 0) sequence.reserved = std::min(sequence.reserved, most);
-    ++sequence.outgrown;
+    ++sequence.exceeded;
     ++extensions_;
   }
 }
@@ -250,7 +250,7 @@ void Scheduler::preempt_all() {
   while (!running_.empty()) preempt(running_.back());
 }
 
-std::vector<RequestId> Scheduler::choose_to_give_way(Tier pool, int64_t blocks, int group) const {
+std::vector<RequestId> Scheduler::choose_preempted(Tier pool, int64_t blocks, int group) const {
   std::vector<const Sequence*> holding;
   std::unordered_map<BlockId, int> holders;
   for (const Sequence& sequence : running_) {
@@ -263,7 +263,7 @@ std::vector<RequestId> Scheduler::choose_to_give_way(Tier pool, int64_t blocks, 
     std::vector<SequenceView> views;
     for (const Sequence* const sequence : holding) views.push_back(view_of(*sequence));
     const auto victim =
-        holding.begin() + static_cast<std::ptrdiff_t>(policies_.victim->choose(views));
+        holding.begin() + static_cast<std::ptrdiff_t>(policies_.preemption->choose(views));
     for (const BlockId block : (*victim)->blocks.held(group)) {
       const auto held = holders.find(block);
       if (held != holders.end() && --held->second == 0) holders.erase(held);
@@ -276,9 +276,9 @@ std::vector<RequestId> Scheduler::choose_to_give_way(Tier pool, int64_t blocks, 
 
 void Scheduler::preempt(std::span<const RequestId> ids) {
   for (const RequestId id : ids) {
-    Sequence& giving_way = at(id);
-    outgrown_preemptions_ += giving_way.outgrown > 0 ? 1 : 0;
-    preempt(giving_way);
+    Sequence& preempted = at(id);
+    exceeded_preemptions_ += preempted.exceeded > 0 ? 1 : 0;
+    preempt(preempted);
   }
 }
 
@@ -357,10 +357,10 @@ void Scheduler::apply(StepPlan& plan) {
   preempt(plan.preempted);
   // Beginnings come before any block is taken, because the blocks that they share may have no
   // holder until now.
-  int newcomers = 0;
+  int admissions = 0;
   for (const StepPlan::Beginning& beginning : plan.beginning) {
     Sequence& sequence = at(plan.chunks[beginning.chunk].id);
-    newcomers += sequence.admitted ? 0 : 1;
+    admissions += sequence.admitted ? 0 : 1;
     begin(sequence, beginning);
   }
   for (ScheduledChunk& chunk : plan.chunks) {
@@ -402,7 +402,7 @@ void Scheduler::apply(StepPlan& plan) {
         plan.copies.push_back({*partly, blocks[next]});
     }
   }
-  policies_.admission->began(newcomers, plan.is_full, begun_before);
+  policies_.admission->began(admissions, plan.is_full, begun_before);
 }
 
 void Scheduler::release_copies(const StepPlan& plan) {

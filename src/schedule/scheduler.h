@@ -98,7 +98,7 @@ class Scheduler {
 
   // Chooses sequences to preempt, in order, until the others hold at most `blocks` blocks
   // of a pool.
-  std::vector<RequestId> choose_to_give_way(Tier pool, int64_t blocks, int group = 0) const;
+  std::vector<RequestId> choose_preempted(Tier pool, int64_t blocks, int group = 0) const;
   void preempt(std::span<const RequestId> ids);
   // Replaces the ids of running sequences' blocks that the allocator has moved.
   void rename(std::span<const BlockAllocator::Move> moves);
@@ -140,7 +140,7 @@ class Scheduler {
   bool has_begun(RequestId id) const { return by_id_.at(id)->admitted; }
   int64_t preemptions() const { return preemptions_; }
   // Preemptions of sequences that had exceeded their prediction.
-  int64_t outgrown_preemptions() const { return outgrown_preemptions_; }
+  int64_t exceeded_preemptions() const { return exceeded_preemptions_; }
   // Tokens that were computed again after a preemption, or after a return to a checkpoint.
   int64_t recomputed_tokens() const { return recomputed_tokens_; }
   // How often a sequence exceeded its prediction and was promised more room.
@@ -172,7 +172,7 @@ class Scheduler {
     double turn = 0;        // UserTurns', until it begins
     uint64_t begun = 0;     // number of sequences that began before it
     int64_t reserved = 0;   // as in SequenceView
-    int outgrown = 0;
+    int exceeded = 0;
     int passed = 0;  // how many others have overtaken it, because the forecast has no room for it
     BlockTable blocks;
     // In each group, a held block whose first tokens are to be copied to the next block.
@@ -193,10 +193,10 @@ class Scheduler {
   // the other.
   static bool share_a_queue(const Sequence& one, const Sequence& other);
   // Returns the rank of a request that overtakes others of its client, and delays these.
-  double pass_later_turns(const Sequence& arriving);
+  double overtake_later(const Sequence& arriving);
   // Called when a waiting sequence leaves before it began.
   void leave_queue(const Sequence& leaving);
-  void extend_outgrown(Sequence& sequence);
+  void extend_exceeded(Sequence& sequence);
   void begin(Sequence& sequence, const StepPlan::Beginning& beginning);
 
   BlockAllocator& allocator_;
@@ -213,7 +213,7 @@ class Scheduler {
   uint64_t arrivals_ = 0;
   uint64_t beginnings_ = 0;
   int64_t preemptions_ = 0;
-  int64_t outgrown_preemptions_ = 0;
+  int64_t exceeded_preemptions_ = 0;
   int64_t recomputed_tokens_ = 0;
   int64_t extensions_ = 0;
   // Answers that have ended or are expected: their number, and their tokens.

@@ -129,7 +129,7 @@ class Scheduler::Planner {
       views.push_back(of_.view_of(sequence));
       sequences.push_back(&sequence);
     }
-    const Sequence* const chosen = sequences[of_.policies_.victim->choose(views)];
+    const Sequence* const chosen = sequences[of_.policies_.preemption->choose(views)];
     return scheduled_.contains(chosen->given.id) ? nullptr : chosen;
   }
 
@@ -259,7 +259,7 @@ class Scheduler::Planner {
   FoundPrefix find_prefix(const Sequence& sequence) {
     if (of_.prefixes_ == nullptr || sequence.given.scored) return {};
     FoundPrefix found = of_.prefixes_->find(sequence.given.id, beginning_);
-    if (found.tokens == 0 || found.is_coming || of_.allocator_.pools().size() == 1) return found;
+    if (found.tokens == 0 || found.is_in_flight || of_.allocator_.pools().size() == 1) return found;
     if (sequence.blocks.spans(sequence.known + 1)) return found;  // it may continue in other pools
     const int64_t end = sequence.reserved > 0 ? sequence.reserved : sequence.given.expected;
     const std::vector<BlockId> held = newly_held(found);
@@ -298,11 +298,11 @@ class Scheduler::Planner {
   void admit() {
     const Admission& admission = *of_.policies_.admission;
     const int begun = of_.running() + of_.preempted_waiting_;
-    const int most = admission.most_newcomers({.running = begun, .mean_answer = of_.mean_answer()});
+    const int most = admission.max_admissions({.running = begun, .mean_answer = of_.mean_answer()});
     // Requests that wait for in-flight prefixes; looking at all takes time.
     constexpr int kMostPassed = 64;
     constexpr int kMostPassingBegun = 8;
-    int newcomers = 0, passed = 0;
+    int admissions = 0, passed = 0;
     std::optional<Forecasts> forecasts;  // made when a request could begin
     std::vector<RequestId> without_room;
     // The least that any of `without_room` allows, also in this step.
@@ -311,29 +311,29 @@ class Scheduler::Planner {
       if (tokens_ <= 0 ||
           running() + static_cast<int>(plan_.beginning.size()) >= admission.max_sequences())
         return;
-      if (place.is_new && newcomers >= most) return;
+      if (place.is_new && admissions >= most) return;
       const Sequence& next = *of_.by_id_.at(place.id);
       if (!forecasts) forecasts = make_forecasts();
       if (!try_add(*forecasts, next) && !is_alone()) {
         plan_.is_full = true;
         without_room.push_back(place.id);
         // An answer that has begun has a reader, so fewer may overtake it.
-        const int most_passing = place.is_new
-                                     ? admission.most_passing()
-                                     : std::min(kMostPassingBegun, admission.most_passing());
-        may_pass = std::min(may_pass, most_passing - next.passed);
+        const int max_overtaking = place.is_new
+                                       ? admission.max_overtaking()
+                                       : std::min(kMostPassingBegun, admission.max_overtaking());
+        may_pass = std::min(may_pass, max_overtaking - next.passed);
         if (may_pass <= 0 || static_cast<int>(without_room.size()) > kMostPassed) return;
         continue;
       }
       FoundPrefix found = find_prefix(next);
-      if (found.is_coming && passed < kMostPassed) {
+      if (found.is_in_flight && passed < kMostPassed) {
         ++passed;
         if (std::ranges::any_of(found.fetch, [](const auto& keys) { return !keys.empty(); }))
           plan_.fetches.push_back({place.id, std::move(found.fetch)});
         continue;
       }
       if (!try_begin(next, std::move(found))) return;
-      newcomers += place.is_new ? 1 : 0;
+      admissions += place.is_new ? 1 : 0;
       plan_.passed_over.insert(plan_.passed_over.end(), without_room.begin(), without_room.end());
       if (!without_room.empty() && --may_pass == 0) return;
     }

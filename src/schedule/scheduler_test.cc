@@ -137,7 +137,7 @@ TEST(SchedulerTest, DraftsOfASequenceThatIsPreemptedAreForgotten) {
   EXPECT_EQ(plan.chunks[0].drafted, 0);
 }
 
-TEST(SchedulerTest, DraftsTakeOnlyWhatNobodyElseWants) {
+TEST(SchedulerTest, DraftsTakeOnlyTokensThatAreLeft) {
   struct Case {
     const char* what;
     SchedulerLimits limits;
@@ -145,7 +145,7 @@ TEST(SchedulerTest, DraftsTakeOnlyWhatNobodyElseWants) {
     int32_t drafted;
   };
   const Case cases[] = {
-      {"nobody else", {.max_step_tokens = 64}, 100, 0, 8},
+      {"no other request", {.max_step_tokens = 64}, 100, 0, 8},
       {"tokens of the step", {.max_step_tokens = 4}, 100, 0, 3},
       {"a prompt that takes the whole step", {.max_step_tokens = 24}, 100, 60, 0},
       {"a prompt that leaves some of it", {.max_step_tokens = 24}, 100, 19, 4},
@@ -169,7 +169,7 @@ TEST(SchedulerTest, DraftsTakeOnlyWhatNobodyElseWants) {
   }
 }
 
-TEST(SchedulerTest, DraftsPreemptNobodyAndWaitForPrompts) {
+TEST(SchedulerTest, DraftsPreemptNoSequenceAndWaitForPrompts) {
   BlockAllocator blocks(4);
   Scheduler scheduler(blocks, {.max_step_tokens = 64});
   begin_answer(scheduler, id(1), 31);
@@ -467,14 +467,14 @@ TEST(SchedulerTest, DraftsWaitWhereNoStateIsFreeOnTheDevice) {
 
 // Preemption does not choose the holder of the last blocks, but the youngest as always, and no more
 // of them than necessary.
-TEST(SchedulerTest, APoolThatShrinksMakesTheLeastValuableGiveWay) {
+TEST(SchedulerTest, APoolThatShrinksPreemptsTheLeastValuable) {
   BlockAllocator allocator(8);
   Scheduler scheduler(allocator, {.max_step_tokens = 256});
   for (uint64_t n = 1; n <= 4; ++n) scheduler.add(id(n), 2 * kKvBlockTokens - 1);
   EXPECT_EQ(scheduler.next_step().chunks.size(), 4u);
   scheduler.remove(id(2));  // so that low ids are free, and the third sequence's are not the last
-  EXPECT_TRUE(scheduler.choose_to_give_way(Tier::kDevice, 6).empty());
-  const std::vector<RequestId> losing = scheduler.choose_to_give_way(Tier::kDevice, 5);
+  EXPECT_TRUE(scheduler.choose_preempted(Tier::kDevice, 6).empty());
+  const std::vector<RequestId> losing = scheduler.choose_preempted(Tier::kDevice, 5);
   EXPECT_EQ(losing, std::vector{id(4)});
   scheduler.preempt(losing);
   EXPECT_EQ(scheduler.preemptions(), 1);
@@ -510,10 +510,10 @@ TEST(SchedulerTest, EndsAnyOfThousandsWhereverItIs) {
     EXPECT_EQ(static_cast<uint64_t>(chunk.id) % 2, 1U);
 }
 
-TEST(SchedulerTest, WhatWasCancelledBeforeItBeganPutsNobodyBack) {
+TEST(SchedulerTest, ARequestCancelledBeforeItBeganDelaysNoOther) {
   BlockAllocator blocks(200);
   Scheduler scheduler(blocks, {.max_step_tokens = 4096, .admission = {.max_sequences = 1}}, nullptr,
-                      {.order = std::make_unique<FairOrder>(), .admission = {}, .victim = {}});
+                      {.order = std::make_unique<FairOrder>(), .admission = {}, .preemption = {}});
   scheduler.add({.id = id(1), .tokens = 4, .client = 9});
   ASSERT_EQ(scheduler.next_step().chunks.size(), 1U);
   scheduler.add({.id = id(2), .tokens = 1000, .client = 1});
@@ -586,7 +586,7 @@ TEST(SchedulerTest, BeginsAnewWhereThereIsRoomForAllOfIt) {
   EXPECT_EQ(blocks.free(), 19);
 }
 
-TEST(SchedulerTest, EndsASequenceThatOutgrowsTheWholeCache) {
+TEST(SchedulerTest, EndsASequenceThatExceedsTheWholeCache) {
   BlockAllocator blocks(1);
   Scheduler scheduler(blocks, {});
   scheduler.add(id(1), 16);

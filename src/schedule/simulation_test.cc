@@ -167,7 +167,7 @@ TEST_P(SimulationTest, EveryRequestEndsWithGroupsOfLayersToo) {
 INSTANTIATE_TEST_SUITE_P(Seeds, SimulationTest, testing::Range(0U, 10U));
 
 // Other requests always wait as well.
-TEST(SimulatedLoadTest, NobodyWaitsForEverWhereThereIsAlwaysMore) {
+TEST(SimulatedLoadTest, NoRequestStarvesUnderConstantLoad) {
   for (uint32_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(seed);
     Load load(seed);
@@ -182,7 +182,7 @@ TEST(SimulatedLoadTest, NobodyWaitsForEverWhereThereIsAlwaysMore) {
     while (some_wait()) {
       while (engine.outstanding() < kOutstanding) engine.submit(load.request());
       engine.step();
-      ASSERT_LT(engine.steps(), 60'000) << "somebody waits for ever";
+      ASSERT_LT(engine.steps(), 60'000) << "a request waits for ever";
       if (testing::Test::HasFailure()) return;
     }
     for (const RequestId id : engine.ids()) engine.cancel(id);
@@ -221,7 +221,7 @@ TEST(SimulatedLoadTest, ALongPromptIsNotHeldUpByShortOnesForEver) {
 
 // A sequence that is too long for its pool continues in a larger one; sequences there are
 // not preempted.
-TEST(SimulatedLoadTest, OneThatOutgrowsItsPoolGoesOnInALargerOne) {
+TEST(SimulatedLoadTest, OneThatExceedsItsPoolGoesOnInALargerOne) {
   SimulatedEngine engine(
       {.pools = {4, 16}, .limits = {.max_step_tokens = 300, .admission = {.max_sequences = 8}}});
   engine.submit({.prompt = tokens_of(50, 1), .answer = 60, .is_expected = false});

@@ -70,7 +70,7 @@ TEST(SpanningScheduleTest, ShortOnesGoOnBesideIt) {
   run(allocator, {{1700, 50}, {30, 40}, {10, 100}, {200, 5}}, 128);
 }
 
-TEST(SpanningScheduleTest, OneGivesWayWhereThereIsNoRoomForTwo) {
+TEST(SpanningScheduleTest, OneIsPreemptedWhereThereIsNoRoomForTwo) {
   BlockAllocator allocator({40, 56}, kRun);
   EXPECT_GT(run(allocator, {{400, 520}, {420, 500}, {410, 520}}, 256), 0);
 }

@@ -42,9 +42,10 @@ struct FoundPrefix {
   // After both, a block that begins with the same tokens, which are copied. A recurrent state is
   // always copied.
   PerGroup<std::optional<BlockId>> partly = {};
-  int32_t tokens = 0;      // number of tokens in all of these
-  bool is_coming = false;  // much of the rest is being computed or read, and is worth waiting for
-  // Blocks that must be fetched before they can be loaded; `is_coming` is then set.
+  int32_t tokens = 0;  // number of tokens in all of these
+  bool is_in_flight =
+      false;  // much of the rest is being computed or read, and is worth waiting for
+  // Blocks that must be fetched before they can be loaded; `is_in_flight` is then set.
   PerGroup<std::vector<BlockKey>> fetch = {};
 };
 

@@ -109,10 +109,10 @@ class SimulatedEngine : private PrefixSource {
   bool step() {
     ++steps_;
     scheduler_.release_behind();
-    const Books before = books();
+    const Bookkeeping before = bookkeeping();
     StepPlan plan = scheduler_.prepare();
     EXPECT_EQ(flattened(plan), flattened(scheduler_.prepare())) << "a plan changed something";
-    EXPECT_TRUE(before == books()) << "a plan changed something";
+    EXPECT_TRUE(before == bookkeeping()) << "a plan changed something";
     check_budgets(plan);
     check_work_conservation(plan);
     if (options_.reuses) {
@@ -196,15 +196,15 @@ class SimulatedEngine : private PrefixSource {
       cut_into = {};
     }
   };
-  struct Books {
+  struct Bookkeeping {
     std::vector<int64_t> numbers;
-    bool operator==(const Books&) const = default;
+    bool operator==(const Bookkeeping&) const = default;
   };
   static SchedulingPolicies policies_of(const SimulatedOptions& options) {
     if (options.policies) return options.policies();
     return {.order = options.fair ? std::make_unique<FairOrder>() : nullptr,
             .admission = nullptr,
-            .victim = nullptr};
+            .preemption = nullptr};
   }
   static int32_t known(const Sequence& sequence) {
     return static_cast<int32_t>(sequence.tokens.size());
@@ -232,8 +232,8 @@ class SimulatedEngine : private PrefixSource {
   };
   using Contents = std::array<uint64_t, kKvBlockTokens>;
 
-  Books books() const {
-    Books all;
+  Bookkeeping bookkeeping() const {
+    Bookkeeping all;
     for (const auto& of_group : allocator_.rooms())
       for (const PoolRoom& room : of_group)
         all.numbers.insert(all.numbers.end(), {room.free, room.promised});
@@ -273,7 +273,7 @@ class SimulatedEngine : private PrefixSource {
   void check_budgets(const StepPlan& plan) {
     const SchedulerLimits& limits = options_.limits;
     int64_t all = 0, of_prompts = 0, rows = 0;
-    int generating = 0, newcomers = 0;
+    int generating = 0, admissions = 0;
     std::set<RequestId> seen;
     for (const ScheduledChunk& chunk : plan.chunks) {
       const Sequence& sequence = sequences_.at(chunk.id);
@@ -295,7 +295,7 @@ class SimulatedEngine : private PrefixSource {
       } else {
         of_prompts += chunk.tokens;
       }
-      newcomers += sequence.begun ? 0 : 1;
+      admissions += sequence.begun ? 0 : 1;
       rows += sequence.given.scored ? chunk.tokens : chunk.last ? 1 + chunk.drafted : 0;
     }
     EXPECT_LE(all, limits.max_step_tokens);
@@ -309,20 +309,20 @@ class SimulatedEngine : private PrefixSource {
       EXPECT_TRUE(generating == 0 || of_prompts == 0);
     }
     if (limits.admission.max_admissions > 0) {
-      EXPECT_LE(newcomers, limits.admission.max_admissions);
+      EXPECT_LE(admissions, limits.admission.max_admissions);
     }
     const int running = scheduler_.running() - static_cast<int>(plan.preempted.size()) +
                         static_cast<int>(plan.beginning.size());
     EXPECT_LE(running, limits.admission.max_sequences);
-    check_blocks_of_sequences(newcomers);
+    check_blocks_of_sequences(admissions);
     for (const RequestId id : plan.preempted) EXPECT_FALSE(seen.contains(id));
   }
 
   // In a schedule with batch blocks, no sequence may join a block that is, or was, full.
-  void check_blocks_of_sequences(int newcomers) {
+  void check_blocks_of_sequences(int admissions) {
     if (!options_.limits.admission.admit_in_blocks) return;
     const bool any = std::ranges::any_of(sequences_, [](const auto& s) { return s.second.begun; });
-    in_block_ = (any ? in_block_ : 0) + newcomers;
+    in_block_ = (any ? in_block_ : 0) + admissions;
     EXPECT_LE(in_block_, options_.limits.admission.max_sequences);
   }
 
@@ -332,7 +332,7 @@ class SimulatedEngine : private PrefixSource {
       const bool fetches = std::ranges::any_of(
           sequences_, [](const auto& s) { return s.second.steps_to_fetch > 0; });
       EXPECT_TRUE(sequences_.empty() || !plan.preempted.empty() || fetches)
-          << "an empty step while somebody could run";
+          << "an empty step while a sequence could run";
       return;
     }
     const SchedulerLimits& limits = options_.limits;
@@ -642,15 +642,15 @@ class SimulatedEngine : private PrefixSource {
         if (!(computing.runs || begins) || static_cast<size_t>(computing.computed) >= worth ||
             computing.tokens.size() < worth || computing.given.scored)
           continue;
-        found.is_coming |=
+        found.is_in_flight |=
             std::ranges::equal(std::span(computing.tokens).first(worth), tokens.first(worth));
       }
     }
-    if (found.is_coming || !options_.stores) return found;
+    if (found.is_in_flight || !options_.stores) return found;
     found = search.longest([this](const BlockKey& key, int) { return stored_.contains(key); });
     const bool loads =
         std::ranges::any_of(found.loads, [](const auto& keys) { return !keys.empty(); });
-    found.is_coming = loads && sequence.steps_to_fetch > 0;
+    found.is_in_flight = loads && sequence.steps_to_fetch > 0;
     return found;
   }
 

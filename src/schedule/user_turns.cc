@@ -10,7 +10,7 @@ UserTurns::Turn UserTurns::arrive(Client client, uint64_t user, double cost) {
   ++queue.waiting;
   double& last = queue.users[user];
   last = std::max(queue.clock, last) + cost;
-  const Turn turn{.value = last, .passes = last < queue.last};
+  const Turn turn{.value = last, .may_overtake = last < queue.last};
   queue.last = std::max(queue.last, last);
   if (queue.users.size() > queue.clean_at) {
     std::erase_if(queue.users, [&](const auto& entry) { return entry.second <= queue.clock; });

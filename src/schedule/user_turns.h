@@ -14,8 +14,8 @@ namespace spillway {
 class UserTurns {
  public:
   struct Turn {
-    double value = 0;     // lower ones go first, equal ones in order of arrival
-    bool passes = false;  // may overtake earlier requests of the same client
+    double value = 0;           // lower ones go first, equal ones in order of arrival
+    bool may_overtake = false;  // may overtake earlier requests of the same client
   };
   using Client = std::pair<uint64_t, int>;  // with the priority
 

@@ -18,11 +18,11 @@ TEST(UserTurnsTest, UsersOfAClientTakeTurns) {
   for (const double expected : {10, 20, 30}) {
     const UserTurns::Turn turn = turns.arrive(kClient, 1, 10);
     EXPECT_EQ(turn.value, expected);
-    EXPECT_FALSE(turn.passes);
+    EXPECT_FALSE(turn.may_overtake);
   }
-  EXPECT_TRUE(turns.arrive(kClient, 2, 10).passes);
-  EXPECT_FALSE(turns.arrive({7, 1}, 2, 10).passes) << "another priority is another queue";
-  EXPECT_FALSE(turns.arrive({8, 0}, 2, 10).passes) << "and so is another client";
+  EXPECT_TRUE(turns.arrive(kClient, 2, 10).may_overtake);
+  EXPECT_FALSE(turns.arrive({7, 1}, 2, 10).may_overtake) << "another priority is another queue";
+  EXPECT_FALSE(turns.arrive({8, 0}, 2, 10).may_overtake) << "and so is another client";
 }
 
 TEST(UserTurnsTest, WhatBeganBeforeAUserCameIsNotOwedToIt) {
@@ -66,7 +66,7 @@ class SharesTest : public testing::Test {
   Scheduler scheduler_{blocks_,
                        {.max_step_tokens = 4096, .admission = {.max_sequences = 1}},
                        nullptr,
-                       {.order = std::make_unique<FairOrder>(), .admission = {}, .victim = {}}};
+                       {.order = std::make_unique<FairOrder>(), .admission = {}, .preemption = {}}};
   std::vector<std::string> names_;
   uint64_t last_ = 0;
 };

@@ -75,7 +75,7 @@ OpenAiRequest BatchLine::request() const {
   OpenAiRequest request = parse_openai_request(*route, *body, unknown_fields);
   if (request.stream)
     throw ApiError(400, "unsupported_parameter", "stream",
-                   "'stream' is true; a batch has nobody to stream to");
+                   "'stream' is true; a batch has no client to stream to");
   return request;
 }
 

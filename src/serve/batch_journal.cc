@@ -80,8 +80,7 @@ PosixFile open_locked(const std::filesystem::path& path) {
               "{} is not a file; remove it or give another -o", printable_path(path));
     if (::flock(file.descriptor(), LOCK_EX | LOCK_NB) != 0) {
       SPW_CHECK(errno != EWOULDBLOCK, kInvalidArgument,
-                "another process is at work on {}; wait for it, or give another -o",
-                printable_path(path));
+                "another process writes {}; wait for it, or give another -o", printable_path(path));
       fail(ErrorCode::kIo, "cannot lock {}: {}", printable_path(path),
            std::generic_category().message(errno));
     }

@@ -249,18 +249,18 @@ TEST(AnswerStreamTest, SaysWhatTheWholeAnswerSays) {
       const AnswerHead head{"i", 7, "m \"1\"", "fp"};
       AnswerStream stream(head, completion.request(), &tokenizer);
       std::string said = stream.begin(completion.choice(0));
-      const auto hear = [&](GenerationEvent event) {
+      const auto take = [&](GenerationEvent event) {
         if (event.token && logprobs) event.logprobs = Logprobs{-0.5F, {{'J', -1.0F}}};
         completion.add(0, event);
         said += stream.piece(completion.choice(0), event);
       };
       GenerationEvent scored;
       scored.prompt_logprobs = {Logprobs{-0.25F, {{'b', -0.25F}}}};
-      if (!chat && logprobs) hear(scored);
-      hear(make_event('H', "H"));
-      hear(make_event('"', ""));
-      hear(make_event('!', "\"!"));
-      hear(make_event(kEnd, "", FinishReason::kStop));
+      if (!chat && logprobs) take(scored);
+      take(make_event('H', "H"));
+      take(make_event('"', ""));
+      take(make_event('!', "\"!"));
+      take(make_event(kEnd, "", FinishReason::kStop));
       said += stream.end(completion.usage());
       EXPECT_TRUE(said.ends_with("data: [DONE]\n\n"));
       const json whole = json(completion.body(head, completion.usage()));
@@ -316,7 +316,7 @@ TEST(AnswerStreamTest, EveryPieceHasUsageWhereThatIsAskedFor) {
             (std::vector<json>{4, 5, 5}));
   EXPECT_EQ(usages(R"({"include_usage":true})"), (std::vector<json>{nullptr, nullptr, 5}));
   EXPECT_EQ(usages(R"({"continuous_usage_stats":true})"), (std::vector<json>{nullptr, nullptr}))
-      << "as vLLM: nobody asked for usage";
+      << "as vLLM: usage was not requested";
 }
 
 TEST(OpenAiResponseTest, LogprobsLeaveTheStopTokenOut) {

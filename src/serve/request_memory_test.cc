@@ -39,7 +39,7 @@ TEST(RequestMemoryTest, WaitsForThoseThatAreAboutToEnd) {
   RequestMemory memory(100);
   auto first = std::optional(memory.wait(80));
   std::thread other([&] { EXPECT_EQ(status_of([&] { return memory.wait(50); }), 200); });
-  EXPECT_EQ(status_of([&] { return memory.wait(20); }), 200) << "it holds up nobody";
+  EXPECT_EQ(status_of([&] { return memory.wait(20); }), 200) << "it delays no request";
   first.reset();
   other.join();
   EXPECT_EQ(status_of([&] { return memory.reserve(100); }), 200);

@@ -307,7 +307,7 @@ TEST(IoQueueTest, TakesThreadsWhereIoUringIsRefused) {
   }
 }
 
-TEST(IoQueueTest, CostsNothingWhereNobodyUsesIt) {
+TEST(IoQueueTest, CostsNothingWhereItIsNotUsed) {
   arm_fault("io.uring_setup", 1'000'000, FaultKind::kEio);  // never fires; counts calls
   {
     IoQueue queue;

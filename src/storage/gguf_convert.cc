@@ -185,7 +185,7 @@ ConvertReport report_of(const ConvertInput& input, const std::vector<ChosenType>
     if (type != wanted)
       report.fallbacks.push_back({tensor.name, wanted, type, tensor.shape.back()});
     if (is_quantized(tensor.dtype) && is_quantized(type) && tensor.dtype != type)
-      ++report.quantized_again;
+      ++report.requantized;
   }
   return report;
 }

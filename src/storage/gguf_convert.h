@@ -76,7 +76,7 @@ struct ConvertReport {
   uint64_t bytes_before = 0, bytes = 0;  // sizes of all tensors together
   std::vector<int> tensors_of;           // number of tensors, indexed by DType
   std::vector<Fallback> fallbacks;       // matrices whose width does not fit the wanted type
-  int quantized_again = 0;               // matrices that were quantized before in another type
+  int requantized = 0;                   // matrices that were quantized before in another type
 };
 
 // Writes `input` to `path` with matrices in the types of `mix`. F32 holds the values of any type

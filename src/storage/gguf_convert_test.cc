@@ -232,7 +232,7 @@ TEST_F(GgufConvertTest, QuantizesWithTheErrorOfEachType) {
     EXPECT_EQ(out.metadata.get_int("general.quantization_version"), 2);
     EXPECT_TRUE(report.fallbacks.empty());
     EXPECT_EQ(report.bytes, tensor_bytes(out));
-    EXPECT_EQ(report.quantized_again, 0);
+    EXPECT_EQ(report.requantized, 0);
     for (const TensorInfo& tensor : out.tensors) {
       const auto want = values_of(in, tensor.name), got = values_of(out, tensor.name);
       double off = 0, size = 0;
@@ -292,8 +292,7 @@ TEST_F(GgufConvertTest, CountsWhatIsQuantizedAgain) {
   }
   writer.write(folder_ / "in.gguf");
   // The three plain types and Q8_0 itself do not count.
-  EXPECT_EQ(convert(read_gguf(folder_ / "in.gguf"), "q8_0", folder_ / "out.gguf").quantized_again,
-            9);
+  EXPECT_EQ(convert(read_gguf(folder_ / "in.gguf"), "q8_0", folder_ / "out.gguf").requantized, 9);
 }
 
 TEST_F(GgufConvertTest, ANanIsNamedAndNotQuantized) {

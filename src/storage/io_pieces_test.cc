@@ -103,7 +103,7 @@ TEST_F(PieceQueueTest, WhatFailsGivesItsRoomBack) {
   EXPECT_EQ(take_all(queue), (Users{kK, kK}));
 }
 
-TEST_F(PieceQueueTest, StoppingCancelsWhatNobodyBegan) {
+TEST_F(PieceQueueTest, StoppingCancelsPiecesThatHaveNotBegun) {
   PieceQueue queue(kPiece, 1);
   const auto begun = request(kW, 1), waits = request(kW, 1), others = request(kA, 1);
   queue.push(begun);

@@ -115,7 +115,7 @@ void forget_map(const std::byte* data) noexcept {
   }
 }
 
-std::string what_maps_lost() {
+std::string lost_pages_message() {
   const std::lock_guard lock(writers());
   return lost();
 }

@@ -16,7 +16,7 @@ void remember_map(const std::byte* data, size_t bytes, const std::filesystem::pa
 void forget_map(const std::byte* data) noexcept;
 // Returns a message if some file was found truncated when its map was forgotten, else an empty
 // text. This is needed because the lost part of a file's last page reads as zeros without a signal.
-std::string what_maps_lost();
+std::string lost_pages_message();
 
 // Makes the process end when a page of such a map cannot be read (because the file was truncated or
 // its disk fails): it writes `before` and one line naming the file to standard error, and exits

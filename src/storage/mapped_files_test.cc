@@ -56,13 +56,13 @@ TEST_F(MappedFilesDeathTest, KnowsManyMapsAndForgetsThoseThatEnded) {
 TEST(MappedFilesTest, AFileThatLostAPartOfItsLastPageIsNoticedAtTheEnd) {
   const TempFolder folder;
   { const MappedFile map(folder.write("whole", "0123456789")); }
-  EXPECT_EQ(what_maps_lost(), "");
+  EXPECT_EQ(lost_pages_message(), "");
   {
     const MappedFile map(folder.write("model.gguf", "0123456789"));
     std::filesystem::resize_file(folder / "model.gguf", 5);
     EXPECT_EQ(map.bytes()[7], std::byte{0}) << "no signal comes";
   }
-  EXPECT_THAT(what_maps_lost(), ::testing::HasSubstr("model.gguf lost data"));
+  EXPECT_THAT(lost_pages_message(), ::testing::HasSubstr("model.gguf lost data"));
 }
 
 TEST_F(MappedFilesDeathTest, ASignalFromElsewhereDoesWhatItAlwaysDid) {

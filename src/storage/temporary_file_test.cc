@@ -121,21 +121,21 @@ TEST_F(TemporaryFileTest, RemovesOnlyFilesOfTheDead) {
   const int64_t self = ::getpid();
   const uint64_t start = process_start(self);
   ASSERT_NE(start, 0u);
-  constexpr int64_t kNobody = 4194304;  // above the highest process id
-  const std::string dead = temporary_file_name("kv", kNobody, 5, here, 0);
+  constexpr int64_t kNoProcess = 4194304;  // above the highest process id
+  const std::string dead = temporary_file_name("kv", kNoProcess, 5, here, 0);
   const std::string reused = temporary_file_name("kv", self, start - 1, here, 1);
   const std::string alive = temporary_file_name("kv", self, start, here, 2);
-  const std::string other_boot = temporary_file_name("kv", kNobody, 5, here + 1, 3);
-  const std::string old_boot = temporary_file_name("kv", kNobody, 5, here + 1, 4);
-  const std::string locked = temporary_file_name("kv", kNobody, 5, here, 5);
+  const std::string other_boot = temporary_file_name("kv", kNoProcess, 5, here + 1, 3);
+  const std::string old_boot = temporary_file_name("kv", kNoProcess, 5, here + 1, 4);
+  const std::string locked = temporary_file_name("kv", kNoProcess, 5, here, 5);
   const std::vector<std::string> foreign = {
       "model.gguf",
       "spillway-kv.tmp",
       "spillway-kv-1-2-3-4.tmp",
       dead + "x",
       "x" + dead,
-      temporary_file_name("kv", kNobody, 5, here, 6) + ".tmp",
-      "spillway-kv-0" + std::to_string(kNobody) + "-5-0000000000000001-0.tmp",
+      temporary_file_name("kv", kNoProcess, 5, here, 6) + ".tmp",
+      "spillway-kv-0" + std::to_string(kNoProcess) + "-5-0000000000000001-0.tmp",
       "spillway-.tmp"};
   for (const auto& name : {dead, reused, alive, other_boot, old_boot, locked}) {
     folder_.write(name, "x");
@@ -147,9 +147,9 @@ TEST_F(TemporaryFileTest, RemovesOnlyFilesOfTheDead) {
   ASSERT_EQ(::flock(lock, LOCK_EX), 0);
   // A link or folder whose name fits must stay, and so must what the link points to.
   const auto target = folder_.write("precious", "x");
-  const std::string link = temporary_file_name("kv", kNobody, 5, here, 7);
+  const std::string link = temporary_file_name("kv", kNoProcess, 5, here, 7);
   std::filesystem::create_symlink(target, folder_ / link);
-  const std::string subfolder = temporary_file_name("kv", kNobody, 5, here, 8);
+  const std::string subfolder = temporary_file_name("kv", kNoProcess, 5, here, 8);
   std::filesystem::create_directory(folder_ / subfolder);
 
   EXPECT_EQ(remove_dead_temporary_files(folder_.path()), 3);

@@ -11,12 +11,12 @@ namespace spillway {
 
 // A sequence is split into partitions only at positions that are multiples of this, because kernels
 // split there anyway.
-inline constexpr int32_t kAttentionPartTokens = 256;
-inline constexpr int32_t kAttentionPartBlocks = kAttentionPartTokens / kKvBlockTokens;
+inline constexpr int32_t kPartitionTokens = 256;
+inline constexpr int32_t kPartitionBlocks = kPartitionTokens / kKvBlockTokens;
 
 // Returns the floats of a row of softmax state: an output vector, a maximum and a sum for each
 // head. Rounded up to a multiple of four, because four floats are read at a time.
-constexpr int64_t attention_sum_columns(int64_t heads, int64_t head_dim) {
+constexpr int64_t softmax_state_columns(int64_t heads, int64_t head_dim) {
   return (heads * (head_dim + 2) + 3) / 4 * 4;
 }
 

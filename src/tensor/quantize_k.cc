@@ -93,7 +93,7 @@ void refit(const float* x, const AffineBlock& block, float& d, float& dmin) {
 }
 
 // Chooses factors and levels for the block's d and dmin. Returns the squared error.
-float settle(const float* x, const AffineFit ideal[8], float top, AffineBlock& block) {
+float choose_levels(const float* x, const AffineFit ideal[8], float top, AffineBlock& block) {
   const float d = to_float(block.d), dmin = to_float(block.dmin);
   float error = 0;
   for (int s = 0; s < 8; ++s) {
@@ -115,14 +115,14 @@ bool fit_block(const float* x, float top, AffineBlock& block) {
   if (peak_scale / 63 > kMaxHalf || peak_minimum / 63 > kMaxHalf) return false;
   block.d = half_that_reaches(peak_scale / 63);
   block.dmin = half_that_reaches(peak_minimum / 63);
-  const float error = settle(x, ideal, top, block);
+  const float error = choose_levels(x, ideal, top, block);
   float d = to_float(block.d), dmin = to_float(block.dmin);
   refit(x, block, d, dmin);
   if (!(d >= 0 && d <= kMaxHalf && dmin >= 0 && dmin <= kMaxHalf)) return true;
   AffineBlock again;
   again.d = to_half(d);
   again.dmin = to_half(dmin);
-  if (settle(x, ideal, top, again) < error) block = again;
+  if (choose_levels(x, ideal, top, again) < error) block = again;
   return true;
 }
 
@@ -167,7 +167,7 @@ struct ScaledBlock {
   float levels[256] = {};
 };
 
-float settle(const float* x, const float ideal[16], ScaledBlock& block) {
+float choose_levels(const float* x, const float ideal[16], ScaledBlock& block) {
   const float d = to_float(block.d);
   float error = 0;
   for (int s = 0; s < 16; ++s) {
@@ -198,7 +198,7 @@ bool quantize_block(const float* values, BlockQ6_K& block) {
   if (peak / 127 > kMaxHalf) return false;
   ScaledBlock fit;
   fit.d = half_that_reaches(peak / 127);
-  settle(values, ideal, fit);
+  choose_levels(values, ideal, fit);
 
   block.d = fit.d;
   for (int s = 0; s < 16; ++s) block.scales[s] = static_cast<int8_t>(fit.scales[s]);

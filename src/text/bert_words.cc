@@ -53,10 +53,10 @@ void for_each_character(std::string_view text, Fn&& fn) {
 }
 
 std::string without_accents(std::string_view text) {
-  const std::string apart = to_nfd(text);
+  const std::string decomposed = to_nfd(text);
   std::string result;
-  for_each_character(apart, [&](const Utf8Char& c, size_t at) {
-    if (!is_in(accent_ranges(), c.code_point)) result.append(apart, at, c.bytes);
+  for_each_character(decomposed, [&](const Utf8Char& c, size_t at) {
+    if (!is_in(accent_ranges(), c.code_point)) result.append(decomposed, at, c.bytes);
   });
   return result;
 }

@@ -40,7 +40,7 @@ ChatTemplate::ChatTemplate(std::string_view jinja, const Vocabulary& vocabulary)
       template_(jinja),
       bos_(spelling_of(vocabulary.bos, vocabulary)),
       eos_(spelling_of(vocabulary.eos, vocabulary)) {
-  takes_system_ = shows_system(*this);
+  supports_system_role_ = shows_system(*this);
 }
 
 std::vector<TextSegment> ChatTemplate::render(const ChatPrompt& prompt) const {

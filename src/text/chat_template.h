@@ -45,13 +45,13 @@ class ChatTemplate {
   // The text of the template, as it was given.
   const std::string& source() const { return *source_; }
   // Whether the template writes system messages into the text.
-  bool takes_system() const { return takes_system_; }
+  bool supports_system_role() const { return supports_system_role_; }
 
  private:
   std::shared_ptr<const std::string> source_;
   JinjaTemplate template_;
   std::string bos_, eos_;
-  bool takes_system_ = false;
+  bool supports_system_role_ = false;
 };
 
 }  // namespace spillway

@@ -86,9 +86,9 @@ TEST(ChatTemplateTest, MarksTurnsWithTheTokensOfItsStyle) {
 TEST(ChatTemplateTest, KnowsWhetherASystemMessageIsShown) {
   const Vocabulary vocabulary = vocabulary_with("<s>", "</s>");
   for (const ChatStyle& style : chat_styles())
-    EXPECT_TRUE(ChatTemplate(style.jinja, vocabulary).takes_system()) << style.name;
+    EXPECT_TRUE(ChatTemplate(style.jinja, vocabulary).supports_system_role()) << style.name;
   const auto takes = [&](const char* jinja) {
-    return ChatTemplate(jinja, vocabulary).takes_system();
+    return ChatTemplate(jinja, vocabulary).supports_system_role();
   };
   EXPECT_FALSE(
       takes("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}"

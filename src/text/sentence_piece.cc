@@ -43,12 +43,12 @@ SentencePiece::SentencePiece(const Vocabulary& vocabulary, const TokenIndex& ind
       if (byte && byte_tokens_[*byte] == kNoToken) byte_tokens_[*byte] = static_cast<TokenId>(id);
     } else if (token.kind != TokenKind::kControl &&
                next_word_start(token.text, 0) < token.text.size()) {
-      words_are_apart_ = false;
+      words_are_separate_ = false;
     }
   }
   if (index.find_plain(kSpaceSymbol) == kNoToken)
-    words_are_apart_ = false;  // a space may then be part of a run of unknown characters
-  if (vocabulary.split_on_space) words_are_apart_ = true;
+    words_are_separate_ = false;  // a space may then be part of a run of unknown characters
+  if (vocabulary.split_on_space) words_are_separate_ = true;
 }
 
 void SentencePiece::encode(std::span<const TextFragment> fragments,
@@ -88,7 +88,7 @@ std::string SentencePiece::with_space_symbols(std::string_view text, bool first)
 
 void SentencePiece::encode_text(std::string_view text, Scratch& scratch,
                                 std::vector<TokenId>& ids) const {
-  if (!words_are_apart_) {
+  if (!words_are_separate_) {
     encode_word(text, scratch, ids);
     return;
   }

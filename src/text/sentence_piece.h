@@ -41,7 +41,7 @@ class SentencePiece final : public TextEncoder {
   MergeTable merges_;
   std::array<TokenId, 256> byte_tokens_;
   // No token reaches from one word into the next, so each word can be merged by itself.
-  bool words_are_apart_ = true;
+  bool words_are_separate_ = true;
 };
 
 }  // namespace spillway

@@ -211,25 +211,25 @@ TEST_F(CudaGenerationTest, RecordedStepsComputeWhatFirstOnesDid) {
 // The number of swapped layers changes while a sequence is computed. Steps are then recorded as
 // several graphs, which are replayed wherever the KV of a layer is. Of three layers two or all are
 // swapped, of nine any number.
-TEST_F(CudaGenerationTest, LayersThatTakeTurnsChangeNoBit) {
+TEST_F(CudaGenerationTest, SwappingLayersChangesNoBit) {
   CpuDevice host(CpuDeviceOptions{1});
   const auto ids = tiny_prompt(120, 8);
   const auto compare = [&](TinyRuntime& gpu, KvType kv_type, int spare, const Rows& expected) {
     const ModelSpec& spec = gpu.model.spec;
     KvCache kv(gpu.device, host, kv_shapes(spec.states, kv_type),
-               {.device_blocks = 8, .most_turning = spec.layer_count(), .spare_buffers = spare});
+               {.device_blocks = 8, .most_swapped = spec.layer_count(), .spare_buffers = spare});
     Decoder decoder(gpu.device, spec, gpu.weights, {.max_tokens = 1, .host = &host});
-    const int turns[] = {0, spare + 1, spec.layer_count(), spec.layer_count() - 1, 0};
+    const int counts[] = {0, spare + 1, spec.layer_count(), spec.layer_count() - 1, 0};
     size_t at = 0;
     std::string differing;
     forward_all(decoder, kv, ids, 0, [&](int64_t, const Activations& logits) {
       const std::vector<float> row(logits.f32(0), logits.f32(0) + logits.cols);
       if (row != expected[at])
-        differing += fmt::format(" {} ({} take turns, by {:.2g})", at, kv.layers().turning(),
+        differing += fmt::format(" {} ({} swapped, by {:.2g})", at, kv.layers().swapped_count(),
                                  difference({row}, {expected[at]}));
       if (++at % 8 != 0) return;
-      const int turning = turns[at / 8 % std::size(turns)];
-      decoder.change_turns(kv, turning > spare ? turning : 0);
+      const int swapped = counts[at / 8 % std::size(counts)];
+      decoder.change_swapped_layers(kv, swapped > spare ? swapped : 0);
     });
     EXPECT_EQ(differing, "") << kv_type_name(kv_type) << ", spare " << spare;
   };
@@ -255,16 +255,16 @@ TEST_F(CudaGenerationTest, LayersThatTakeTurnsChangeNoBit) {
 }
 
 // Several sequences run at a time, and their tokens are sampled on the GPU.
-TEST_F(CudaGenerationTest, AnswersAreTheSameWhateverTakesTurns) {
+TEST_F(CudaGenerationTest, AnswersAreTheSameWhicheverLayersAreSwapped) {
   CpuDevice host(CpuDeviceOptions{1});
   TinyRuntime gpu = on_gpu("llama-deep", DType::kF16);
   const ModelSpec& spec = gpu.model.spec;
-  const auto answers = [&](int turning, bool changes) {
+  const auto answers = [&](int swapped, bool changes) {
     KvCache kv(gpu.device, host, kv_shapes(spec.states, KvType::kF16),
-               {.device_blocks = 64, .most_turning = spec.layer_count()});
+               {.device_blocks = 64, .most_swapped = spec.layer_count()});
     Decoder decoder(gpu.device, spec, gpu.weights, {.max_tokens = 64, .host = &host});
     Engine engine(decoder, kv, nullptr, {});
-    engine.change_turns(turning);
+    engine.change_swapped_layers(swapped);
     for (uint32_t n = 0; n < 5; ++n) {
       engine.submit(testing_models::make_request(10 + 7 * static_cast<int>(n), n, 60,
                                                  n % 2 == 0 ? 0.8F : 0.0F));
@@ -276,15 +276,15 @@ TEST_F(CudaGenerationTest, AnswersAreTheSameWhateverTakesTurns) {
     };
     constexpr int kTurns[] = {4, 0, 9, 7, 3};
     for (int step = 0; engine.step(sink); ++step) {
-      if (changes && step % 7 == 6) engine.change_turns(kTurns[step / 7 % 5]);
+      if (changes && step % 7 == 6) engine.change_swapped_layers(kTurns[step / 7 % 5]);
     }
     std::vector<std::vector<TokenId>> all;
     for (auto& [id, of] : ids) all.push_back(std::move(of));
     return all;
   };
   const auto expected = answers(0, false);
-  for (int turning = kSpareBuffers + 1; turning <= spec.layer_count(); ++turning)
-    EXPECT_EQ(answers(turning, false), expected) << turning << " take turns";
+  for (int swapped = kSpareBuffers + 1; swapped <= spec.layer_count(); ++swapped)
+    EXPECT_EQ(answers(swapped, false), expected) << swapped << " swapped";
   EXPECT_EQ(answers(0, true), expected) << "their number changes";
 }
 

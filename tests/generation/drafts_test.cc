@@ -13,8 +13,8 @@
 #include "engine/engine.h"
 #include "engine/sampler.h"
 #include "tests/generation/engine_answers.h"
+#include "tests/generation/swapping_runtime.h"
 #include "tests/generation/tiny_models.h"
-#include "tests/generation/turns_runtime.h"
 
 namespace spillway::testing_models {
 namespace {
@@ -210,7 +210,7 @@ INSTANTIATE_TEST_SUITE_P(Families, DraftsTest,
 
 // The number of swapped layers changes from step to step.
 TEST(DraftsOnAcceleratorTest, AnswersAreTheSameWithSwappedLayers) {
-  TurnsRuntime runtime("llama-deep");
+  SwappingRuntime runtime("llama-deep");
   std::vector<std::vector<Told>> told;
   int64_t accepted = 0;
   for (const DraftOptions& drafts : {DraftOptions{}, kLookup}) {
@@ -226,7 +226,7 @@ TEST(DraftsOnAcceleratorTest, AnswersAreTheSameWithSwappedLayers) {
       EXPECT_EQ(event.error, "");
       if (event.token) answers.at(event.id).answer.ids.push_back(*event.token);
     })) {
-      if (++step % 9 == 0) engine.change_turns(kSwapped[step / 9 % 6]);
+      if (++step % 9 == 0) engine.change_swapped_layers(kSwapped[step / 9 % 6]);
       ASSERT_LT(step, 5000);
     }
     told.emplace_back();

@@ -34,9 +34,9 @@ using std::chrono::seconds;
 constexpr seconds kLong(120);  // takes a moment if nothing is wrong
 
 // Collects the reports that a listener gets.
-class Heard {
+class ReportRecorder {
  public:
-  void hear(const StepReport& report) {
+  void on_step(const StepReport& report) {
     std::unique_lock lock(mutex_);
     EXPECT_GE(report.stats.steps, stats_.steps);
     EXPECT_GE(report.seconds, 0);
@@ -112,7 +112,7 @@ class EngineLoopTest : public testing::Test {
   ~EngineLoopTest() override { disarm_faults(); }
 
   EngineLoop::Listener listener() {
-    return [this](const StepReport& report) { heard_.hear(report); };
+    return [this](const StepReport& report) { recorder_.on_step(report); };
   }
   static GenerationRequest endless() { return make_request(8, 5, 600); }
 
@@ -127,7 +127,7 @@ class EngineLoopTest : public testing::Test {
   KvCache kv_ = runtime_.make_kv(60);
   Decoder decoder_ = runtime_.make_decoder(64);
   Engine engine_{decoder_, kv_, nullptr, {.admission = {.max_sequences = 4}}};
-  Heard heard_;
+  ReportRecorder recorder_;
 };
 
 TEST_F(EngineLoopTest, AnswersAreTheEngines) {
@@ -143,13 +143,13 @@ TEST_F(EngineLoopTest, AnswersAreTheEngines) {
     }
     ASSERT_TRUE(loop.wait_for(kLong));
     EXPECT_EQ(loop.outstanding(), 0);
-    EXPECT_EQ(heard_.ended(), 9) << "who waits has been told before";
+    EXPECT_EQ(recorder_.ended(), 9) << "who waits has been told before";
   }
-  const auto answers = heard_.answers();
+  const auto answers = recorder_.answers();
   ASSERT_EQ(answers.size(), requests.size());
   for (const auto& [id, request] : requests)
     EXPECT_EQ(answers.at(id), answer_alone(runtime_, request));
-  const EngineState state = heard_.state();
+  const EngineState state = recorder_.state();
   EXPECT_EQ(state.running + state.waiting, 0);
   EXPECT_EQ(state.kv.at(0).free, state.kv.at(0).total);
 }
@@ -188,9 +188,9 @@ TEST_F(EngineLoopTest, ManyThreadsSubmitAndCancelAtOnce) {
     for (std::thread& thread : threads) thread.join();
     ASSERT_TRUE(loop.wait_for(kLong));
   }
-  const auto answers = heard_.answers();
+  const auto answers = recorder_.answers();
   EXPECT_EQ(answers.size(), kinds.size());
-  EXPECT_EQ(heard_.ended(), static_cast<int>(kinds.size()));
+  EXPECT_EQ(recorder_.ended(), static_cast<int>(kinds.size()));
   for (const auto& [id, kind] : kinds) {
     const Answer& answer = answers.at(id);
     if (answer.finish == FinishReason::kCancelled) {
@@ -200,12 +200,12 @@ TEST_F(EngineLoopTest, ManyThreadsSubmitAndCancelAtOnce) {
       EXPECT_EQ(answer, expected[kind]);
     }
   }
-  EXPECT_EQ(heard_.state().kv.at(0).free, heard_.state().kv.at(0).total);
+  EXPECT_EQ(recorder_.state().kv.at(0).free, recorder_.state().kv.at(0).total);
 }
 
 TEST_F(EngineLoopTest, TakesAsManyAsMayBeOutstandingAndNoMore) {
   EngineLoop loop(engine_, listener(), {.max_outstanding = 4});
-  heard_.hold();
+  recorder_.hold();
   std::vector<RequestId> ids;
   for (int i = 0; i < 3; ++i) {
     const auto id = loop.try_submit(endless());
@@ -221,7 +221,7 @@ TEST_F(EngineLoopTest, TakesAsManyAsMayBeOutstandingAndNoMore) {
   ASSERT_TRUE(fourth.has_value());
   EXPECT_FALSE(loop.try_submit(endless()).has_value());
   EXPECT_FALSE(loop.try_submit(std::vector(2, endless())).has_value()) << "all or none";
-  heard_.let_go();
+  recorder_.let_go();
   loop.cancel(ids[1]);
   while (loop.outstanding() == 4) std::this_thread::sleep_for(milliseconds(1));
   ASSERT_EQ(loop.outstanding(), 3);
@@ -239,18 +239,18 @@ TEST_F(EngineLoopTest, ARequestMayHaveMoreMembersThanThereArePlaces) {
   std::optional<std::vector<RequestId>> ids;
   {
     EngineLoop loop(engine_, listener(), {.max_outstanding = 6});
-    heard_.hold();
+    recorder_.hold();
     ids = loop.try_submit(requests);
     ASSERT_TRUE(ids.has_value());
     EXPECT_EQ(loop.outstanding(), 15);
-    ASSERT_TRUE(heard_.wait_for_reports(1));
-    EXPECT_LE(heard_.state().running + heard_.state().waiting, 3) << "half of the places";
+    ASSERT_TRUE(recorder_.wait_for_reports(1));
+    EXPECT_LE(recorder_.state().running + recorder_.state().waiting, 3) << "half of the places";
     EXPECT_TRUE(loop.try_submit(make_request(4, 1, 2)).has_value()) << "others get in beside it";
     loop.drain();
-    heard_.let_go();
+    recorder_.let_go();
     ASSERT_TRUE(loop.wait_for(kLong));
   }
-  const auto answers = heard_.answers();
+  const auto answers = recorder_.answers();
   EXPECT_EQ(answers.size(), 16U);
   for (size_t i = 0; i < requests.size(); ++i)
     EXPECT_EQ(answers.at(ids->at(i)), answer_alone(runtime_, requests[i]));
@@ -260,22 +260,22 @@ TEST_F(EngineLoopTest, MembersWithoutAPlaceAreCancelledLikeOthers) {
   for (const bool loop_ends : {false, true}) {
     KvCache kv = runtime_.make_kv(60);
     Engine engine(decoder_, kv, nullptr, {.admission = {.max_sequences = 2}});
-    Heard heard;
+    ReportRecorder recorder;
     std::optional<std::vector<RequestId>> ids;
     {
-      EngineLoop loop(engine, [&](const StepReport& report) { heard.hear(report); },
+      EngineLoop loop(engine, [&](const StepReport& report) { recorder.on_step(report); },
                       {.max_outstanding = 4});
       ids = loop.try_submit(std::vector(9, endless()));
       ASSERT_TRUE(ids.has_value());
-      ASSERT_TRUE(heard.wait_for_reports(2));
+      ASSERT_TRUE(recorder.wait_for_reports(2));
       if (!loop_ends) {
         loop.cancel(*ids);
         ASSERT_TRUE(loop.wait_for(kLong));
       }
     }
-    EXPECT_EQ(heard.ended(), 9);
+    EXPECT_EQ(recorder.ended(), 9);
     for (const RequestId id : *ids)
-      EXPECT_EQ(heard.answers().at(id).finish, FinishReason::kCancelled);
+      EXPECT_EQ(recorder.answers().at(id).finish, FinishReason::kCancelled);
     EXPECT_FALSE(engine.has_requests());
   }
 }
@@ -296,10 +296,10 @@ TEST_F(EngineLoopTest, TheFullestClientsNewestRequestMakesRoomForAnotherClient) 
                         for (const GenerationEvent& event : report.events)
                           if (event.displaced) displaced.push_back(event.id);
                       }
-                      heard_.hear(report);
+                      recorder_.on_step(report);
                     },
                     {.max_outstanding = 8});
-    heard_.hold();
+    recorder_.hold();
     std::vector<RequestId> ids;
     for (uint32_t n = 0; n < 8; ++n) {
       const GenerationRequest request = of_client(1, make_request(5 + static_cast<int>(n), n, 20));
@@ -308,7 +308,7 @@ TEST_F(EngineLoopTest, TheFullestClientsNewestRequestMakesRoomForAnotherClient) 
       ids.push_back(*id);
       kept[*id] = request;
     }
-    ASSERT_TRUE(heard_.wait_for_reports(1));
+    ASSERT_TRUE(recorder_.wait_for_reports(1));
     EXPECT_FALSE(loop.try_submit(of_client(1, endless())).has_value());
     for (uint32_t n = 0; n < 4; ++n) {
       const GenerationRequest request = of_client(2, make_request(9, 20 + n, 20, 0.8F));
@@ -317,19 +317,19 @@ TEST_F(EngineLoopTest, TheFullestClientsNewestRequestMakesRoomForAnotherClient) 
       kept[*id] = request;
     }
     EXPECT_FALSE(loop.try_submit(of_client(2, endless())).has_value()) << "four and four";
-    heard_.let_go();
+    recorder_.let_go();
     ASSERT_TRUE(loop.wait_for(kLong));
     const std::lock_guard lock(mutex);
     EXPECT_EQ(displaced, (std::vector<RequestId>{ids[7], ids[6], ids[5], ids[4]}));
     for (const RequestId id : displaced) kept.erase(id);
   }
-  const auto answers = heard_.answers();
+  const auto answers = recorder_.answers();
   for (const auto& [id, request] : kept) EXPECT_EQ(answers.at(id), answer_alone(runtime_, request));
   for (const RequestId id : displaced) {
     EXPECT_EQ(answers.at(id).finish, FinishReason::kCancelled);
     EXPECT_TRUE(answers.at(id).ids.empty());
   }
-  EXPECT_EQ(heard_.state().kv.at(0).free, heard_.state().kv.at(0).total);
+  EXPECT_EQ(recorder_.state().kv.at(0).free, recorder_.state().kv.at(0).total);
 }
 
 TEST_F(EngineLoopTest, WhatWasTakenBeforeADrainGoesOnToItsEnd) {
@@ -341,22 +341,22 @@ TEST_F(EngineLoopTest, WhatWasTakenBeforeADrainGoesOnToItsEnd) {
   EXPECT_TRUE(loop.is_draining());
   EXPECT_FALSE(loop.try_submit(make_request(4, 1)).has_value());
   ASSERT_TRUE(loop.wait_for(kLong));
-  for (const auto& [id, answer] : heard_.answers()) {
+  for (const auto& [id, answer] : recorder_.answers()) {
     EXPECT_EQ(answer.finish, FinishReason::kLength);
     EXPECT_EQ(answer.ids.size(), 30U);
   }
-  EXPECT_EQ(heard_.ended(), 6);
+  EXPECT_EQ(recorder_.ended(), 6);
 }
 
 TEST_F(EngineLoopTest, WaitsNoLongerThanItIsTold) {
   EngineLoop loop(engine_, listener());
   EXPECT_TRUE(loop.wait_for(milliseconds(0))) << "there is nothing to wait for";
-  heard_.hold();
+  recorder_.hold();
   ASSERT_TRUE(loop.try_submit(make_request(4, 1, 1)).has_value());
-  ASSERT_TRUE(heard_.wait_for_reports(1));
+  ASSERT_TRUE(recorder_.wait_for_reports(1));
   EXPECT_FALSE(loop.wait_for(milliseconds(5))) << "it has ended, but the listener is not done";
   EXPECT_EQ(loop.outstanding(), 1);
-  heard_.let_go();
+  recorder_.let_go();
   EXPECT_TRUE(loop.wait_for(kLong));
 }
 
@@ -364,24 +364,24 @@ TEST_F(EngineLoopTest, WhatIsNotFinishedWhenTheLoopEndsIsCancelled) {
   for (const int reports : {0, 1, 7}) {
     KvCache kv = runtime_.make_kv(60);
     Engine engine(decoder_, kv, nullptr, {.admission = {.max_sequences = 2}});
-    Heard heard;
+    ReportRecorder recorder;
     std::atomic<bool> is_gone = false;
     std::optional<std::vector<RequestId>> ids;
     {
       EngineLoop loop(engine, [&](const StepReport& report) {
         EXPECT_FALSE(is_gone);
-        heard.hear(report);
+        recorder.on_step(report);
       });
       ids = loop.try_submit(std::vector(3, endless()));
       ASSERT_TRUE(ids.has_value());
-      ASSERT_TRUE(heard.wait_for_reports(reports));
+      ASSERT_TRUE(recorder.wait_for_reports(reports));
     }
     is_gone = true;
-    EXPECT_EQ(heard.ended(), 3);
+    EXPECT_EQ(recorder.ended(), 3);
     for (const RequestId id : *ids)
-      EXPECT_EQ(heard.answers().at(id).finish, FinishReason::kCancelled);
+      EXPECT_EQ(recorder.answers().at(id).finish, FinishReason::kCancelled);
     EXPECT_FALSE(engine.has_requests());
-    EXPECT_EQ(heard.state().kv.at(0).free, heard.state().kv.at(0).total);
+    EXPECT_EQ(recorder.state().kv.at(0).free, recorder.state().kv.at(0).total);
     // Nothing of the first loop is left: another loop continues with the engine.
     const GenerationRequest request = make_request(10, 3, 8);
     Answer answer;
@@ -405,19 +405,19 @@ TEST_F(EngineLoopTest, WhereTheDeviceCannotBeUsedRequestsAreToldWhy) {
   for (int round = 1; round <= 2; ++round) {
     ASSERT_TRUE(loop.try_submit(std::vector(3, endless())).has_value());
     ASSERT_TRUE(loop.wait_for(kLong));
-    const std::vector<GenerationEvent> errors = heard_.errors();
+    const std::vector<GenerationEvent> errors = recorder_.errors();
     ASSERT_EQ(errors.size(), 3U * static_cast<size_t>(round));
     EXPECT_EQ(errors.back().error_code, ErrorCode::kDevice);
     EXPECT_TRUE(errors.back().step_failed);
   }
-  EXPECT_TRUE(heard_.failed());
+  EXPECT_TRUE(recorder_.failed());
 }
 
 TEST_F(EngineLoopTest, AListenerMaySubmitAndCancel) {
   std::atomic<EngineLoop*> itself = nullptr;
   std::atomic<int> sent = 0;
   EngineLoop loop(engine_, [&](const StepReport& report) {
-    heard_.hear(report);
+    recorder_.on_step(report);
     for (const GenerationEvent& event : report.events) {
       EngineLoop& of = *itself;
       if (event.token && !event.finish) of.cancel(event.id);
@@ -429,7 +429,7 @@ TEST_F(EngineLoopTest, AListenerMaySubmitAndCancel) {
   ASSERT_TRUE(loop.try_submit(endless()).has_value());
   while (sent < 6) std::this_thread::sleep_for(milliseconds(1));
   ASSERT_TRUE(loop.wait_for(kLong));
-  for (const auto& [id, answer] : heard_.answers()) {
+  for (const auto& [id, answer] : recorder_.answers()) {
     EXPECT_EQ(answer.finish, FinishReason::kCancelled);
     EXPECT_EQ(answer.ids.size(), 1U) << "before the next step";
   }
@@ -441,20 +441,20 @@ TEST_F(EngineLoopTest, AStepThatFailsEndsThoseThatHadBegun) {
     SCOPED_TRACE(point);
     KvCache kv = runtime_.make_kv(60);
     Engine engine(decoder_, kv, nullptr, {.admission = {.max_sequences = 2}});
-    Heard heard;
+    ReportRecorder recorder;
     std::vector<GenerationRequest> requests;
     for (uint32_t n = 0; n < 5; ++n) requests.push_back(make_request(10, n, 8, 0.8F));
     std::optional<std::vector<RequestId>> ids;
     arm_fault(point, 3, FaultKind::kEio);
     {
-      EngineLoop loop(engine, [&](const StepReport& report) { heard.hear(report); });
+      EngineLoop loop(engine, [&](const StepReport& report) { recorder.on_step(report); });
       ids = loop.try_submit(requests);
       ASSERT_TRUE(loop.wait_for(kLong));
     }
     disarm_faults();
     ASSERT_TRUE(ids.has_value());
-    const auto answers = heard.answers();
-    const std::vector<GenerationEvent> errors = heard.errors();
+    const auto answers = recorder.answers();
+    const std::vector<GenerationEvent> errors = recorder.errors();
     ASSERT_EQ(errors.size(), 2U);
     for (size_t i = 0; i < 2; ++i) {
       EXPECT_EQ(errors[i].id, ids->at(i));
@@ -465,7 +465,7 @@ TEST_F(EngineLoopTest, AStepThatFailsEndsThoseThatHadBegun) {
     }
     for (size_t i = 2; i < 5; ++i)
       EXPECT_EQ(answers.at(ids->at(i)), answer_alone(runtime_, requests[i]));
-    EXPECT_EQ(heard.state().kv.at(0).free, heard.state().kv.at(0).total);
+    EXPECT_EQ(recorder.state().kv.at(0).free, recorder.state().kv.at(0).total);
   }
 }
 
@@ -473,18 +473,18 @@ TEST_F(EngineLoopTest, ReportsTrafficAboutOnceASecondWhereItIsAsked) {
   for (const bool reports : {false, true}) {
     KvCache kv = runtime_.make_kv(60);
     Engine engine(decoder_, kv, nullptr, {});
-    Heard heard;
-    EngineLoop loop(engine, [&](const StepReport& report) { heard.hear(report); },
+    ReportRecorder recorder;
+    EngineLoop loop(engine, [&](const StepReport& report) { recorder.on_step(report); },
                     {.reports_traffic = reports});
     const auto end = std::chrono::steady_clock::now() + (reports ? kLong : milliseconds(1500));
-    while (heard.traffic().empty() && std::chrono::steady_clock::now() < end) {
+    while (recorder.traffic().empty() && std::chrono::steady_clock::now() < end) {
       ASSERT_TRUE(loop.try_submit(endless()).has_value());
       ASSERT_TRUE(loop.wait_for(kLong));
     }
-    ASSERT_EQ(heard.traffic().size(), reports ? 1U : 0U);
+    ASSERT_EQ(recorder.traffic().size(), reports ? 1U : 0U);
     if (reports) {
-      EXPECT_GE(heard.traffic()[0].seconds, 1);
-      EXPECT_GE(heard.traffic()[0].stalled_s, 0);
+      EXPECT_GE(recorder.traffic()[0].seconds, 1);
+      EXPECT_GE(recorder.traffic()[0].stalled_s, 0);
     }
   }
 }

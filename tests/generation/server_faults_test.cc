@@ -36,7 +36,7 @@ class ServerFaultsTest : public testing::TestWithParam<bool> {
 
   ServerFaultsTest() {
     runtime_.device.ops().set_deterministic(true);
-    if (GetParam()) engine_.change_turns(kTurning);
+    if (GetParam()) engine_.change_swapped_layers(kSwapped);
     server_.start(engine_, model_, /*max_outstanding=*/64, {}, {.model = "tiny", .plan = "test"});
   }
   ~ServerFaultsTest() override {
@@ -88,7 +88,7 @@ class ServerFaultsTest : public testing::TestWithParam<bool> {
     EXPECT_EQ(runtime_.device.usage().total(), device_bytes);
   }
 
-  static constexpr int kTurning = 6;
+  static constexpr int kSwapped = 6;
 
   std::atomic<bool> cancel_ = false;
   CpuDevice host_{CpuDeviceOptions{.threads = 1}};
@@ -97,7 +97,7 @@ class ServerFaultsTest : public testing::TestWithParam<bool> {
   KvCache kv_{runtime_.device,
               host_,
               kv_shapes(spec_.states, KvType::kF32),
-              {.device_blocks = 60, .most_turning = GetParam() ? kTurning : 0}};
+              {.device_blocks = 60, .most_swapped = GetParam() ? kSwapped : 0}};
   Decoder decoder_{runtime_.device, spec_, runtime_.weights, {.max_tokens = 64, .host = &host_}};
   Engine engine_{decoder_,
                  kv_,

@@ -21,7 +21,7 @@
 #include "serve/api/api_server.h"
 #include "serve/http/http_client.h"
 #include "storage/async_io.h"
-#include "tests/generation/turns_runtime.h"
+#include "tests/generation/swapping_runtime.h"
 
 namespace spillway::testing_models {
 namespace {
@@ -101,7 +101,7 @@ class ServerKvTest : public testing::TestWithParam<Beside> {};
 
 TEST_P(ServerKvTest, AnswersAreThoseOfEachAlone) {
   const auto& [name, type, predicts, host_blocks] = GetParam();
-  TurnsRuntime runtime("llama-deep", /*max_delay_us=*/50);
+  SwappingRuntime runtime("llama-deep", /*max_delay_us=*/50);
   const std::vector<json> asked = questions();
   std::vector<json> wanted;
   {
@@ -110,11 +110,11 @@ TEST_P(ServerKvTest, AnswersAreThoseOfEachAlone) {
     Engine engine(decoder, kv, nullptr, {});
     RunningServer server(engine);
     for (const json& question : asked) wanted.push_back(server.choices_of(question));
-    EXPECT_EQ(server.metric("spillway_kv_layers_turning"), 0);
-    EXPECT_EQ(server.metric("spillway_kv_turn_bytes_total"), 0);
-    EXPECT_EQ(server.metric("spillway_kv_turn_ahead_total"), 0);
-    EXPECT_EQ(server.metric("spillway_kv_turn_waits_total"), 0);
-    EXPECT_EQ(server.metric("spillway_kv_turn_change_seconds_total"), 0);
+    EXPECT_EQ(server.metric("spillway_kv_swapped_layers"), 0);
+    EXPECT_EQ(server.metric("spillway_kv_layer_swap_bytes_total"), 0);
+    EXPECT_EQ(server.metric("spillway_kv_layer_swap_ahead_total"), 0);
+    EXPECT_EQ(server.metric("spillway_kv_layer_swap_waits_total"), 0);
+    EXPECT_EQ(server.metric("spillway_kv_layer_swap_change_seconds_total"), 0);
   }
   KvCache kv = runtime.make_kv(12, kLayers - 1, kSpareBuffers, type, host_blocks);
   const ScopedFolder folder(std::filesystem::temp_directory_path());
@@ -133,20 +133,20 @@ TEST_P(ServerKvTest, AnswersAreThoseOfEachAlone) {
                  .lengths = predicts ? &lengths : nullptr,
                  .reuse_prefixes = true,
                  .store = &store,
-                 .adapts_turns = true});
+                 .adapts_swapped_layers = true});
   RunningServer server(engine);
   for (int round = 0; round < 3; ++round) {
     SCOPED_TRACE(testing::Message() << "round " << round);
     EXPECT_EQ(server.choices_of_all(asked), wanted);
   }
-  EXPECT_GT(server.metric("spillway_kv_turn_changes_total"), 0) << "requests waited for room";
-  EXPECT_GT(server.metric("spillway_kv_turn_change_seconds_total"), 0);
-  EXPECT_GT(server.metric("spillway_kv_turn_bytes_total"), 0);
-  EXPECT_GT(server.metric("spillway_kv_turn_ahead_total"), 0);
-  EXPECT_LE(server.metric("spillway_kv_turn_early_total"),
-            server.metric("spillway_kv_turn_ahead_total"));
-  EXPECT_GT(server.metric("spillway_kv_turn_waits_total"), 0) << "copies come late here";
-  EXPECT_GT(server.metric("spillway_kv_turn_wait_seconds_total"), 0);
+  EXPECT_GT(server.metric("spillway_kv_layer_swap_changes_total"), 0) << "requests waited for room";
+  EXPECT_GT(server.metric("spillway_kv_layer_swap_change_seconds_total"), 0);
+  EXPECT_GT(server.metric("spillway_kv_layer_swap_bytes_total"), 0);
+  EXPECT_GT(server.metric("spillway_kv_layer_swap_ahead_total"), 0);
+  EXPECT_LE(server.metric("spillway_kv_layer_swap_early_total"),
+            server.metric("spillway_kv_layer_swap_ahead_total"));
+  EXPECT_GT(server.metric("spillway_kv_layer_swap_waits_total"), 0) << "copies come late here";
+  EXPECT_GT(server.metric("spillway_kv_layer_swap_wait_seconds_total"), 0);
   EXPECT_GE(server.metric("spillway_kv_expansion"), 1);
   EXPECT_GT(server.metric("spillway_kv_store_moved_bytes_total{way=\"to_host\"}"), 0);
   EXPECT_EQ(server.metric("spillway_kv_blocks{state=\"used\",tier=\"gpu\"}"), 0);

@@ -114,7 +114,7 @@ TEST_F(WeightsTest, AreTheSameMappedAndReadDirectly) {
   EXPECT_EQ(head.ops.back().front().weight.data, a("token_embedding", -1).data);
 }
 
-TEST_F(WeightsTest, ThatNobodyWantsChangedAreThePageCachesOwn) {
+TEST_F(WeightsTest, UnchangedWeightsAreThePageCachesOwn) {
   write_model(DType::kBF16);
   uint64_t reported = 0, total = 0;
   WeightLoadOptions options;

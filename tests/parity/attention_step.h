@@ -138,17 +138,17 @@ class AttentionStep {
     const Matrix q(device_, rows_, q_width(), queries_, case_.rows),
         out(device_, rows_, q_width(), case_.rows);
     const Sums sums(*this), elsewhere(*this);
-    AttentionParts& ops = device_.device().attention_parts();
+    PartitionedAttention& ops = device_.device().partitioned_attention();
     const AttentionParams params{case_.heads, scale(), case_.window};
-    ops.clear_sums(sums.view);
+    ops.clear_state(sums.view);
     for (size_t part = 0; part <= cuts.size(); ++part) {
       const std::vector<SequenceSpan> spans = spans_of_part(cuts, part);
-      const AttentionSums& to = part % 2 == 1 ? elsewhere.view : sums.view;
-      if (part % 2 == 1) ops.clear_sums(to);
-      ops.attend_part(q.view(), kv_.view(), spans, params, to);
-      if (part % 2 == 1) ops.add_sums(to, sums.view);
+      const SoftmaxState& to = part % 2 == 1 ? elsewhere.view : sums.view;
+      if (part % 2 == 1) ops.clear_state(to);
+      ops.attend_partition(q.view(), kv_.view(), spans, params, to);
+      if (part % 2 == 1) ops.merge_state(to, sums.view);
     }
-    ops.finish_sums(sums.view, out.view());
+    ops.finish_state(sums.view, out.view());
     out.expect_guards();
     return out.read();
   }
@@ -158,12 +158,12 @@ class AttentionStep {
     const Matrix q(device_, rows_, q_width(), queries_, case_.rows),
         out(device_, rows_, q_width(), case_.rows);
     const Sums sums(*this);
-    AttentionParts& ops = device_.device().attention_parts();
+    PartitionedAttention& ops = device_.device().partitioned_attention();
     const AttentionParams params{case_.heads, scale(), case_.window};
-    ops.clear_sums(sums.view);
+    ops.clear_state(sums.view);
     for (size_t part = 0; part <= cuts.size(); ++part)
-      ops.attend_part(q.view(), kv_.view(), spans_of_part(cuts, part), params, sums.view);
-    ops.finish_sums(sums.view, out.view());
+      ops.attend_partition(q.view(), kv_.view(), spans_of_part(cuts, part), params, sums.view);
+    ops.finish_state(sums.view, out.view());
     return out.read();
   }
 
@@ -214,11 +214,11 @@ class AttentionStep {
   // Softmax states of all rows, which start poisoned.
   struct Sums {
     Buffer memory;
-    AttentionSums view;
+    SoftmaxState view;
 
     explicit Sums(AttentionStep& step) {
       const AttentionCase& c = step.case_;
-      const int64_t columns = attention_sum_columns(c.heads, c.head_dim);
+      const int64_t columns = softmax_state_columns(c.heads, c.head_dim);
       const std::vector<float> poison(static_cast<size_t>(step.rows_ * columns), NAN);
       memory =
           step.device_.device().allocate(poison.size() * sizeof(float), MemoryTag::kActivations);

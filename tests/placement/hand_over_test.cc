@@ -115,8 +115,8 @@ std::vector<Placement> placements() {
        .weights = {0, 1, 0},
        .device_sequences = 0.4,
        .slots = 3,
-       .slot_content = SlotContent::kPieces,
-       .piece_bytes = 4096,
+       .slot_content = SlotContent::kSegments,
+       .segment_bytes = 4096,
        .cpu_linear = {{kAnyTokens, 0.5}}},
   };
 }
@@ -218,7 +218,7 @@ TEST_P(HandOverTest, IsInTheTimeline) {
   cut.parts[1]->decoder->record(&timeline);
   EXPECT_EQ(cut.run(), all.run());
   cut.parts[1]->decoder->record(nullptr);
-  timeline.settle();
+  timeline.drain();
   std::map<std::string, int> seen;
   for (const Timeline::Span& span : timeline.spans()) ++seen[span.name];
   EXPECT_EQ(seen["take over hidden states"], 6);

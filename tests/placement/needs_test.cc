@@ -93,7 +93,7 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
     IoQueue queue;
     LoadedModel loaded;
     RunSize size = kSize;
-    if (i % 3 == 1) size.at_once = 9;  // concurrent sequences that share the KV of four
+    if (i % 3 == 1) size.max_concurrent = 9;  // concurrent sequences that share the KV of four
     constexpr const char* kKinds[] = {"opt-350m", "llama", "mixed", "shared"};
     loaded.model =
         testing_models::tiny_model(kKinds[i % 4], i % 5 == 0 ? DType::kQ4_0 : DType::kF32);
@@ -108,7 +108,7 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
                                    .disk_budget = ~uint64_t{0}});
     {
       Runner runner = make_runner(device, host, queue, loaded, resolved, {folder.path()});
-      runner.decoder.expect_rows(size.at_work());
+      runner.decoder.expect_rows(size.max_running());
       run_steps(runner);
     }
     expect_taken(needs.device, device.usage(), "device");
@@ -158,7 +158,7 @@ TEST(NeedsTest, ALongSequenceTakesWhatItSaidItNeeds) {
         const ResolvedPlan resolved = resolve(loaded.model, plan, kLong, traits);
         needs = resolved.needs;
         const bool away = needs.layout.blocks_away() > 0;
-        EXPECT_EQ(needs.layout.parts, away);
+        EXPECT_EQ(needs.layout.partitioned, away);
         loaded.weights = load_weights(device, loaded.model, {}, {});
         {
           Runner runner = make_runner(device, host, queue, loaded, resolved, {folder.path()},
@@ -176,10 +176,10 @@ TEST(NeedsTest, ALongSequenceTakesWhatItSaidItNeeds) {
   }
 }
 
-TEST(NeedsTest, LayersThatTakeTurnsNeedTheirRoomInHostMemory) {
+TEST(NeedsTest, SwappedLayersNeedTheirRoomInHostMemory) {
   const Plan plan;
   RunSize size = kSize;
-  size.most_turning = 4;
+  size.most_swapped = 4;
   CpuDevice host(CpuDeviceOptions{.threads = 2});
   EmulatedAccelerator accelerator{EmulatedAcceleratorOptions{}};
   IoQueue queue;
@@ -191,8 +191,8 @@ TEST(NeedsTest, LayersThatTakeTurnsNeedTheirRoomInHostMemory) {
   loaded.weights = load_weights(accelerator, loaded.model, {}, {}, {.host = &host});
   Runner runner = make_runner(accelerator, host, queue, loaded, resolved);
   const int32_t before = runner.kv.device_blocks();
-  for (const int turning : {0, 4}) {
-    runner.decoder.change_turns(runner.kv, turning);
+  for (const int swapped : {0, 4}) {
+    runner.decoder.change_swapped_layers(runner.kv, swapped);
     run_steps(runner);
     expect_taken(needs.device, accelerator.usage(), "device");
     expect_taken(needs.host, host.usage(), "host");

@@ -40,7 +40,7 @@ struct Placement {
   int micro_sequences = 0;
   int slots = 2;
   SlotContent slot_content = SlotContent::kLayers;
-  uint64_t piece_bytes = kStreamPieceBytes;
+  uint64_t segment_bytes = kStreamSegmentBytes;
   std::vector<CpuLinearShare> cpu_linear = {};  // the CPU's shares of linear ops in host memory
   TierShares activations = {};
   bool on_cpu = false;  // no accelerator: the host is the device
@@ -101,7 +101,7 @@ struct PlacedModel {
           weight_homes(device->host_visible(), model, {how.weights, how.embeddings, how.overrides});
       stream = std::make_unique<WeightStream>(
           *device, host, queue, weights,
-          stream_orders(model, homes, shares(), how.slot_content, how.piece_bytes),
+          streaming_schedules(model, homes, shares(), how.slot_content, how.segment_bytes),
           WeightStreamOptions{.slots = how.slots, .overlap = how.overlap, .stages = 6});
     }
     const auto on_device = static_cast<int32_t>(kSequences * how.device_sequences + 0.5);

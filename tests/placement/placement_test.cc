@@ -198,8 +198,8 @@ TEST_P(PlacementTest, NorOnWhereEmbeddingsAre) {
           SCOPED_TRACE(fmt::format("{} {}, weights {} {} {}, overlap {}", kind, dtype_name(dtype),
                                    weights.device, weights.host, weights.disk, overlap));
           PlacedModel placed(cuda(), p, kind, dtype, KvType::kF16, false);
-          const StreamOrder& order = placed.stream->order(0);
-          const bool whole = order.linears.back().pieces.size() == 1;
+          const StreamingSchedule& schedule = placed.stream->schedule(0);
+          const bool whole = schedule.linears.back().segments.size() == 1;
           EXPECT_EQ(whole, !std::string_view(kind).ends_with("many-words"));
           EXPECT_EQ(placed.run(), expected);
         }

@@ -135,7 +135,7 @@ TEST_P(ScheduleTest, ReplacingSequencesTakesFewerStepsThanBlocks) {
 
 // There is as much KV as the sequences need, in two tiers, so no sequence grows beyond the tier
 // where it was admitted.
-TEST_P(ScheduleTest, NobodyIsPreemptedWhereThereIsRoomForAll) {
+TEST_P(ScheduleTest, NoSequenceIsPreemptedWhereThereIsRoomForAll) {
   Placement spread;
   spread.name = "KV on both";
   spread.device_sequences = 0.4;

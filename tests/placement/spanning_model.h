@@ -22,7 +22,7 @@ struct Pools {
   std::string name;
   int32_t device = 0, host = 0, disk = 0;
   int32_t staging = 0;
-  int most_turning = 0;  // most swapped layers
+  int most_swapped = 0;  // most swapped layers
   double host_share = 1;
   int64_t fixed_blocks = 0;
   int micro_tokens = 200;
@@ -49,14 +49,14 @@ struct SpanningModel {
                               .disk_blocks = pools.disk,
                               .queue = &queue,
                               .disk_dir = folder.path(),
-                              .most_turning = pools.most_turning});
+                              .most_swapped = pools.most_swapped});
     decoder.emplace(*device, model.spec, *weights,
                     DecoderOptions{.max_tokens = 1024,
                                    .micro_tokens = pools.micro_tokens,
                                    .host = &host,
                                    .host_share = pools.host_share,
                                    .staging_blocks = pools.staging,
-                                   .parts = true,
+                                   .partitioned = true,
                                    .fixed_blocks = pools.fixed_blocks,
                                    .queue = &queue,
                                    .disk_dir = folder.path(),

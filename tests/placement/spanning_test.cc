@@ -210,7 +210,7 @@ TEST_P(SpanningTest, FixedPartsGiveTheSameBitsWhereverBlocksAreAndHoweverAPrompt
 }
 
 // Layers are swapped for the KV on the device, while the rest of the KV comes through staging.
-TEST_P(SpanningTest, SoDoPartsWhoseLayersTakeTurns) {
+TEST_P(SpanningTest, SoDoPartitionsOfSwappedLayers) {
   const std::string kind = "llama-deep";
   for (const KvType type : {KvType::kF16, KvType::kInt8}) {
     SpanningModel home(GetParam(), at_home(), kind, type, /*deterministic=*/true);
@@ -218,9 +218,9 @@ TEST_P(SpanningTest, SoDoPartsWhoseLayersTakeTurns) {
     for (Home there : homes(/*host_share=*/0)) {
       if (there.on_device == 0 || there.pools.on_cpu) continue;
       SCOPED_TRACE(testing::Message() << kv_type_name(type) << ", " << there.pools.name);
-      there.pools.most_turning = 7;
+      there.pools.most_swapped = 7;
       SpanningModel placed(GetParam(), there.pools, kind, type, /*deterministic=*/true);
-      placed.decoder->change_turns(*placed.kv, 6);
+      placed.decoder->change_swapped_layers(*placed.kv, 6);
       const std::vector<float> logits = run(placed, there.pools, there.on_device, there.on_host);
       ASSERT_EQ(logits.size(), expected.size());
       if (GetParam()) {
@@ -229,23 +229,23 @@ TEST_P(SpanningTest, SoDoPartsWhoseLayersTakeTurns) {
         EXPECT_EQ(logits, expected);
       }
       const DecoderStats stats = placed.decoder->take_stats();
-      EXPECT_GT(stats.turns.to_device_bytes, 0u);
+      EXPECT_GT(stats.layer_swaps.to_device_bytes, 0u);
       EXPECT_GT(stats.swap.to_device_bytes + stats.swap.disk_read_bytes, 0u);
     }
   }
 }
 
-// `turning` has numbers of swapped layers, which follow each other again and again.
+// `swapped` has numbers of swapped layers, which follow each other again and again.
 std::vector<std::vector<TokenId>> answers(SpanningModel& placed,
                                           const std::vector<GenerationRequest>& requests,
                                           const EngineOptions& options, EngineStats* stats,
-                                          const std::vector<int>& turning = {}) {
+                                          const std::vector<int>& swapped = {}) {
   Engine engine(*placed.decoder, *placed.kv, nullptr, options);
   for (const GenerationRequest& request : requests) engine.submit(request);
   int steps = 0;
   const auto between = [&] {
-    if (!turning.empty() && steps++ % 7 == 0)
-      engine.change_turns(turning[static_cast<size_t>(steps / 7) % turning.size()]);
+    if (!swapped.empty() && steps++ % 7 == 0)
+      engine.change_swapped_layers(swapped[static_cast<size_t>(steps / 7) % swapped.size()]);
   };
   std::vector<std::vector<TokenId>> all;
   for (const auto& [id, answer] : run_all(engine, between)) all.push_back(answer.ids);
@@ -315,7 +315,7 @@ TEST_P(SpanningTest, SharedPromptsAreFoundBehindTheFirstMemory) {
 }
 
 // The same kinds of requests run while the device's KV memory grows and shrinks.
-TEST_P(SpanningTest, SpansWhileLayersTakeTurns) {
+TEST_P(SpanningTest, SpansWhileLayersAreSwapped) {
   if (GetParam()) GTEST_SKIP() << "prefill of a GPU rounds by chunk: tokens may differ";
   std::vector<GenerationRequest> requests = begin_alike(160);
   requests.push_back(make_request(100, 7, 90));
@@ -327,16 +327,16 @@ TEST_P(SpanningTest, SpansWhileLayersTakeTurns) {
                     .host = 64,
                     .disk = 32,
                     .staging = 48,
-                    .most_turning = 7,
+                    .most_swapped = 7,
                     .host_share = 0};
-  for (const std::vector<int>& turning : {std::vector{6}, std::vector{6, 3, 0, 7, 5}}) {
+  for (const std::vector<int>& swapped : {std::vector{6}, std::vector{6, 3, 0, 7, 5}}) {
     for (const bool reuse : {false, true}) {
-      SCOPED_TRACE(testing::Message() << turning.size() << " numbers, reuse " << reuse);
+      SCOPED_TRACE(testing::Message() << swapped.size() << " numbers, reuse " << reuse);
       SpanningModel placed(false, pools, "llama-deep", KvType::kF16, /*deterministic=*/true);
       EngineStats stats;
-      EXPECT_EQ(answers(placed, requests, {.reuse_prefixes = reuse}, &stats, turning), expected);
-      EXPECT_EQ(stats.turn_changes > 4, turning.size() > 1);
-      EXPECT_GT(placed.decoder->take_stats().turns.to_device_bytes, 0u);
+      EXPECT_EQ(answers(placed, requests, {.reuse_prefixes = reuse}, &stats, swapped), expected);
+      EXPECT_EQ(stats.layer_swap_changes > 4, swapped.size() > 1);
+      EXPECT_GT(placed.decoder->take_stats().layer_swaps.to_device_bytes, 0u);
     }
   }
 }

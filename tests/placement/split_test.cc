@@ -86,8 +86,8 @@ TEST_P(SplitTest, NorDoAnyOthers) {
     p.overlap = pick(1) < 0.8;
     p.slots = 1 + static_cast<int>(pick(4));
     if (pick(1) < 0.5) {
-      p.slot_content = SlotContent::kPieces;
-      p.piece_bytes = 500 + static_cast<uint64_t>(pick(8000));
+      p.slot_content = SlotContent::kSegments;
+      p.segment_bytes = 500 + static_cast<uint64_t>(pick(8000));
     } else {
       p.micro_tokens = pick(1) < 0.5 ? 0 : 1 + static_cast<int>(pick(60));
       p.micro_sequences = static_cast<int>(pick(5));

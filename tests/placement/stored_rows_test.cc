@@ -149,7 +149,7 @@ std::vector<Placement> placements() {
     Placement& placement = all.emplace_back();
     placement.name = name;
     placement.weights = weights;
-    placement.piece_bytes = 10'000;  // segments hold parts of heads
+    placement.segment_bytes = 10'000;  // segments hold parts of heads
     if (cpu > 0) placement.cpu_linear = {{.tokens = 512, .share = cpu}};
     placement.on_cpu = on_cpu;
   };

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/generation/turns_runtime.h"
+#include "tests/generation/swapping_runtime.h"
 #include "tests/placement/placed_model.h"
 
 namespace spillway::placement {
@@ -23,20 +23,20 @@ Placement shared_between_all() {
   p.weights = {0.3, 0.7, 0};
   p.device_sequences = 0.4;
   p.host_share = 0.5;
-  p.slots = kPieceSlots;
-  p.slot_content = SlotContent::kPieces;
-  p.piece_bytes = 16 << 10;
+  p.slots = kSegmentSlots;
+  p.slot_content = SlotContent::kSegments;
+  p.segment_bytes = 16 << 10;
   p.cpu_linear = {{kAnyTokens, 0.5}};
   return p;
 }
 
 // Copies of swapped layers' KV are on the link's lanes, and waits for them on the GPU's.
 TEST(TimelineTest, SwappedLayersAreInTheDrawing) {
-  using testing_models::TurnsRuntime;
+  using testing_models::SwappingRuntime;
   constexpr int kSwapped = 5, kSteps = 4;
   const auto ids = testing_models::tiny_prompt(32, 5);
   const std::vector<BlockId> table = {DeviceBlock{1}, DeviceBlock{0}, DeviceBlock{2}};
-  TurnsRuntime runtime("llama-deep");
+  SwappingRuntime runtime("llama-deep");
   const auto run = [&](KvCache& kv, Decoder& decoder) {
     std::vector<float> all;
     for (int step = 0; step < kSteps; ++step) {
@@ -54,12 +54,12 @@ TEST(TimelineTest, SwappedLayersAreInTheDrawing) {
   KvCache resident = runtime.make_kv(3, 0), swapped = runtime.make_kv(3, kSwapped);
   Decoder plain = runtime.make_decoder(32), drawn = runtime.make_decoder(32);
   const auto expected = run(resident, plain);
-  drawn.change_turns(swapped, kSwapped);
+  drawn.change_swapped_layers(swapped, kSwapped);
   Timeline timeline(*runtime.accelerator);
   drawn.record(&timeline);
   EXPECT_EQ(run(swapped, drawn), expected);
   drawn.record(nullptr);
-  timeline.settle();
+  timeline.drain();
   std::map<std::pair<TimelineLane, std::string>, std::set<int>> layers;
   std::map<TimelineLane, int> spans;
   for (const Timeline::Span& span : timeline.spans()) {
@@ -87,7 +87,7 @@ TEST(TimelineTest, EveryWorkerIsInTheDrawing) {
   drawn.decoder->record(&timeline);
   EXPECT_EQ(drawn.run(), expected);
   drawn.decoder->record(nullptr);
-  timeline.settle();
+  timeline.drain();
   const double end = timeline.now_s();
 
   std::set<TimelineLane> lanes;
@@ -125,7 +125,7 @@ TEST(TimelineTest, EveryWorkerIsInTheDrawing) {
   // Without the timeline nothing more is recorded.
   const size_t before = timeline.spans().size();
   drawn.run(1);
-  timeline.settle();
+  timeline.drain();
   EXPECT_EQ(timeline.spans().size(), before);
 }
 

@@ -379,7 +379,7 @@ def test_a_file_that_is_not_of_the_job_is_not_replaced(job):
 # The same bytes, whatever happens.
 
 
-def test_results_do_not_depend_on_what_else_is_at_work(job):
+def test_results_do_not_depend_on_other_running_requests(job):
     made = job(mixed_requests(30))
     made.results()
     expected = made.output.read_bytes()

@@ -6,12 +6,12 @@ from script_checks import run_check
 FUNCTIONS = {
     "footprint": "footprint.cc",
     "weight_homes": "weight_homes.cc",
-    "stream_orders": "stream_order.cc",
+    "streaming_schedules": "streaming_schedule.cc",
     "balanced_linear_shares": "linear_shares.cc",
     "with_residence_by_gain": "residence.cc",
     "search_plans": "search.cc",
-    "fill_from_the_top": "fill.cc",
-    "try_fill_from_the_top": "fill.cc",
+    "place_greedily": "greedy_placement.cc",
+    "try_place_greedily": "greedy_placement.cc",
 }
 
 

@@ -11,7 +11,7 @@ HELP = '#include "cli/kv_turns.h"\n// somebody, in a comment\ncommand.add_flag("
 
 def check(root, text="", help_text="", allowed="", *options):
     files = {"README.md": CLEAN + text, "src/cli/x_flags.cc": HELP + help_text, "scripts/words_allowed.txt": "# why\n" + allowed}
-    return run_check("check_words.py", root, files, *options)
+    return run_check("check_words.py", root, files, "--areas", "docs,help", *options)
 
 
 def test_plain_words_pass(tmp_path):
@@ -51,6 +51,18 @@ def test_counts_of_allowed_words_only_go_down(tmp_path):
     assert "docs somebody is 1 by now, not 2" in output
     check(tmp_path, "nobody\n", "", "docs somebody 2\n", "--lower")
     assert (tmp_path / "scripts" / "words_allowed.txt").read_text() == "# why\ndocs somebody 1\n"
+
+
+def test_all_areas_are_looked_at_unless_some_are_named(tmp_path):
+    files = {"README.md": CLEAN, "src/kv/x.h": "int shared_buffers = 2;\n", "scripts/words_allowed.txt": ""}
+    assert run_check("check_words.py", tmp_path, files) == (0, "docs, help, src: 0 words too often, 0 places allowed\n")
+
+
+@pytest.mark.parametrize("line", ["int takes_turns(int layer);", "bool is_coming = false;", "void send_what_is_read();", "bool rows_away;"])
+def test_a_banned_name_in_a_source_is_found(tmp_path, line):
+    code, output = check(tmp_path, "", line + "\n", "src somebody 1\nsrc turns 1\n", "--areas", "src")
+    assert code == 1
+    assert "src/cli/x_flags.cc:4: " in output
 
 
 def test_sources_are_an_area_of_their_own(tmp_path):

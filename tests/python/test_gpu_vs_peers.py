@@ -214,7 +214,7 @@ def test_a_budget_gives_llama_cpp_the_layers_that_fit(peers):
     assert peers.kept("13b-f16-8gib")["rounds"][0]["theirs"]["layers_on_gpu"] == 3
 
 
-def test_on_the_cpu_nobody_sees_a_gpu(peers):
+def test_on_the_cpu_no_program_sees_a_gpu(peers):
     assert peers.measure("--cell", "cpu-7b-q4_0", "--shape", "tinyllama-1.1b").returncode == 0
     assert all(call.endswith(" hidden") and "-ngl 0 " in call for call in peers.calls if call.startswith("llama-bench"))
     assert all("--device cpu" in call for call in peers.calls if call.startswith("spillway bench"))

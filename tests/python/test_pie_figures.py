@@ -149,7 +149,7 @@ def test_requests_are_the_same_for_both_machines(tmp_path):
 
 
 def test_a_servers_metrics_are_what_the_sweep_says():
-    names = ("generated_tokens_total", "steps_total", "requests_waiting", "requests_running", "kv_turn_wait_seconds_total")
+    names = ("generated_tokens_total", "steps_total", "requests_waiting", "requests_running", "kv_layer_swap_wait_seconds_total")
     looks = [(float(at), {f"spillway_{name}": float(value) for name, value in zip(names, values)}) for at, values in
              ((10, (100, 10, 4, 8, 1)), (11, (200, 20, 2, 8, 1)), (12, (300, 30, 0, 10, 1.5)))]
     found = summarize(looks)

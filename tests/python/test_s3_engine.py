@@ -78,7 +78,7 @@ def test_ratios_are_those_of_rounds():
     assert "| 3 | 60 | 16.0 times | 0.10% | 0.00% |" in told
 
 
-def test_nobody_learns_from_what_is_asked(tmp_path):
+def test_no_predictor_learns_from_the_measured_requests(tmp_path):
     questions = [f"question {i}" for i in range(200)]
     assert 60 < sum(map(is_for_learning, questions)) < 140
     write_requests([(0.0, Request(3, 4, "all of\none kind"))], tmp_path / "r.tsv")

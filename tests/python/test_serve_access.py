@@ -218,7 +218,7 @@ def tcp_sockets(pid):
                 yield int(words[1].rsplit(":", 1)[1], 16), int(words[2].rsplit(":", 1)[1], 16), words[3], words[1].rsplit(":", 1)[0]
 
 
-def test_it_listens_on_this_machine_only_and_calls_nobody(locked):
+def test_it_listens_on_this_machine_only_and_connects_nowhere(locked):
     locked.ask("POST", COMPLETIONS, GOOD, {"Authorization": f"Bearer {KEYS[0]}"}).ok()
     found = list(tcp_sockets(locked.process.pid))
     listening = [entry for entry in found if entry[2] == "0A"]
@@ -335,7 +335,7 @@ def test_an_open_door_is_warned_of(spillway, tiny_model, tmp_path):
     (tmp_path / "keys").chmod(0o600)
     for options, warned in ((["--host", "0.0.0.0"], True), (["--host", "0.0.0.0", "--api-key-file", tmp_path / "keys"], False), ([], False)):
         with Server(spillway, tiny_model, tmp_path, *options, wait=False) as server:
-            wait_for(lambda: "requests at work" in server.log())
+            wait_for(lambda: "requests running" in server.log())
             lines = [line for line in server.log().splitlines() if "--api-key-file" in line]
             assert len(lines) == (1 if warned else 0), server.log()
 
@@ -352,7 +352,7 @@ def test_a_long_queue_has_connections_for_all(spillway, tiny_model, tmp_path):
         few = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (900, 900))}
         process = spillway.start("serve", tiny_model, "--port", 0, "--device", "cpu", "--max-queue", "3000", stderr=log, **few)
     try:
-        wait_for(lambda: b"requests at work" in (tmp_path / "log").read_bytes())
+        wait_for(lambda: b"requests running" in (tmp_path / "log").read_bytes())
         (line,) = [line for line in (tmp_path / "log").read_text().splitlines() if "ulimit -n" in line]
         assert "450 connections" in line and "900 files" in line
     finally:

@@ -52,6 +52,30 @@ def test_health_and_metrics_answer(server):
     server.wait_until_idle()
 
 
+OLD_METRICS = {
+    "spillway_kv_layers_turning": "spillway_kv_swapped_layers",
+    "spillway_kv_turn_bytes_total": "spillway_kv_layer_swap_bytes_total",
+    "spillway_kv_turn_ahead_total": "spillway_kv_layer_swap_ahead_total",
+    "spillway_kv_turn_early_total": "spillway_kv_layer_swap_early_total",
+    "spillway_kv_turn_waits_total": "spillway_kv_layer_swap_waits_total",
+    "spillway_kv_turn_wait_seconds_total": "spillway_kv_layer_swap_wait_seconds_total",
+    "spillway_kv_turn_changes_total": "spillway_kv_layer_swap_changes_total",
+    "spillway_kv_turn_change_seconds_total": "spillway_kv_layer_swap_change_seconds_total",
+    "spillway_outgrown_total": "spillway_predictions_exceeded_total",
+    "spillway_outgrown_preemptions_total": "spillway_exceeded_preemptions_total",
+    "spillway_foresight_seconds_total": "spillway_prediction_seconds_total",
+}
+
+
+def test_old_names_of_metrics_are_shown_beside_the_new_ones(server):
+    server.complete(prompt=RIVER, max_tokens=5)
+    server.wait_until_idle()
+    metrics = server.metrics()
+    for old, now in OLD_METRICS.items():
+        both = [{name.partition("{")[2]: value for name, value in metrics.items() if name.partition("{")[0] == one} for one in (old, now)]
+        assert both[0] and both[0] == both[1], old
+
+
 def test_unknown_paths_and_methods_are_refused(server):
     server.get("/index.html").error(404)
     server.get("/v1").error(404)

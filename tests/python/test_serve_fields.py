@@ -122,7 +122,7 @@ def test_tokenize_ignores_unknown_fields_too(server):
     assert ignored_of(server.post("/detokenize", {"tokens": [65], "x": 1})) == ["x"]
 
 
-def test_strict_fields_refuse_what_nobody_knows(spillway, tiny_model, tmp_path):
+def test_strict_fields_refuse_unknown_fields(spillway, tiny_model, tmp_path):
     with Server(spillway, tiny_model, tmp_path, "--strict-fields", "--alias", "*") as strict:
         for route in (COMPLETIONS, CHAT):
             strict.post(route, body_of(route, temprature=1)).error(400, "unknown_parameter", "temprature")

@@ -41,7 +41,7 @@ def test_the_server_counts_learns_and_keeps_what_it_learned(spillway, tiny_model
         answers, metrics = counted(server)
         assert answers >= 16
         assert metrics["spillway_length_real_tokens_total"] > 0 < metrics["spillway_length_predicted_tokens_total"]
-        assert metrics['spillway_foresight_seconds_total{part="scheduling"}'] > 0
+        assert metrics['spillway_prediction_seconds_total{part="scheduling"}'] > 0
         assert metrics["spillway_kv_predicted_blocks"] >= 0
         assert server.end() == 0
     (file,) = kept(tmp_path)

@@ -136,7 +136,7 @@ def test_a_request_may_have_more_prompts_than_there_are_places(serve, long_model
     server.wait_until_idle()
 
 
-def test_a_large_request_keeps_nobody_out(serve, long_model):
+def test_a_large_request_keeps_no_other_out(serve, long_model):
     """It delays neither other clients nor those of the same address."""
     server = serve(long_model, "--ctx", "1024", "--max-sequences", 2, "--max-queue", 6)
     with server.socket() as large:
@@ -218,7 +218,7 @@ def test_clients_that_vanish_cost_nothing(serve, long_model, how, report):
 
 
 @with_all_of_kv
-def test_whole_answers_that_nobody_waits_for_are_given_up(serve, long_model):
+def test_whole_answers_whose_client_left_are_given_up(serve, long_model):
     server = serve(long_model, "--ctx", "4096", "--max-sequences", 2, "--max-queue", 64)
     for _ in range(10):
         with server.socket() as connection:
@@ -271,7 +271,7 @@ def test_readers_that_are_a_megabyte_behind_are_cut_off(serve, long_model):
 
 
 @with_all_of_kv
-def test_scores_of_a_long_prompt_are_one_piece_that_cuts_nobody(serve, long_model):
+def test_scores_of_a_long_prompt_are_one_piece_that_cuts_no_client(serve, long_model):
     server = serve(long_model, "--ctx", "4096")
     fields = {"prompt": [5 + number % 90 for number in range(3000)], "echo": True, "logprobs": 20, "max_tokens": 1}
     events = server.stream(COMPLETIONS, **fields)

@@ -105,16 +105,16 @@ def shown(server, tmp_path):
     return show
 
 
-TURNS = """
+SWAPPING = """
 spillway_kv_expansion 1.5
-spillway_kv_layers_turning 12
-spillway_kv_turn_bytes_total 3.2e9
-spillway_kv_turn_ahead_total 1200
-spillway_kv_turn_early_total 650
-spillway_kv_turn_waits_total 17
-spillway_kv_turn_wait_seconds_total 0.25
-spillway_kv_turn_changes_total 4
-spillway_kv_turn_change_seconds_total 0.125
+spillway_kv_swapped_layers 12
+spillway_kv_layer_swap_bytes_total 3.2e9
+spillway_kv_layer_swap_ahead_total 1200
+spillway_kv_layer_swap_early_total 650
+spillway_kv_layer_swap_waits_total 17
+spillway_kv_layer_swap_wait_seconds_total 0.25
+spillway_kv_layer_swap_changes_total 4
+spillway_kv_layer_swap_change_seconds_total 0.125
 """
 STORE = """
 spillway_prefix_hit_tokens_total{tier="pool"} 4000
@@ -127,29 +127,29 @@ spillway_kv_store_bytes{tier="disk"} 8e6
 spillway_kv_store_moved_bytes_total{way="to_device"} 1.5e6
 spillway_kv_store_moved_bytes_total{way="disk_read"} 5e5
 """
-FORESIGHT = """
+PREDICTIONS = """
 spillway_kv_predicted_blocks 321
-spillway_foresight_seconds_total{part="predicting"} 0.002
-spillway_foresight_seconds_total{part="scheduling"} 0.05
-spillway_foresight_seconds_total{part="learning"} 1.5
+spillway_prediction_seconds_total{part="predicting"} 0.002
+spillway_prediction_seconds_total{part="scheduling"} 0.05
+spillway_prediction_seconds_total{part="learning"} 1.5
 """
 
 
 def test_kv_that_goes_everywhere_is_shown_by_name(shown):
-    kv = shown(TURNS + STORE)["kv"]
-    assert "12 layers take turns" in kv and "1.50 times" in kv
+    kv = shown(SWAPPING + STORE)["kv"]
+    assert "12 layers are swapped" in kv and "1.50 times" in kv
     assert "moved 3.2 GB" in kv and "17 waits" in kv and "250 ms" in kv and "4 changes" in kv and "125 ms" in kv
     assert "650 of 1,200 that came ahead of their step were early" in kv
     assert "4,000 from the pools, 96 from host memory, 32 from disk" in kv
     assert "host 40 blocks, 5 MB; disk 64 blocks, 8 MB. Brought back: 1.5 MB, read from disk: 0.5 MB." in kv
-    assert "blocks" not in shown(TURNS)["kv"] and "turns" not in shown(STORE)["kv"].lower(), "each where it exists"
+    assert "blocks" not in shown(SWAPPING)["kv"] and "swapp" not in shown(STORE)["kv"].lower(), "each where it exists"
 
 
-def test_foresight_is_shown_by_name(shown):
-    lengths = shown(FORESIGHT)["lengths"]
+def test_predictions_are_shown_by_name(shown):
+    lengths = shown(PREDICTIONS)["lengths"]
     assert "321 blocks" in lengths and "2.0 ms of predicting, 50 ms of scheduling, 1.50 s of learning" in lengths
     ended = 'spillway_length_predictions_total{result="right"} 3\n'
-    assert "3 of 3 answers" in shown(FORESIGHT + ended)["lengths"] and "321 blocks" in shown(FORESIGHT + ended)["lengths"]
+    assert "3 of 3 answers" in shown(PREDICTIONS + ended)["lengths"] and "321 blocks" in shown(PREDICTIONS + ended)["lengths"]
 
 
 def test_where_there_is_none_of_it_the_page_says_nothing_of_it(shown):
@@ -174,13 +174,13 @@ def test_the_page_shows_what_this_server_tells(server, shown):
 def test_behind_keys_the_page_asks_for_one_and_uses_it(shown):
     steps = "spillway_requests_running 7\n"
     open_to_all = shown(steps)
-    assert open_to_all["unlock"] == "hidden" and "7 requests at work" in open_to_all["tiles"]
+    assert open_to_all["unlock"] == "hidden" and "7 requests running" in open_to_all["tiles"]
     asked = shown(steps, WANTED_KEY="sk-1")
     assert asked["unlock"] != "hidden" and "tiles" not in asked and asked["key-state"] == ""
     wrong = shown(steps, WANTED_KEY="sk-1", STORED_KEY="sk-2")
     assert wrong["key-state"] == "The key is not known here."
     right = shown(steps, WANTED_KEY="sk-1", STORED_KEY="sk-1")
-    assert right["unlock"] == "hidden" and "7 requests at work" in right["tiles"]
+    assert right["unlock"] == "hidden" and "7 requests running" in right["tiles"]
 
 
 def test_its_routes_are_the_servers(server):

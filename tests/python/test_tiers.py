@@ -245,7 +245,7 @@ def test_disk_trouble_is_one_line_and_leaves_nothing(spillway, disk, fault):
 
 
 @pytest.mark.parametrize("fault", ["io.write:2:short", "io.write:1:eintr", "io.read:7:short", "io.read:5:eintr", "io.direct:1+:einval"])
-def test_small_disk_trouble_is_nobodys_business(spillway, tiny_model, disk, fault):
+def test_small_disk_trouble_is_not_reported(spillway, tiny_model, disk, fault):
     options = ["--weights", "0,0,100", "--compress-weights", "--disk-memory", "1GiB", "--disk-dir", disk]
     command = ["run", tiny_model, "-p", "The river", "-n", "9", "--temp", "0", "--deterministic", "--json", *CPU]
     expected = spillway.run(*command, "--compress-weights").json()

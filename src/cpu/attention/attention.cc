@@ -410,16 +410,16 @@ void check_parts(const KvLayerView& kv, std::span<const SequenceSpan> spans, int
       continue;
     }
     SPW_ASSERT(span.first_row >= 0 && span.rows >= 0 && span.first_row + span.rows <= rows);
-    SPW_ASSERT(covered <= span.start && covered % kAttentionPartTokens == 0);
+    SPW_ASSERT(covered <= span.start && covered % kPartitionTokens == 0);
   }
 }
 
 }  // namespace
 
-void attend_part(ThreadPool& pool, Workspace& workspace, const Activations& q,
-                 const KvLayerView& kv, std::span<const SequenceSpan> spans,
-                 const AttentionParams& params, const AttentionSums& sums, bool deterministic) {
-  static_assert(kAttentionPartTokens % kSplitKeys == 0);
+void attend_partition(ThreadPool& pool, Workspace& workspace, const Activations& q,
+                      const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                      const AttentionParams& params, const SoftmaxState& sums, bool deterministic) {
+  static_assert(kPartitionTokens % kSplitKeys == 0);
   SPW_ASSERT(sums.memory.dtype == DType::kF32 && sums.rows() == q.rows &&
              sums.heads == params.heads && sums.head_dim == kv.head_dim);
   check_parts(kv, spans, q.rows);

@@ -8,8 +8,8 @@
 #include "base/thread_pool.h"
 #include "cpu/attention/attention_kernels.h"
 #include "cpu/workspace.h"
-#include "device/attention_parts.h"
 #include "device/ops.h"
+#include "device/partitioned_attention.h"
 
 namespace spillway::cpu {
 
@@ -29,12 +29,12 @@ void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, con
                std::span<const SequenceSpan> spans, const AttentionParams& params,
                const Activations& out, bool deterministic = false);
 
-// Implements AttentionParts::attend_part. Continues merging cuts where the partitions before ended,
-// so that rows have the bits that attention() gives them (except for int4) with the kernels that
-// take any number of rows.
-void attend_part(ThreadPool& pool, Workspace& workspace, const Activations& q,
-                 const KvLayerView& kv, std::span<const SequenceSpan> spans,
-                 const AttentionParams& params, const AttentionSums& sums, bool deterministic);
+// Implements PartitionedAttention::attend_partition. Continues merging cuts where the partitions
+// before ended, so that rows have the bits that attention() gives them (except for int4) with the
+// kernels that take any number of rows.
+void attend_partition(ThreadPool& pool, Workspace& workspace, const Activations& q,
+                      const KvLayerView& kv, std::span<const SequenceSpan> spans,
+                      const AttentionParams& params, const SoftmaxState& sums, bool deterministic);
 
 // A kernel that takes any number of rows, cut by cut.
 struct CutKernel {

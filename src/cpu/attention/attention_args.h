@@ -18,7 +18,7 @@ struct AttentionArgs {
   int64_t q_stride = 0;
   float* out = nullptr;  // like q
   int64_t out_stride = 0;
-  float* sums = nullptr;  // AttentionSums that tiles continue, instead of `out`; or null
+  float* sums = nullptr;  // SoftmaxState that tiles continue, instead of `out`; or null
   int64_t sums_stride = 0;
   const uint8_t* k = nullptr;  // [block][kv_head] pages of `layout`
   const uint8_t* v = nullptr;
@@ -51,7 +51,7 @@ struct AttentionTile {
   int64_t home_pages = 0;
   int64_t keys = 0;  // of the sequence so far; used by kernels of many rows
   // The positions that the table covers. If only a partition of the sequence is attended to
-  // (device/attention_parts.h), they may be fewer than those before the rows; then this is a
+  // (device/partitioned_attention.h), they may be fewer than those before the rows; then this is a
   // multiple of kSplitKeys.
   int64_t covered = INT64_MAX;
 

@@ -114,7 +114,7 @@ void multiply_rows(const Bf16Product& p) {
   const int64_t tiles = (p.tokens + kTile - 1) / kTile;
   const int64_t chunk_tiles = p.sums != nullptr ? tiles : kChunkTiles;
   // Sums that are not kept share one place, which then stays in the first-level cache.
-  const int64_t apart = p.sums != nullptr || cut_steps < steps ? kTileSums : 0;
+  const int64_t tile_sums = p.sums != nullptr || cut_steps < steps ? kTileSums : 0;
   for (int64_t chunk = 0; chunk < tiles; chunk += chunk_tiles) {
     const int64_t last = chunk + chunk_tiles < tiles ? chunk + chunk_tiles : tiles;
     for (int64_t cut = 0; cut < steps; cut += cut_steps) {
@@ -124,7 +124,7 @@ void multiply_rows(const Bf16Product& p) {
         const uint16_t* x = p.x + tile * p.x_tile_stride + cut * 2 * kTileElements;
         const int64_t tokens = p.tokens - tile * kTile < kTile ? p.tokens - tile * kTile : kTile;
         const bool fresh = p.first && cut == 0;
-        float* to = sums + (tile - chunk) * apart;
+        float* to = sums + (tile - chunk) * tile_sums;
         if (tokens > 16) {
           add_steps<kTwoRows, true>(p, panel, x, count, fresh, to);
         } else {

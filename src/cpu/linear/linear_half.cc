@@ -98,7 +98,7 @@ void pack_half(ThreadPool& pool, const HalfGroup& group, const Activations& x, f
   const HalfKernel& kernel = *group.kernel;
   const int64_t tokens = group.product.tokens;
   auto* packed = reinterpret_cast<uint16_t*>(shared + kFactorFloats);
-  if (!kernel.packs_apart) {
+  if (!kernel.packs_rows) {
     kernel.pack(x.f32(group.first), x.stride, tokens, x.cols, packed, shared);
     return;
   }

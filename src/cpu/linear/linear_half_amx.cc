@@ -237,13 +237,13 @@ static void pack_parts(const float* x, int64_t stride, int64_t count, int64_t k,
 constexpr HalfKernel kParts = {.tokens = kPartTokens,
                                .x_width = 16,
                                .pack = pack_parts,
-                               .packs_apart = true,
+                               .packs_rows = true,
                                .multiply = multiply<BfloatWeights, 1, true>};
 template <class Weights, int kTokenTiles>
 constexpr HalfKernel kRounded = {.tokens = 16 * kTokenTiles,
                                  .x_width = 16 * kTokenTiles,
                                  .pack = pack_rounded<kTokenTiles>,
-                                 .packs_apart = true,
+                                 .packs_rows = true,
                                  .multiply = multiply<Weights, kTokenTiles, false>};
 
 constexpr HalfKernel kBfloatKernels[] = {kParts, kRounded<BfloatWeights, 1>,

@@ -37,7 +37,7 @@ struct HalfKernel {
   void (*pack)(const float* x, int64_t stride, int64_t count, int64_t k, uint16_t* packed,
                float* factors) = nullptr;
   // Whether columns from multiples of kHalfStep on can be packed separately.
-  bool packs_apart = false;
+  bool packs_rows = false;
   // Multiplies rows [begin, end) of w. A row's result does not depend on the others.
   void (*multiply)(const HalfProduct& product, int64_t begin, int64_t end) = nullptr;
 };

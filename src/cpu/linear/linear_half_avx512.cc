@@ -170,7 +170,7 @@ template <class Weights, int kTokens>
 constexpr HalfKernel kKernel = {.tokens = kTokens,
                                 .x_width = 2 * kTokens,
                                 .pack = pack<kTokens>,
-                                .packs_apart = true,
+                                .packs_rows = true,
                                 .multiply = multiply<Weights, kTokens>};
 template <class Weights>
 constexpr HalfKernel kTable[] = {kKernel<Weights, 1>, kKernel<Weights, 2>, kKernel<Weights, 4>,

@@ -39,7 +39,7 @@ struct AttentionArgs {
     return window > 0 ? max(0, position + 1 - window) : 0;
   }
   // Returns a row's softmax states: outputs of all heads, then their maxima, then their sums
-  // (AttentionSums).
+  // (SoftmaxState).
   __device__ __forceinline__ float* sums_row(int64_t row) const { return sums + row * sums_stride; }
   __device__ __forceinline__ int heads() const { return kv_heads * group; }
   // Stores the maximum and the sum of head `head` of a row; `sum` is relative to 2^reference.

@@ -19,11 +19,11 @@ struct AttentionCall {
   // How many rows generate in this step, in this call and in others. 0: the number is unknown, and
   // where rows are split must not depend on it.
   int together = 0;
-  // For attention over KV partitions (device/attention_parts.h): the positions that each sequence's
-  // table covers; its rows attend to none beyond. Null: each row attends to all positions up to its
-  // own.
+  // For attention over KV partitions (device/partitioned_attention.h): the positions that each
+  // sequence's table covers; its rows attend to none beyond. Null: each row attends to all
+  // positions up to its own.
   const int32_t* covered = nullptr;
-  // If not null, softmax states (AttentionSums) are the result instead of `out`: attention_decode()
+  // If not null, softmax states (SoftmaxState) are the result instead of `out`: attention_decode()
   // merges into the states that are there, attention_prefill() and attention_rows() overwrite them.
   float* sums = nullptr;
   int64_t sums_stride = 0;

@@ -125,7 +125,7 @@ __global__ __launch_bounds__(
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   extern __shared__ __align__(16) std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<DecodeShared<kType, kDim, kBuffers>*>(shared_bytes);
-  let_next_start();
+  launch_dependents();
   using Shape = DecodeShape<kType, kDim, kBuffers>;
   using Part = WarpPart<kType, kDim, kBuffers, kUnified, kLong>;
   typename Part::Place p;
@@ -150,7 +150,7 @@ __global__ __launch_bounds__(
   }
   float* slot = p.parts == 1 && a.sums == nullptr
                     ? nullptr
-                    : a.slots + (p.tile_index * a.max_parts + p.part) * a.slot_floats;
+                    : a.slots + (p.tile_index * a.max_partitions + p.part) * a.slot_floats;
   store_part(a, p, shared, kUnified && !own, slot);
 #endif
 }
@@ -160,27 +160,27 @@ template <KvType kType, int kQueries>
 __global__ __launch_bounds__(kDecodeThreads) void attention_rows_kernel(
     const __grid_constant__ DecodeArgs a) {
   extern __shared__ __align__(16) std::byte shared_bytes[];
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   PartPlace p;
   if (!find_place(a, p)) return;
   if (a.whole_rows && p.part != 0) return;
   float* slot = (p.parts == 1 && a.sums == nullptr) || a.whole_rows
                     ? nullptr
-                    : a.slots + (p.tile_index * a.max_parts + p.part) * a.slot_floats;
+                    : a.slots + (p.tile_index * a.max_partitions + p.part) * a.slot_floats;
   attend_rows<kType, kQueries>(a, p, reinterpret_cast<float*>(shared_bytes), slot);
 }
 
 __global__ __launch_bounds__(kDecodeThreads) void attention_merge_kernel(
     const __grid_constant__ DecodeArgs a) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   merge_row(a);
 }
 
 __global__ __launch_bounds__(kDecodeThreads) void attention_merge_few_kernel(
     const __grid_constant__ DecodeArgs a) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   merge_few(a);
 }
@@ -200,7 +200,7 @@ void launch_decode(Kernel kernel, const DecodeArgs& a, int threads, int shared_b
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
   }
   const int64_t blocks =
-      static_cast<int64_t>(a.tiles) * a.max_parts * a.batch.sequences * a.max_rows;
+      static_cast<int64_t>(a.tiles) * a.max_partitions * a.batch.sequences * a.max_rows;
   SPW_CHECK(blocks <= INT32_MAX, kInternal, "attention: too many parts in one launch");
   launch(kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)),
          static_cast<size_t>(shared_bytes), stream, a);
@@ -234,7 +234,7 @@ void launch_mma_of(const DecodeArgs& a, bool unified, cudaStream_t stream) {
     // speed, not 86%), unless there are too few of them.
     int sms = 0;
     SPW_CUDA_CHECK(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));
-    const int64_t blocks = int64_t{a.tiles} * a.max_parts * a.batch.sequences * a.max_rows;
+    const int64_t blocks = int64_t{a.tiles} * a.max_partitions * a.batch.sequences * a.max_rows;
     if ((kDim == 128 && blocks > sms) ||
         static_cast<int>(sizeof(DecodeShared<kType, kDim, kMany>)) > limit)
       return launch_mma_with<kType, kDim, kFew>(a, unified, stream);
@@ -329,14 +329,14 @@ int slot_floats_of(int heads, int kv_heads, int head_dim) {
   return (queries * (head_dim + 2) + 3) / 4 * 4;  // whole float4
 }
 
-DecodeArgs decode_args(const AttentionCall& call, int max_rows, int max_parts) {
+DecodeArgs decode_args(const AttentionCall& call, int max_rows, int max_partitions) {
   DecodeArgs a{attention_args(call)};
   a.tiles = tiles_of(call.params.heads, a.kv_heads);
   a.max_rows = max_rows;
-  a.max_parts = max_parts;
+  a.max_partitions = max_partitions;
   a.slot_floats = slot_floats_of(call.params.heads, a.kv_heads, a.shape.head_dim);
   a.by_tiles = FastDivisor(a.tiles);
-  a.by_max_parts = FastDivisor(a.max_parts);
+  a.by_max_parts = FastDivisor(a.max_partitions);
   a.by_max_rows = FastDivisor(a.max_rows);
   a.by_tiles_per_head = FastDivisor(a.tiles / a.kv_heads);
   return a;
@@ -366,7 +366,7 @@ void check_attention_call(const AttentionCall& call) {
             call.q.cols, call.out.rows, call.out.cols, columns);
 }
 
-int attention_parts(int64_t context, int window) {
+int attention_partitions(int64_t context, int window) {
   const int64_t parts = (context + kPartTokens - 1) / kPartTokens;
   // A window that ends anywhere touches one partition more than it fills.
   const int64_t seen = window > 0 ? (int64_t{window} + kPartTokens - 2) / kPartTokens + 1 : parts;
@@ -374,18 +374,18 @@ int attention_parts(int64_t context, int window) {
 }
 
 size_t attention_decode_scratch_bytes(int rows, int heads, int kv_heads, int head_dim,
-                                      int max_parts, bool to_sums) {
-  if (to_sums) max_parts = std::max(max_parts, kFewestSlots);
-  if (max_parts <= 1) return 0;
-  return static_cast<size_t>(rows) * tiles_of(heads, kv_heads) * max_parts *
+                                      int max_partitions, bool to_sums) {
+  if (to_sums) max_partitions = std::max(max_partitions, kFewestSlots);
+  if (max_partitions <= 1) return 0;
+  return static_cast<size_t>(rows) * tiles_of(heads, kv_heads) * max_partitions *
          slot_floats_of(heads, kv_heads, head_dim) * sizeof(float);
 }
 
 void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int max_rows,
-                      int max_parts, const AttentionScratch& scratch, cudaStream_t stream) {
+                      int max_partitions, const AttentionScratch& scratch, cudaStream_t stream) {
   if (call.batch.sequences == 0 || max_rows == 0) return;
-  if (call.sums != nullptr) max_parts = std::max(max_parts, kFewestSlots);
-  DecodeArgs a = decode_args(call, max_rows, max_parts);
+  if (call.sums != nullptr) max_partitions = std::max(max_partitions, kFewestSlots);
+  DecodeArgs a = decode_args(call, max_rows, max_partitions);
   if (unified.enabled) {
     a.low = (unified.phi + unified.low) * kLog2E;
     a.high = (unified.phi + unified.high) * kLog2E;
@@ -398,15 +398,15 @@ void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int 
   a.long_parts = !by_rows && (is_quantized(call.kv.type) || a.group > 1);
   if (a.long_parts) {
     if (!is_quantized(call.kv.type)) set_long_parts(a, call.together);
-    a.expected = max_parts * kPartTokens;
-    max_parts = a.max_parts = most_long_parts(max_parts, a);
-    a.by_max_parts = FastDivisor(a.max_parts);
+    a.expected = max_partitions * kPartTokens;
+    max_partitions = a.max_partitions = most_long_parts(max_partitions, a);
+    a.by_max_parts = FastDivisor(a.max_partitions);
   }
-  if (max_parts > 1) {
+  if (max_partitions > 1) {
     const int64_t tiles = int64_t{call.batch.sequences} * max_rows * a.tiles;
-    SPW_CHECK(tiles * max_parts * a.slot_floats * 4 <= static_cast<int64_t>(scratch.bytes),
+    SPW_CHECK(tiles * max_partitions * a.slot_floats * 4 <= static_cast<int64_t>(scratch.bytes),
               kInternal, "attention: {} bytes of scratch for {} rows of {} parts", scratch.bytes,
-              call.batch.sequences * max_rows, max_parts);
+              call.batch.sequences * max_rows, max_partitions);
     a.slots = reinterpret_cast<float*>(scratch.data);
   }
   if (by_rows) {
@@ -414,8 +414,8 @@ void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int 
   } else {
     launch_mma(call.kv.type, a, unified.enabled, stream);
   }
-  if (max_parts > 1) {
-    const bool few = max_parts <= kDecodeWarps;
+  if (max_partitions > 1) {
+    const bool few = max_partitions <= kDecodeWarps;
     const int64_t rows = int64_t{call.batch.sequences} * max_rows * call.params.heads;
     const int64_t blocks = few ? (rows + kDecodeWarps - 1) / kDecodeWarps : rows;
     launch(few ? attention_merge_few_kernel : attention_merge_kernel,

@@ -7,7 +7,7 @@
 // up to 8 query heads that share a kv head, and a small second launch merges the partitions in a
 // fixed order. So a row's result depends neither on the other rows in the call nor on where pages
 // lie. Lengths are read on the GPU: a captured launch serves all steps whose contexts fit into
-// max_parts.
+// max_partitions.
 //
 // With a unified maximum (FlashDecoding++, section 3) partitions are sums of exp(score - phi) that
 // are just added; 32 tokens (64 of int4) whose largest score is outside the range use that score
@@ -26,17 +26,17 @@
 namespace spillway::cuda {
 
 // Returns how many partitions a row has at most that ends at position `context` or before.
-int attention_parts(int64_t context, int window);
+int attention_partitions(int64_t context, int window);
 
 // `to_sums`: for a call with AttentionCall::sums.
 size_t attention_decode_scratch_bytes(int rows, int heads, int kv_heads, int head_dim,
-                                      int max_parts, bool to_sums = false);
+                                      int max_partitions, bool to_sums = false);
 
-// `max_rows`: no sequence has more rows in this step; `max_parts`: no row has more partitions.
+// `max_rows`: no sequence has more rows in this step; `max_partitions`: no row has more partitions.
 // Larger numbers are correct too, and cost thread blocks that end immediately. The scratch may be
 // shared by launches of one stream, of any shape.
 void attention_decode(const AttentionCall& call, const UnifiedMax& unified, int max_rows,
-                      int max_parts, const AttentionScratch& scratch, cudaStream_t stream);
+                      int max_partitions, const AttentionScratch& scratch, cudaStream_t stream);
 
 // Computes the same rows in F32 on CUDA cores, each by thread blocks that go over its whole
 // context: needs no scratch, and is as accurate as F32 gets. Used for prefill of F32 models.

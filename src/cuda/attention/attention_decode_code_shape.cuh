@@ -30,12 +30,12 @@ requires(is_quantized(kType)) struct DecodeShape<kType, kDim, kBufferCount> {
   static constexpr int kTiles = 4 * kSteps;  // of 8 tokens
   static constexpr int kPages = 2 * kSteps;  // pages of keys, and as many of values
   // True if shared memory holds all pages at a time; otherwise values replace keys.
-  static constexpr bool kAtOnce = kBufferCount == 4;
-  static_assert(kAtOnce || kBufferCount == 2);
+  static constexpr bool kLoadsBoth = kBufferCount == 4;
+  static_assert(kLoadsBoth || kBufferCount == 2);
 
   // Neighbouring pages are offset by half of the banks.
   static constexpr int kPageBytes = (static_cast<int>(kLayout.bytes) + 63) / 128 * 128 + 64;
-  static constexpr int kPagesBytes = (kAtOnce ? 2 : 1) * kPages * kPageBytes;
+  static constexpr int kPagesBytes = (kLoadsBoth ? 2 : 1) * kPages * kPageBytes;
   // Outputs of the warp reuse the memory of its pages: [queries][kOutPitch] floats.
   static constexpr int kOutPitch = kDim + 4;
   static constexpr int kOutBytes = 4 * kTileQueries * kOutPitch;

@@ -94,7 +94,7 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
     return shared.pages[warp] + i * Shape::kPageBytes;
   }
   __device__ __forceinline__ std::byte* value_page(int i) const {
-    return key_page(Shape::kAtOnce ? Shape::kPages + i : i);
+    return key_page(Shape::kLoadsBoth ? Shape::kPages + i : i);
   }
 
   int32_t blocks_ahead[Shape::kPages];  // of the next round
@@ -135,7 +135,7 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
     if (empty) return;
     copy_pages<true>();
     commit_copies();
-    if constexpr (Shape::kAtOnce) {
+    if constexpr (Shape::kLoadsBoth) {
       copy_pages<false>();
       commit_copies();
     }
@@ -481,7 +481,7 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
       if (more) find_blocks(base + Shape::kTurnTokens, blocks_ahead);
       // The keys of this round have arrived; its values and then the next round's keys are in
       // flight.
-      wait_copies<Shape::kAtOnce ? 1 : 0>();
+      wait_copies<Shape::kLoadsBoth ? 1 : 0>();
       __syncwarp();
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
@@ -492,7 +492,7 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
         }
       }
       __syncwarp();
-      if constexpr (Shape::kAtOnce) {
+      if constexpr (Shape::kLoadsBoth) {
         if (more) take_blocks_ahead(), copy_pages<true>();
         commit_copies();
       } else {
@@ -500,12 +500,12 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
         commit_copies();
       }
       own |= exponentiate(first_turn);
-      wait_copies<Shape::kAtOnce ? 1 : 0>();
+      wait_copies<Shape::kLoadsBoth ? 1 : 0>();
       __syncwarp();
       add_values();
       if (!more) break;
       __syncwarp();
-      if constexpr (Shape::kAtOnce) {
+      if constexpr (Shape::kLoadsBoth) {
         copy_pages<false>();
       } else {
         take_blocks_ahead();

@@ -31,7 +31,7 @@ class AttentionDecodeTest : public ::testing::TestWithParam<bool> {
       context = std::max(context, s.start + s.rows);
       rows = std::max(rows, s.rows);
     }
-    const int parts = attention_parts(context, c.window) + surplus;
+    const int parts = attention_partitions(context, c.window) + surplus;
     const size_t bytes = attention_decode_scratch_bytes(static_cast<int>(c.sequences.size()) * rows,
                                                         c.heads, c.kv_heads, c.head_dim, parts);
     const GuardedBuffer scratch(std::vector<std::byte>(bytes, std::byte{0xff}));  // NaN
@@ -262,15 +262,15 @@ TEST_P(AttentionDecodeTest, DoesNotDependOnTheBatchOrOnWhereBlocksLie) {
   }
 }
 
-TEST(AttentionPartsTest, CountsThePartsThatAWindowTouches) {
-  EXPECT_EQ(attention_parts(1, 0), 1);
-  EXPECT_EQ(attention_parts(256, 0), 1);
-  EXPECT_EQ(attention_parts(257, 0), 2);
-  EXPECT_EQ(attention_parts(10000, 1), 1);
-  EXPECT_EQ(attention_parts(10000, 2), 2);
-  EXPECT_EQ(attention_parts(10000, 257), 2);
-  EXPECT_EQ(attention_parts(10000, 258), 3);
-  EXPECT_EQ(attention_parts(300, 4096), 2);
+TEST(AttentionPartitionsTest, CountsThePartitionsThatAWindowTouches) {
+  EXPECT_EQ(attention_partitions(1, 0), 1);
+  EXPECT_EQ(attention_partitions(256, 0), 1);
+  EXPECT_EQ(attention_partitions(257, 0), 2);
+  EXPECT_EQ(attention_partitions(10000, 1), 1);
+  EXPECT_EQ(attention_partitions(10000, 2), 2);
+  EXPECT_EQ(attention_partitions(10000, 257), 2);
+  EXPECT_EQ(attention_partitions(10000, 258), 3);
+  EXPECT_EQ(attention_partitions(300, 4096), 2);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ constexpr int kMostWarpBlocks = 4;
 struct DecodeArgs : AttentionArgs {
   int tiles = 0;  // tiles of queries, over all kv heads
   int max_rows = 0;
-  int max_parts = 0;
+  int max_partitions = 0;
   FastDivisor by_tiles = {}, by_max_rows = {}, by_max_parts = {}, by_tiles_per_head = {};
   bool whole_rows = false;  // one thread block goes over all partitions: nothing to merge
   bool long_parts = false;  // see part_shift()
@@ -39,7 +39,7 @@ struct DecodeArgs : AttentionArgs {
   // The unified maximum's range for largest scores, in the unit of scale_log2.
   float low = 0, high = 0;
   float reference = 0;     // with a unified maximum, exponentials are 2^(score - reference)
-  float* slots = nullptr;  // [sequences * max_rows][tiles][max_parts][slot_floats]
+  float* slots = nullptr;  // [sequences * max_rows][tiles][max_partitions][slot_floats]
   int slot_floats = 0;
 };
 
@@ -71,8 +71,8 @@ __device__ __forceinline__ bool find_place(const DecodeArgs& a, PartPlace& p) {
   unsigned rest = blockIdx.x;
   const int tile = static_cast<int>(rest % a.tiles);
   rest /= a.tiles;
-  p.part = static_cast<int>(rest % a.max_parts);
-  rest /= a.max_parts;
+  p.part = static_cast<int>(rest % a.max_partitions);
+  rest /= a.max_partitions;
   const int sequence_row = static_cast<int>(rest);
   p.sequence = sequence_row / a.max_rows;
   const int r = sequence_row % a.max_rows;
@@ -127,7 +127,7 @@ struct RowParts {
     const int queries = min(kTileQueries, a.group - tile_in_head * kTileQueries);
     const int64_t tile_index = (int64_t{sequence} * a.max_rows + r) * a.tiles + tile;
     const int dim = a.shape.head_dim;
-    const float* const slot = a.slots + tile_index * a.max_parts * a.slot_floats;
+    const float* const slot = a.slots + tile_index * a.max_partitions * a.slot_floats;
     outputs = slot + query * dim;
     sums = slot + queries * dim + query;
     references = slot + queries * (dim + 1) + query;
@@ -139,7 +139,7 @@ struct RowParts {
 };
 
 // The softmax state of a head of a row before the call's partitions are merged into it
-// (AttentionSums).
+// (SoftmaxState).
 struct SumsBefore {
   float *outputs = nullptr, *maximum = nullptr;
   float old_maximum = 0, old_sum = 0;

@@ -335,7 +335,7 @@ struct PrefillKernel {
     }
   }
 
-  // Stores the rows' softmax states (AttentionSums).
+  // Stores the rows' softmax states (SoftmaxState).
   __device__ __forceinline__ void store_sums(int warp_row, int g, int t,
                                              float (&out)[kRowTiles][kDim / 8][4],
                                              const float (&maximum)[kRowTiles][2],
@@ -411,7 +411,7 @@ __global__ __launch_bounds__(kWarps* kWarpSize) void attention_prefill_kernel(
     const __grid_constant__ PrefillArgs a) {
   using Kernel = PrefillKernel<kType, kDim, kWarps, kRowTiles, kStages>;
   extern __shared__ __align__(16) std::byte shared_bytes[];
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   PrefillPlace p;
   if (!find_place(a, Kernel::kRows, p)) return;

@@ -299,7 +299,7 @@ struct Consumer {
     }
   }
 
-  // Stores the rows' softmax states (AttentionSums); called only where work items do not overlap.
+  // Stores the rows' softmax states (SoftmaxState); called only where work items do not overlap.
   __device__ __forceinline__ void store_sums(const PrefillWork& w, const float (&maximum)[2],
                                              const float (&sum)[2],
                                              const float (&out)[kOutputs]) const {

@@ -33,7 +33,7 @@ __global__ __launch_bounds__(
   using Shape = prefill::Shape<kDim, kGroups>;
   extern __shared__ std::byte shared_bytes[];
   __shared__ prefill::Shared<Shape::kStages> shared;
-  let_next_start();
+  launch_dependents();
   const uint32_t first = (shared_address(shared_bytes) + prefill::kAlignment - 1) /
                          prefill::kAlignment * prefill::kAlignment;
   const prefill::Memory<kDim, kGroups> memory{

@@ -16,7 +16,7 @@ namespace spillway::cuda {
 
 struct PrefillOrder {
   int row_tiles;      // of the longest sequence
-  int heads_at_once;  // kv heads of a section
+  int section_heads;  // kv heads of a section
   int pieces;         // row_tiles * heads * sequences
   int32_t* counters;  // [2]: items taken, thread blocks done; or null
 
@@ -24,12 +24,12 @@ struct PrefillOrder {
   __device__ __forceinline__ bool find(const PrefillArgs& a, int tile_rows, int piece,
                                        PrefillPlace& p) const {
     const int per_kv_head = row_tiles * a.group;
-    const int section = piece / (heads_at_once * per_kv_head);
-    const int rest = piece - section * heads_at_once * per_kv_head;
+    const int section = piece / (section_heads * per_kv_head);
+    const int rest = piece - section * section_heads * per_kv_head;
     const int all = a.kv_heads * a.batch.sequences;
-    const int heads = min(heads_at_once, all - section * heads_at_once) * a.group;
+    const int heads = min(section_heads, all - section * section_heads) * a.group;
     const int row_tile = rest / heads, in_section = rest % heads;
-    const int kv_head = section * heads_at_once + in_section / a.group;
+    const int kv_head = section * section_heads + in_section / a.group;
     return place_rows(a, tile_rows, row_tiles - 1 - row_tile, kv_head / a.kv_heads,
                       kv_head % a.kv_heads * a.group + in_section % a.group, p);
   }

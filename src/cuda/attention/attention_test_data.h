@@ -225,8 +225,8 @@ class AttentionBatch {
       return true;
     };
     for (int64_t r = 0; r < rows_; ++r) {
-      const bool nobodys = r == 0 || r == rows_ - 1;
-      for (int64_t i = nobodys ? 0 : columns_; i < out_stride; ++i)
+      const bool is_unused = r == 0 || r == rows_ - 1;
+      for (int64_t i = is_unused ? 0 : columns_; i < out_stride; ++i)
         ASSERT_TRUE(is_untouched(r * out_stride + i)) << "row " << r << ", element " << i;
     }
     for (size_t s = 0; s < count.size(); ++s) {

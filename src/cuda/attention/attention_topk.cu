@@ -13,20 +13,20 @@ constexpr int kWarps = kDecodeWarps;
 constexpr int kMaxDims = 256 / kWarpSize;  // dims per lane
 // Rows of V that a warp has in flight: over the bus a row takes microseconds.
 template <KvType kType>
-constexpr int kRowsAtOnce = is_half(kType) ? 4 : 1;
+constexpr int kRowsPerLane = is_half(kType) ? 4 : 1;
 constexpr int kDigitBits = 8;
 constexpr int kDigits = 1 << kDigitBits;
 static_assert(kDigits == kThreads && kPartTokens == kThreads);
 
 struct TopKArgs : AttentionArgs {
-  int max_parts = 0;
+  int max_partitions = 0;
   float share = 0;                    // of the keys that a row sees, how many it attends to
   const std::byte* home_v = nullptr;  // read over the bus: see BatchView::home_table
-  float* scores = nullptr;  // [sequences][heads][max_parts * 256]; [i] is position first + i
+  float* scores = nullptr;  // [sequences][heads][max_partitions * 256]; [i] is position first + i
 
   __device__ __forceinline__ float* scores_of(int sequence, int head) const {
     const int64_t heads = kv_heads * group;
-    return scores + (sequence * heads + head) * max_parts * kPartTokens;
+    return scores + (sequence * heads + head) * max_partitions * kPartTokens;
   }
   __device__ __forceinline__ const std::byte* keys_page(int sequence, int kv_head,
                                                         int position) const {
@@ -57,7 +57,7 @@ __device__ __forceinline__ RowKeys keys_of(const TopKArgs& a, int sequence) {
 template <KvType kType>
 __global__ __launch_bounds__(kThreads) void score_keys_kernel(const __grid_constant__ TopKArgs a) {
   __shared__ float queries[kTileQueries * 256];
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const int sequence = static_cast<int>(blockIdx.z), kv_head = static_cast<int>(blockIdx.y);
   const RowKeys keys = keys_of(a, sequence);
@@ -233,7 +233,7 @@ __global__ __launch_bounds__(kThreads) void attend_chosen_kernel(
   __shared__ float weights[kThreads];
   __shared__ float outs[kWarps][256];
   __shared__ float sums[kWarps];
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const int sequence = static_cast<int>(blockIdx.y), head = static_cast<int>(blockIdx.x);
   const int kv_head = head / a.group;
@@ -268,7 +268,7 @@ __global__ __launch_bounds__(kThreads) void attend_chosen_kernel(
       weights[place] = exp2f(score - maximum);
     }
     __syncthreads();
-    constexpr int kRows = kRowsAtOnce<kType>;
+    constexpr int kRows = kRowsPerLane<kType>;
     for (int first = warp; first < count; first += kWarps * kRows) {
       float v[kRows][kMaxDims];
 #pragma unroll
@@ -313,26 +313,27 @@ __global__ __launch_bounds__(kThreads) void attend_chosen_kernel(
 template <KvType kType>
 void launch_topk(const TopKArgs& a, cudaStream_t stream) {
   const auto sequences = static_cast<unsigned>(a.batch.sequences);
-  launch(score_keys_kernel<kType>,
-         dim3(static_cast<unsigned>(a.max_parts), static_cast<unsigned>(a.kv_heads), sequences),
-         dim3(kThreads), 0, stream, a);
+  launch(
+      score_keys_kernel<kType>,
+      dim3(static_cast<unsigned>(a.max_partitions), static_cast<unsigned>(a.kv_heads), sequences),
+      dim3(kThreads), 0, stream, a);
   launch(attend_chosen_kernel<kType>, dim3(static_cast<unsigned>(a.kv_heads * a.group), sequences),
          dim3(kThreads), 0, stream, a);
 }
 
 }  // namespace
 
-size_t attention_topk_scratch_bytes(int rows, int heads, int max_parts) {
-  return static_cast<size_t>(rows) * static_cast<size_t>(heads) * static_cast<size_t>(max_parts) *
-         kPartTokens * sizeof(float);
+size_t attention_topk_scratch_bytes(int rows, int heads, int max_partitions) {
+  return static_cast<size_t>(rows) * static_cast<size_t>(heads) *
+         static_cast<size_t>(max_partitions) * kPartTokens * sizeof(float);
 }
 
-void attention_topk(const AttentionCall& call, int max_parts, std::byte* scratch,
+void attention_topk(const AttentionCall& call, int max_partitions, std::byte* scratch,
                     size_t scratch_bytes, cudaStream_t stream) {
   if (call.batch.sequences == 0) return;
   SPW_CHECK(call.batch.home_table == nullptr || call.kv.home_v != nullptr, kInternal,
             "attention: values at home, and no plane there");
-  SPW_CHECK(attention_topk_scratch_bytes(call.batch.sequences, call.params.heads, max_parts) <=
+  SPW_CHECK(attention_topk_scratch_bytes(call.batch.sequences, call.params.heads, max_partitions) <=
                 scratch_bytes,
             kInternal, "attention: {} bytes of scratch for the scores of {} rows", scratch_bytes,
             call.batch.sequences);
@@ -340,7 +341,7 @@ void attention_topk(const AttentionCall& call, int max_parts, std::byte* scratch
   SPW_CHECK(call.batch.sequences <= kMostSequences, kInternal, "attention: {} rows in one launch",
             call.batch.sequences);
   TopKArgs a{attention_args(call)};
-  a.max_parts = max_parts;
+  a.max_partitions = max_partitions;
   a.share = call.params.top_k;
   a.home_v = call.kv.home_v;
   a.scores = reinterpret_cast<float*>(scratch);

@@ -54,7 +54,7 @@ __device__ __forceinline__ void store8(Out* to, const float v[8]) {
 template <class Block, class Out>
 __global__ void __launch_bounds__(512) dequantize_kernel(DequantizeArgs a) {
   wait_for_previous();
-  let_next_start();
+  launch_dependents();
   const int64_t i = static_cast<int64_t>(blockIdx.y) * 16 + threadIdx.y;
   if (i >= a.rows) return;
   Out* out = static_cast<Out*>(a.out) + i * a.stride;
@@ -85,7 +85,7 @@ struct EmbedArgs {
 template <class Block>
 __global__ void __launch_bounds__(kThreads) embed_kernel(EmbedArgs a) {
   wait_for_previous();
-  let_next_start();
+  launch_dependents();
   const int64_t row = a.ids[blockIdx.y];
   float* out = a.out + blockIdx.y * a.stride;
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 8;
@@ -138,11 +138,11 @@ void dequantize_rows(const WeightView& w, int64_t first_row, const Activations& 
     if constexpr (!requires { Block::kBytes; }) {
       const auto go = [&]<class Out>() {
         // gridDim.y is at most 65535, so longer ranges take several launches.
-        constexpr int64_t kRowsAtOnce = 65535 * 16;
-        for (int64_t begin = 0; begin < out.rows; begin += kRowsAtOnce) {
+        constexpr int64_t kRowsPerLaunch = 65535 * 16;
+        for (int64_t begin = 0; begin < out.rows; begin += kRowsPerLaunch) {
           DequantizeArgs part = args;
           part.first_row += begin;
-          part.rows = std::min(out.rows - begin, kRowsAtOnce);
+          part.rows = std::min(out.rows - begin, kRowsPerLaunch);
           part.out = static_cast<Out*>(args.out) + begin * args.stride;
           launch(dequantize_kernel<Block, Out>,
                  dim3((chunks + 127) / 128, static_cast<unsigned>((part.rows + 15) / 16)),

@@ -5,9 +5,9 @@
 // it fetches data that no other kernel writes (weights), calls wait_for_previous(), and only then
 // reads or writes memory that ops pass to each other. Every kernel launched by launch() must call
 // wait_for_previous() on all threads before touching such memory, also before writing it; one that
-// has nothing to prefetch calls it first. let_next_start() allows the next kernel to be scheduled,
-// whose wait_for_previous() still waits for the whole of this one. Both do nothing on older GPUs,
-// where kernels run one after the other.
+// has nothing to prefetch calls it first. launch_dependents() allows the next kernel to be
+// scheduled, whose wait_for_previous() still waits for the whole of this one. Both do nothing on
+// older GPUs, where kernels run one after the other.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -26,7 +26,7 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
-__device__ __forceinline__ void let_next_start() {
+__device__ __forceinline__ void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif

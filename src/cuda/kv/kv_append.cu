@@ -199,7 +199,7 @@ template <KvType kType>
 __global__ __launch_bounds__(kWarps* kWarpSize) void rope_and_append_kernel(
     const __grid_constant__ AppendArgs a) {
   __shared__ float rows[kWarps][256];
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;

@@ -19,7 +19,7 @@ constexpr int kPerThread = 4;  // columns per thread, kThreads apart
 __global__ void __launch_bounds__(kThreads)
     finish_rows_kernel(std::byte* out, DType type, int64_t stride, int n, const float* bias,
                        bool activate, ActivationKind kind) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
     finish_gated_rows_kernel(const std::byte* both, DType type, int n, const float* gate_bias,
                              const float* up_bias, ActivationKind kind, std::byte* out,
                              DType out_type, int64_t stride) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
 #pragma unroll
   for (int i = 0; i < kPerThread; ++i) {

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(32 * W) flat_kernel(const __grid_constant__ Li
     }
   }
 
-  let_next_start();
+  launch_dependents();
 #pragma unroll
   for (int i = 0; i < RT; ++i) {
 #pragma unroll

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     }
   }
 
-  let_next_start();
+  launch_dependents();
   // Lane m * R + r ends up with the sum of token m and row r.
   float mine = 0;
 #pragma unroll
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps)
     gemv_any_kernel(const __grid_constant__ LinearParams p, int groups) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const int lane = threadIdx.x % 32;
   const int group = blockIdx.x * kWarps + threadIdx.x / 32;

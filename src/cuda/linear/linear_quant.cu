@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kGenericWarps * 32)
     quant_linear_generic_kernel(const __grid_constant__ GenericArgs g) {
   const QuantArgs& a = g.call;
   wait_for_previous();
-  let_next_start();
+  launch_dependents();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   int index = static_cast<int>(blockIdx.x) * kGenericWarps + warp;
   if (index >= g.total_rows) return;
@@ -247,10 +247,10 @@ void run(const LinearCall& call, cudaStream_t stream, const QuantLinearTuning& t
 
 void quant_linear(const LinearCall& call, cudaStream_t stream, const QuantLinearTuning& tuning) {
   check(call);
-  const int64_t at_once = tuning.same_bits ? kQuantSameBitsTokens : kQuantLinearTokens;
-  for (int64_t first = 0; first < call.x.rows; first += at_once) {
+  const int64_t most = tuning.same_bits ? kQuantSameBitsTokens : kQuantLinearTokens;
+  for (int64_t first = 0; first < call.x.rows; first += most) {
     LinearCall some = call;
-    const int64_t count = std::min(at_once, call.x.rows - first);
+    const int64_t count = std::min(most, call.x.rows - first);
     some.x = call.x.row_range(first, count);
     for (int p = 0; p < call.count; ++p) {
       if (!call.parts[p].out.empty()) some.parts[p].out = call.parts[p].out.row_range(first, count);

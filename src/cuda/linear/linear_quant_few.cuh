@@ -337,9 +337,9 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kResident)
       prefetch_to_l2(weights(set, i % items), blocks * Format::kUnitBytes);
     }
   }
-  if (a.next_start == 1) let_next_start();
+  if (a.next_start == 1) launch_dependents();
   wait_for_previous();
-  if (a.next_start == 2) let_next_start();
+  if (a.next_start == 2) launch_dependents();
 
   uint4* x = reinterpret_cast<uint4*>(shared + at.x);
   float* x_sums = reinterpret_cast<float*>(shared + at.x_sums);
@@ -377,7 +377,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kResident)
       }
       few.store(of_turn + (item * kQuantWarps + warp) * kWarpSums);
     }
-    if (a.next_start == 3 && set + set_step >= a.sets) let_next_start();
+    if (a.next_start == 3 && set + set_step >= a.sets) launch_dependents();
     // The sums are double-buffered: this barrier also says that all warps have read the previous
     // ones.
     __syncthreads();

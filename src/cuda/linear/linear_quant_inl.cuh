@@ -419,7 +419,7 @@ __global__ void __launch_bounds__(kQuantWarps * 32, kTokenTiles <= 4 ? 2 : 1)
   };
 #pragma unroll 1
   for (int i = 0; i < a.stages; ++i) fetch();
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
 
   uint4* x = reinterpret_cast<uint4*>(shared + at.x);

@@ -393,7 +393,7 @@ __global__ void __launch_bounds__(wgmma_threads(kTokens), kTokens <= 32 ? 2 : 1)
 #pragma unroll 1
     for (int i = 0; i < a.stages; ++i) fetch();
   }
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   stage_wgmma_x<Block, kTokens>(a, begin * Format::kTiles, (end - begin) * Format::kTiles,
                                 shared + a.shared.x, warp, lane);

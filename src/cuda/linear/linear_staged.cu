@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(32 * W)
     multiply_stage<T, NT>(sum, rows, rows + 16 * kRowBytes, stage + kRows * kRowBytes, lane);
   }
 
-  let_next_start();
+  launch_dependents();
   finish_tile<NT, W>(p, sum, {tile, split, splits}, scratch, place, token0, tokens);
 }
 

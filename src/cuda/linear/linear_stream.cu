@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(32 * (W + 1), NT* W < 48 ? 2 : 1)
       copy_x(stage);
       if (++stage == S) stage = 0, parity ^= 1;
     }
-    let_next_start();
+    launch_dependents();
     return;
   }
 

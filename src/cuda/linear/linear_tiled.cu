@@ -19,7 +19,7 @@ template <class T>
 __global__ void __launch_bounds__(256) tiled_kernel(const __grid_constant__ LinearParams p) {
   __shared__ float xs[kDepth][kTile + 4];
   __shared__ float ws[2][kDepth][kTile + 1];
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const bool gated = p.epilogue == Epilogue::kGated;
   const RowPlace place = place_of(p, blockIdx.x, kTile);

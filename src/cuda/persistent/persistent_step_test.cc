@@ -59,7 +59,7 @@ TEST(PersistentStepTest, NormsArePartOfTheOpThatReadsThem) {
   EXPECT_FALSE(left.norm || left.copy);
 }
 
-TEST(PersistentStepTest, WhatNobodyHasReadIsComputedAfterAll) {
+TEST(PersistentStepTest, UnreadResultsAreComputedAfterAll) {
   PersistentStep step{GpuShape()};
   ASSERT_TRUE(step.defer_copy({row(DType::kF32, 512, kX), row(DType::kF32, 512, kRows)}));
   ASSERT_TRUE(step.defer_norm(norm_of(kRows, kNormed)));

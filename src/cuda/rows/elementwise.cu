@@ -21,7 +21,7 @@ dim3 grid_of(int64_t rows, int64_t cols) {
 template <class T>
 __global__ void activate_kernel(ActivationKind kind, T* x, int64_t stride, int64_t rows,
                                 int64_t cols) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const int64_t col = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (col >= cols) return;
@@ -35,7 +35,7 @@ template <class T>
 __global__ void gated_activate_kernel(ActivationKind kind, const T* gate, int64_t gate_stride,
                                       const T* up, int64_t up_stride, T* out, int64_t out_stride,
                                       int64_t rows, int64_t cols) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const int64_t col = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (col >= cols) return;
@@ -64,7 +64,7 @@ template <class In, class Out>
 __global__ void gather_kernel(const In* __restrict__ x, int64_t x_stride,
                               const int32_t* __restrict__ indices, Out* __restrict__ out,
                               int64_t out_stride, int64_t rows, int64_t cols) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const int64_t col = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (col >= cols) return;
@@ -85,7 +85,7 @@ __global__ void copy_kernel(const In* x, int64_t x_stride, Out* out, int64_t out
   struct alignas(sizeof(Out) * kWide) Written {
     Out at[kWide];
   };
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const int64_t col = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWide;
   if (col >= cols) return;
@@ -104,7 +104,7 @@ __global__ void rope_angles_kernel(const int32_t* __restrict__ positions,
                                    const float* __restrict__ frequencies, float scale,
                                    float* __restrict__ out, int64_t stride, int64_t rows,
                                    int64_t pairs) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const int64_t pair = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (pair >= pairs) return;
@@ -129,7 +129,7 @@ template <class T>
 __global__ void rope_kernel(T* x, int64_t x_stride, const float* __restrict__ angles,
                             int64_t angle_stride, RopeStyle style, int head_dim, int pairs,
                             int64_t rows, int64_t work) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;  // index of (head, pair)
   if (i >= work) return;

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads)
                 const float* __restrict__ weight, const float* __restrict__ bias, float eps,
                 Out* out, int64_t out_stride, int dim) {
   __shared__ float partial[kNormWarps];
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const In* const row = x + blockIdx.x * x_stride;
   Out* const to = out + blockIdx.x * out_stride;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
     w[j] = reinterpret_cast<const float4*>(weight)[i];
     if constexpr (kLayer) b[j] = reinterpret_cast<const float4*>(bias)[i];
   }
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const float4* const row = reinterpret_cast<const float4*>(x + blockIdx.x * x_stride);
   NormFours<kThreads, kPerThread> v;
@@ -84,7 +84,7 @@ template <class T>
 __global__ void __launch_bounds__(kHeadWarps * 32)
     head_norm_kernel(NormKind kind, T* x, int64_t stride, int heads, int head_dim,
                      const float* __restrict__ weight, float eps, int64_t count, DType type) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const int64_t number = int64_t{blockIdx.x} * kHeadWarps + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x % 32);

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
     score_kernel(const float* logits, int64_t stride, int vocab, const int32_t* ids,
                  TokenScore* scores) {
   __shared__ Shared s;
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   const float* const row = logits + blockIdx.x * stride;
   const int32_t id = threadIdx.x == 0 ? ids[blockIdx.x] : 0;
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
     logprobs_kernel(const float* logits, int64_t stride, int vocab, const LogprobsRow* rows,
                     const int32_t* ids, float* chosen, TokenLogprob* top) {
   __shared__ Shared s;
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   // These may lie across a bus, so one thread reads them.
   if (threadIdx.x == 0) {

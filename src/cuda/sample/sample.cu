@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
     sample_kernel(float* logits, int64_t stride, int vocab, const SampleRowArgs* rows,
                   const LogitAdjustment* adjustments, ReplacedLogit* replaced, int32_t* ids) {
   __shared__ Shared s;
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   // The arguments may lie across a bus: they are read once, and waited for where they are needed.
   const ArgumentWord word(rows + blockIdx.x);

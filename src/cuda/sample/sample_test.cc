@@ -145,7 +145,7 @@ class SampleTest : public testing::Test {
     for (size_t i = 0; i < asked.size(); ++i) {
       const auto row = static_cast<size_t>(asked[i].row);
       SCOPED_TRACE(testing::Message() << "row " << row << " of " << rows[row].size() << ", "
-                                      << asked[i].count << " asked for, " << offset << " behind");
+                                      << asked[i].count << " requested, " << offset << " behind");
       const TokenLogprob* const own = top.data() + asked[i].first;
       if (ids[row] < 0) {  // nothing is written: the memory is still poisoned
         EXPECT_TRUE(std::isnan(chosen[i]));

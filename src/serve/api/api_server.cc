@@ -73,7 +73,7 @@ void ApiServer::add_routes() {
     router_.add(method, std::move(path), access, std::move(action));
   };
   add(HttpMethod::kGet, "/health", Access::kProbe,
-      [this](const Request&, const Reply& reply) { tell_health(reply); });
+      [this](const Request&, const Reply& reply) { send_health(reply); });
   add(HttpMethod::kGet, "/metrics", Access::kWithKey, [this](const Request&, const Reply& reply) {
     reply->send({.status = 200,
                  .content_type = "text/plain; version=0.0.4; charset=utf-8",
@@ -91,10 +91,10 @@ void ApiServer::add_routes() {
   for (const std::string base : {"/v1", ""}) {
     const std::string models = base + "/models/";
     add(HttpMethod::kGet, base + "/models", Access::kWithKey,
-        [this](const Request&, const Reply& reply) { tell_models(reply); });
+        [this](const Request&, const Reply& reply) { send_models(reply); });
     add(HttpMethod::kGet, models, Access::kWithKey,
         [this, models](const Request& request, const Reply& reply) {
-          tell_model(without_trailing_slash(request->path).substr(models.size()), reply);
+          send_model(without_trailing_slash(request->path).substr(models.size()), reply);
         });
     add(HttpMethod::kPost, base + "/completions", Access::kWithKey,
         [this](Request request, Reply reply) {
@@ -109,7 +109,7 @@ void ApiServer::add_routes() {
     service().tokenize(std::move(request), std::move(reply));
   });
   add(HttpMethod::kGet, "/tokenizer_info", Access::kWithKey,
-      [this](const Request&, const Reply& reply) { service().tell_tokenizer(*reply); });
+      [this](const Request&, const Reply& reply) { service().send_tokenizer(*reply); });
   add(HttpMethod::kPost, "/detokenize", Access::kWithKey, [this](Request request, Reply reply) {
     service().detokenize(std::move(request), std::move(reply));
   });
@@ -139,7 +139,7 @@ std::string ApiServer::metrics_text() {
   return metrics_.text() + operators_.text(now);
 }
 
-void ApiServer::tell_health(const Reply& reply) const {
+void ApiServer::send_health(const Reply& reply) const {
   const auto tell_later = [&](const ordered_json& what) {
     HttpAnswer answer = json_answer(503, json_line(what));
     answer.headers.push_back({"Retry-After", "1"});
@@ -156,13 +156,13 @@ void ApiServer::tell_health(const Reply& reply) const {
   }
 }
 
-void ApiServer::tell_models(const Reply& reply) const {
+void ApiServer::send_models(const Reply& reply) const {
   ordered_json models = ordered_json::array();
   for (const std::string& name : options_.model.listed()) models.push_back(describe_model(name));
   reply->send(json_answer(200, json_line({{"object", "list"}, {"data", std::move(models)}})));
 }
 
-void ApiServer::tell_model(std::string_view encoded_name, const Reply& reply) const {
+void ApiServer::send_model(std::string_view encoded_name, const Reply& reply) const {
   std::string name(encoded_name);
   // A slash that a client encoded is still encoded in paths.
   for (const std::string_view slash : {"%2F", "%2f"})
@@ -183,7 +183,7 @@ ordered_json ApiServer::describe_model(const std::string& name) const {
 
 void ApiServer::start(Engine& engine, const ServedModel& model, int max_outstanding,
                       const CompletionService::Options& service, const ServingFacts& facts) {
-  metrics_.know(facts);
+  metrics_.set_facts(facts);
   max_sequence_tokens_ = model.max_sequence_tokens();
   operators_.limit("requests", max_outstanding);
   operators_.limit("context_tokens", static_cast<double>(max_sequence_tokens_));
@@ -197,7 +197,7 @@ void ApiServer::start(Engine& engine, const ServedModel& model, int max_outstand
       engine,
       [this](const StepReport& report) {
         watch(report);
-        service_->hear(report);
+        service_->on_step(report);
       },
       EngineLoop::Options{.max_outstanding = max_outstanding, .reports_traffic = true});
   service_->start(*loop_);
@@ -207,7 +207,7 @@ void ApiServer::start(Engine& engine, const ServedModel& model, int max_outstand
 void ApiServer::drain() {
   is_draining_ = true;
   // New clients are still accepted, so that they get an answer instead of a refused connection.
-  http_->stop_accepting(HttpServer::Newcomers::kHeard);
+  http_->stop_accepting(HttpServer::NewConnections::kAccepted);
   if (loop_) loop_->drain();
 }
 

@@ -68,10 +68,10 @@ class ApiServer {
   void add_routes();
   void watch(const StepReport& report);
   std::string metrics_text();
-  void tell_health(const Reply& reply) const;
-  void tell_models(const Reply& reply) const;
+  void send_health(const Reply& reply) const;
+  void send_models(const Reply& reply) const;
   // `encoded_name` is the end of a path.
-  void tell_model(std::string_view encoded_name, const Reply& reply) const;
+  void send_model(std::string_view encoded_name, const Reply& reply) const;
   nlohmann::ordered_json describe_model(const std::string& name) const;
   // Throws ApiError(503) until start().
   CompletionService& service() const;

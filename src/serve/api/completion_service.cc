@@ -124,10 +124,10 @@ void CompletionService::stop_reading() {
 void CompletionService::stop() {
   stop_reading();
   {
-    const std::lock_guard lock(heard_mutex_);
-    heard_ends_ = true;
+    const std::lock_guard lock(reports_mutex_);
+    reports_end_ = true;
   }
-  has_heard_.notify_all();
+  has_reports_.notify_all();
   if (writer_.joinable()) writer_.join();
 }
 
@@ -167,8 +167,8 @@ uint64_t CompletionService::client_of(const HttpRequest& request) const {
   return checksum64(key ? fmt::format("key {}", *key) : "at " + site_of(request.address()));
 }
 
-void CompletionService::tell_ignored(const std::vector<std::string>& names,
-                                     std::vector<HttpHeader>& headers) {
+void CompletionService::report_ignored(const std::vector<std::string>& names,
+                                       std::vector<HttpHeader>& headers) {
   if (names.empty()) return;
   headers.push_back({std::string(kIgnoredHeader), header_list(names)});
   for (const std::string& name : names) {
@@ -261,7 +261,7 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
                     .model = model_.name(),
                     .fingerprint = options_.fingerprint};
   exchange->headers = {{std::string(kRequestIdHeader), exchange->head.id}};
-  tell_ignored(exchange->completion.request().ignored, exchange->headers);
+  report_ignored(exchange->completion.request().ignored, exchange->headers);
   exchange->began = came;
   if (key) {
     exchange->key = options_.keys->label(*key);
@@ -283,7 +283,7 @@ void CompletionService::submit(OpenAiRoute route, const HttpRequest& request,
   if (streams)
     exchange->stream.emplace(exchange->head, exchange->completion.request(), model_.tokenizer(),
                              exchange->completion.usage().prompt_tokens);
-  loop_->foresee(generations);
+  loop_->predict(generations);
   std::vector<RequestId> ids;
   {
     // The lock is held so that the requests' first events already find this exchange.
@@ -328,38 +328,38 @@ void CompletionService::send_whole(const std::shared_ptr<Exchange>& exchange) {
   batch.hand_over();
 }
 
-void CompletionService::hear(const StepReport& report) {
+void CompletionService::on_step(const StepReport& report) {
   metrics_.step(report);
   if (report.events.empty()) return;
   {
-    const std::lock_guard lock(heard_mutex_);
-    heard_.push_back({Clock::now(), {report.events.begin(), report.events.end()}});
+    const std::lock_guard lock(reports_mutex_);
+    reports_.push_back({Clock::now(), {report.events.begin(), report.events.end()}});
   }
-  has_heard_.notify_one();
+  has_reports_.notify_one();
 }
 
 void CompletionService::run_writer() {
   name_this_thread("http-writer");
   StreamBatch batch;
-  std::vector<Heard> heard;
+  std::vector<ReportedStep> reports;
   while (true) {
-    heard.clear();
+    reports.clear();
     {
-      std::unique_lock lock(heard_mutex_);
-      has_heard_.wait(lock, [&] { return heard_ends_ || !heard_.empty(); });
-      if (heard_.empty()) return;
-      std::swap(heard, heard_);
+      std::unique_lock lock(reports_mutex_);
+      has_reports_.wait(lock, [&] { return reports_end_ || !reports_.empty(); });
+      if (reports_.empty()) return;
+      std::swap(reports, reports_);
     }
-    for (const Heard& step : heard) write(step, batch);
+    for (const ReportedStep& step : reports) write(step, batch);
     batch.hand_over();
   }
 }
 
-void CompletionService::write(const Heard& heard, StreamBatch& batch) {
+void CompletionService::write(const ReportedStep& reports, StreamBatch& batch) {
   std::vector<Place> places;
   {
     const std::lock_guard lock(exchanges_mutex_);
-    for (const GenerationEvent& event : heard.events) {
+    for (const GenerationEvent& event : reports.events) {
       const auto found = exchanges_.find(event.id);
       places.push_back(found == exchanges_.end() ? Place{} : found->second);
       if (found != exchanges_.end() && event.finish) exchanges_.erase(found);
@@ -368,7 +368,7 @@ void CompletionService::write(const Heard& heard, StreamBatch& batch) {
   for (size_t i = 0; i < places.size(); ++i) {
     if (!places[i].exchange) continue;
     try {
-      write(*places[i].exchange, places[i].choice, heard.events[i], heard.at, batch);
+      write(*places[i].exchange, places[i].choice, reports.events[i], reports.at, batch);
     } catch (const std::exception& error) {
       // Only this answer is cut off; the others go on.
       log_warning("{} could not be answered: {}", places[i].exchange->head.id, error.what());
@@ -513,7 +513,7 @@ void CompletionService::tokenize(std::shared_ptr<const HttpRequest> request,
         json_answer(200, json_line({{"tokens", std::move(tokens)},
                                     {"count", ids.size()},
                                     {"max_model_len", model_.max_sequence_tokens()}}));
-    tell_ignored(asked.ignored, answer.headers);
+    report_ignored(asked.ignored, answer.headers);
     reply->send(std::move(answer));
   });
 }
@@ -530,13 +530,13 @@ void CompletionService::detokenize(std::shared_ptr<const HttpRequest> request,
             fmt::format("there is no token {} in a vocabulary of {}", id, tokenizer.vocab_size()));
     const std::string text = tokenizer.decode(asked.tokens, {.keep_special = true});
     HttpAnswer answer = json_answer(200, json_line({{"content", text}, {"prompt", text}}));
-    tell_ignored(asked.ignored, answer.headers);
+    report_ignored(asked.ignored, answer.headers);
     reply->send(std::move(answer));
   });
 }
 
 // The field names are those of Hugging Face's tokenizer_config.json, which vLLM uses, too.
-void CompletionService::tell_tokenizer(HttpReply& reply) const {
+void CompletionService::send_tokenizer(HttpReply& reply) const {
   const Tokenizer& tokenizer = model_.require_tokenizer();
   const Vocabulary& vocabulary = tokenizer.vocabulary();
   const auto spelled = [&](const std::optional<TokenId>& id) -> ordered_json {

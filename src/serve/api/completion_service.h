@@ -60,8 +60,8 @@ class CompletionService {
   CompletionService(const CompletionService&) = delete;
   CompletionService& operator=(const CompletionService&) = delete;
 
-  // Call this before the first request; the loop's listener must call hear(). Call stop_reading()
-  // before the loop ends.
+  // Call this before the first request; the loop's listener must call on_step(). Call
+  // stop_reading() before the loop ends.
   void start(EngineLoop& loop);
   // Drops bodies that are not parsed yet; nothing is submitted to the loop any more.
   void stop_reading();
@@ -75,13 +75,13 @@ class CompletionService {
   void detokenize(std::shared_ptr<const HttpRequest> request, std::shared_ptr<HttpReply> reply);
   // Tells what clients that make their own prompts need to know of the tokenizer. Throws
   // ApiError(400) if there is none.
-  void tell_tokenizer(HttpReply& reply) const;
+  void send_tokenizer(HttpReply& reply) const;
 
   // Returns the number of requests whose bodies wait to be parsed.
   size_t unread() const;
 
   // Takes the events of a step; called on the engine's thread.
-  void hear(const StepReport& report);
+  void on_step(const StepReport& report);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -90,7 +90,7 @@ class CompletionService {
     std::shared_ptr<Exchange> exchange;
     size_t choice = 0;
   };
-  struct Heard {
+  struct ReportedStep {
     Clock::time_point at;
     std::vector<GenerationEvent> events;
   };
@@ -106,7 +106,7 @@ class CompletionService {
               const std::shared_ptr<HttpReply>& reply, Clock::time_point came);
   void begin_stream(Exchange& exchange, StreamBatch& batch);
   void send_whole(const std::shared_ptr<Exchange>& exchange);
-  void write(const Heard& heard, StreamBatch& batch);
+  void write(const ReportedStep& reports, StreamBatch& batch);
   void write(Exchange& exchange, size_t choice, const GenerationEvent& event, Clock::time_point at,
              StreamBatch& batch);
   void end(Exchange& exchange, Clock::time_point at, StreamBatch& batch);
@@ -117,7 +117,7 @@ class CompletionService {
   std::optional<size_t> key_of(const HttpRequest& request) const;
   uint64_t client_of(const HttpRequest& request) const;
   // Logs each name when it first occurs, and adds a header that lists all of them.
-  void tell_ignored(const std::vector<std::string>& names, std::vector<HttpHeader>& headers);
+  void report_ignored(const std::vector<std::string>& names, std::vector<HttpHeader>& headers);
   std::string salt_of(std::optional<size_t> key, const std::string& asked) const;
 
   const ServedModel& model_;
@@ -135,10 +135,10 @@ class CompletionService {
 
   ReaderQueue unread_;
 
-  std::mutex heard_mutex_;
-  std::condition_variable has_heard_;
-  std::vector<Heard> heard_;
-  bool heard_ends_ = false;
+  std::mutex reports_mutex_;
+  std::condition_variable has_reports_;
+  std::vector<ReportedStep> reports_;
+  bool reports_end_ = false;
 
   std::vector<std::thread> readers_;
   std::thread writer_;

@@ -10,6 +10,8 @@
 #include <prometheus/text_serializer.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace spillway {
 
@@ -36,11 +38,28 @@ class MetricRegistry {
     return prometheus::BuildCounter().Name(name).Help(help).Register(registry_);
   }
 
+  // Shows the metric `now` under the name that it had before, too, with the same values.
+  void keep_old_name(const char* old, const char* now) { old_names_.emplace_back(old, now); }
+
   // Returns the text format that Prometheus reads.
-  std::string text() const { return prometheus::TextSerializer().Serialize(registry_.Collect()); }
+  std::string text() const {
+    std::vector<prometheus::MetricFamily> families = registry_.Collect();
+    const size_t count = families.size();
+    for (const auto& [old, now] : old_names_) {
+      for (size_t i = 0; i < count; ++i) {
+        if (families[i].name != now) continue;
+        prometheus::MetricFamily copy = families[i];
+        copy.name = old;
+        copy.help = "The old name of " + now + ".";
+        families.push_back(std::move(copy));
+      }
+    }
+    return prometheus::TextSerializer().Serialize(families);
+  }
 
  private:
   prometheus::Registry registry_;
+  std::vector<std::pair<std::string, std::string>> old_names_;
 };
 
 // Raises a counter to `total`, which must not decrease.

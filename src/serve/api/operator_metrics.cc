@@ -57,7 +57,7 @@ struct OperatorMetrics::Impl : MetricRegistry {
     if (load.open != nullptr) return load;
     const Labels labels = {{"key", name}};
     load.open = &gauge("spillway_key_requests_open",
-                       "Requests at work or waiting, by the hash of their key.", labels);
+                       "Requests that run or wait, by the hash of their key.", labels);
     load.requests =
         &counter("spillway_key_requests_total", "Requests by the hash of their key.", labels);
     load.prompt_tokens = &counter("spillway_key_prompt_tokens_total",

@@ -10,7 +10,7 @@ constexpr size_t kJobBytes = 4 << 10;  // the least bytes that a body counts as
 // After this many freed bytes memory is given back: the first limit holds if no large body waits,
 // the second otherwise. Giving it back takes some milliseconds, in which other threads wait for the
 // allocator.
-constexpr size_t kFreedSoon = 1 << 20, kFreedAtOnce = 16 << 20;
+constexpr size_t kFreedSoon = 1 << 20, kFreedUnderLoad = 16 << 20;
 
 }  // namespace
 
@@ -52,7 +52,7 @@ bool ReaderQueue::done(size_t bytes) {
     const std::lock_guard lock(mutex_);
     is_reading_large_ = false;
     freed_bytes_ += bytes;
-    gives_back = freed_bytes_ >= (large_.jobs.empty() ? kFreedSoon : kFreedAtOnce);
+    gives_back = freed_bytes_ >= (large_.jobs.empty() ? kFreedSoon : kFreedUnderLoad);
     if (gives_back) freed_bytes_ = 0;
   }
   has_job_.notify_one();

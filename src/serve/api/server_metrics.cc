@@ -23,6 +23,23 @@ const Histogram::BucketBoundaries kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025,
 // Bucket bounds, from one word to the longest contexts of models.
 const Histogram::BucketBoundaries kTokens = {1,    4,    16,   64,     128,    256,    512,    1024,
                                              2048, 4096, 8192, 16'384, 32'768, 65'536, 131'072};
+// Names of the release before, kept for one more (docs/serving.md).
+struct OldName {
+  const char *old, *now;
+};
+constexpr OldName kOldNames[] = {
+    {"spillway_kv_layers_turning", "spillway_kv_swapped_layers"},
+    {"spillway_kv_turn_bytes_total", "spillway_kv_layer_swap_bytes_total"},
+    {"spillway_kv_turn_ahead_total", "spillway_kv_layer_swap_ahead_total"},
+    {"spillway_kv_turn_early_total", "spillway_kv_layer_swap_early_total"},
+    {"spillway_kv_turn_waits_total", "spillway_kv_layer_swap_waits_total"},
+    {"spillway_kv_turn_wait_seconds_total", "spillway_kv_layer_swap_wait_seconds_total"},
+    {"spillway_kv_turn_changes_total", "spillway_kv_layer_swap_changes_total"},
+    {"spillway_kv_turn_change_seconds_total", "spillway_kv_layer_swap_change_seconds_total"},
+    {"spillway_outgrown_total", "spillway_predictions_exceeded_total"},
+    {"spillway_outgrown_preemptions_total", "spillway_exceeded_preemptions_total"},
+    {"spillway_foresight_seconds_total", "spillway_prediction_seconds_total"},
+};
 constexpr std::array kTiers = {"gpu", "host", "disk"}, kTiersWithoutGpu = {"host", "host", "disk"};
 
 }  // namespace
@@ -44,11 +61,11 @@ struct ServerMetrics::Impl : MetricRegistry {
   std::atomic<bool> has_gpu = true;
   std::mutex store_mutex;  // threads that request metrics, and the engine's thread
   Gauge& waiting = gauge("spillway_requests_waiting", "Requests that have not begun.");
-  Gauge& running = gauge("spillway_requests_running", "Requests at work.");
+  Gauge& running = gauge("spillway_requests_running", "Requests that run.");
   Counter& prompt_tokens =
       counter("spillway_prompt_tokens_total", "Tokens of prompts that were computed.");
   Counter& reused_tokens = counter("spillway_reused_tokens_total",
-                                   "Tokens of prompts that others had computed already.");
+                                   "Tokens of prompts that earlier requests had computed.");
   Counter& generated_tokens =
       counter("spillway_generated_tokens_total", "Tokens that were generated.");
   Counter& draft_proposed =
@@ -57,7 +74,7 @@ struct ServerMetrics::Impl : MetricRegistry {
   Counter& draft_accepted =
       counter("spillway_draft_accepted_tokens_total", "Of these, the tokens that were then drawn.");
   Counter& preemptions = counter("spillway_preemptions_total",
-                                 "Sequences that gave their KV back, to be computed again.");
+                                 "Sequences that lost their KV, which is computed again.");
   Counter& recomputed_tokens = counter("spillway_recomputed_tokens_total",
                                        "Tokens that were computed again after preemptions.");
   Counter& steps = counter("spillway_steps_total", "Steps of the engine.");
@@ -65,24 +82,23 @@ struct ServerMetrics::Impl : MetricRegistry {
                                   "Steps that a device or a disk failed; their requests got 503.");
   Gauge& kv_expansion =
       gauge("spillway_kv_expansion",
-            "Blocks of KV on the GPU by what there would be if no layers took turns.");
-  Gauge& kv_turning =
-      gauge("spillway_kv_layers_turning", "Layers whose KV takes turns on the GPU.");
-  Counter& turn_bytes = counter("spillway_kv_turn_bytes_total",
-                                "Bytes that moved for layers whose KV takes turns on the GPU.");
-  Counter& turn_ahead =
-      counter("spillway_kv_turn_ahead_total",
-              "Layers whose KV was sent for while the step before theirs was under way.");
-  Counter& turn_early = counter("spillway_kv_turn_early_total",
-                                "Of these, that were there before that step had ended.");
-  Counter& turn_waits = counter("spillway_kv_turn_waits_total",
-                                "How often a step waited for a layer whose KV came late.");
-  Counter& turn_waited_s = counter("spillway_kv_turn_wait_seconds_total",
-                                   "What steps waited for layers whose KV takes turns.");
-  Counter& turn_changes = counter("spillway_kv_turn_changes_total",
-                                  "How often another number of layers was chosen to take turns.");
-  Counter& turn_changes_s = counter("spillway_kv_turn_change_seconds_total",
-                                    "How long no step ran while memory was cut anew for that.");
+            "Blocks of KV on the GPU, as a multiple of those without layer swapping.");
+  Gauge& swapped_layers = gauge("spillway_kv_swapped_layers", "Layers whose KV is swapped.");
+  Counter& layer_swap_bytes =
+      counter("spillway_kv_layer_swap_bytes_total", "Bytes copied for swapped layers.");
+  Counter& layer_swaps_ahead =
+      counter("spillway_kv_layer_swap_ahead_total",
+              "Swapped layers that were requested during the step before theirs.");
+  Counter& layer_swaps_early = counter("spillway_kv_layer_swap_early_total",
+                                       "Of these, that were there before that step had ended.");
+  Counter& layer_swap_waits = counter("spillway_kv_layer_swap_waits_total",
+                                      "Times that a step waited for a swapped layer.");
+  Counter& layer_swap_waited_s = counter("spillway_kv_layer_swap_wait_seconds_total",
+                                         "Time that steps waited for swapped layers.");
+  Counter& layer_swap_changes =
+      counter("spillway_kv_layer_swap_changes_total", "Changes of the number of swapped layers.");
+  Counter& layer_swap_changes_s = counter("spillway_kv_layer_swap_change_seconds_total",
+                                          "Time without steps while memory was divided for that.");
   Histogram& first_token_s = histogram("spillway_time_to_first_token_seconds",
                                        "From a request to its first token.", kSeconds);
   Histogram& next_token_s = histogram("spillway_time_between_tokens_seconds",
@@ -102,7 +118,7 @@ struct ServerMetrics::Impl : MetricRegistry {
   int64_t prompt_steps = 0;  // as of the last report
   Gauge& predicted_step_s =
       gauge("spillway_step_predicted_seconds",
-            "A step of decoding with all sequences at work, as the plan predicts it; 0: unknown.");
+            "A decoding step with all sequences running, as the plan estimates it; 0: unknown.");
   Gauge& stall_share =
       gauge("spillway_stall_share",
             "Of the time of steps, lately: waiting for weights, KV or activations.");
@@ -174,8 +190,8 @@ struct ServerMetrics::Impl : MetricRegistry {
                    "Answers to learn from: learned, dropped (too many waited) or refused.",
                    {{"training", what}});
   }
-  Counter& foresight(const char* part) {
-    return counter("spillway_foresight_seconds_total",
+  Counter& prediction_seconds(const char* part) {
+    return counter("spillway_prediction_seconds_total",
                    "Time that went into predictions, on clients' threads; into scheduling, on the "
                    "engine's; into learning, on its own.",
                    {{"part", part}});
@@ -189,17 +205,19 @@ struct ServerMetrics::Impl : MetricRegistry {
   Counter &learned = taught("learned"), &dropped = taught("dropped"), &refused = taught("refused");
   Gauge& to_learn =
       gauge("spillway_length_answers_waiting", "Answers that wait to be learned from.");
-  Counter& outgrown = counter("spillway_outgrown_total",
-                              "Sequences that went beyond their predicted length, and were "
-                              "promised twice as much.");
-  Counter& outgrown_preemptions = counter(
-      "spillway_outgrown_preemptions_total",
-      "Sequences that gave their KV back after they had gone beyond their predicted length.");
+  Counter& predictions_exceeded =
+      counter("spillway_predictions_exceeded_total",
+              "Sequences that exceeded their predicted length, and were "
+              "promised twice as much.");
+  Counter& exceeded_preemptions =
+      counter("spillway_exceeded_preemptions_total",
+              "Sequences that were preempted after they had exceeded their predicted length.");
   Gauge& predicted_blocks =
       gauge("spillway_kv_predicted_blocks",
-            "Blocks of KV that requests at work and those next are predicted to need.");
-  Counter &predicting_s = foresight("predicting"), &scheduling_s = foresight("scheduling"),
-          &learning_s = foresight("learning");
+            "Blocks of KV that running requests and the next are predicted to need.");
+  Counter &predicting_s = prediction_seconds("predicting"),
+          &scheduling_s = prediction_seconds("scheduling"),
+          &learning_s = prediction_seconds("learning");
 
   void show(const LengthCounts& lengths) {
     follow(predicted_right, static_cast<double>(lengths.right));
@@ -238,10 +256,12 @@ struct ServerMetrics::Impl : MetricRegistry {
   prometheus::Family<Gauge>& info = gauges("spillway_info", "What is served, and how: always 1.");
 };
 
-ServerMetrics::ServerMetrics() : impl_(std::make_unique<Impl>()) {}
+ServerMetrics::ServerMetrics() : impl_(std::make_unique<Impl>()) {
+  for (const auto& [old, now] : kOldNames) impl_->keep_old_name(old, now);
+}
 ServerMetrics::~ServerMetrics() = default;
 
-void ServerMetrics::know(const ServingFacts& facts) {
+void ServerMetrics::set_facts(const ServingFacts& facts) {
   impl_->info.Add({{"model", facts.model}, {"plan", facts.plan}}).Set(1);
   impl_->has_gpu = facts.has_gpu;
   impl_->predicted_step_s.Set(facts.predicted_step_s);
@@ -266,8 +286,8 @@ void ServerMetrics::step(const StepReport& report) {
   for (const double waited_s : report.queue_waits_s) of.queue_s.Observe(waited_s);
   if (report.state.lengths) of.show(*report.state.lengths);
   of.predicted_blocks.Set(static_cast<double>(report.state.predicted_blocks));
-  follow(of.outgrown, static_cast<double>(stats.outgrown));
-  follow(of.outgrown_preemptions, static_cast<double>(stats.outgrown_preemptions));
+  follow(of.predictions_exceeded, static_cast<double>(stats.predictions_exceeded));
+  follow(of.exceeded_preemptions, static_cast<double>(stats.exceeded_preemptions));
   follow(of.recomputed_tokens, static_cast<double>(stats.recomputed_tokens));
   follow(of.scheduling_s, stats.scheduling_s);
   follow(of.generated_tokens, static_cast<double>(report.stats.generated_tokens));
@@ -275,14 +295,14 @@ void ServerMetrics::step(const StepReport& report) {
   follow(of.draft_accepted, static_cast<double>(report.stats.draft_accepted));
   follow(of.preemptions, static_cast<double>(report.stats.preemptions));
   of.kv_expansion.Set(report.state.kv_expansion);
-  of.kv_turning.Set(report.state.turning);
-  follow(of.turn_bytes, static_cast<double>(report.stats.turn_bytes));
-  follow(of.turn_ahead, static_cast<double>(report.stats.turn_ahead));
-  follow(of.turn_early, static_cast<double>(report.stats.turn_early));
-  follow(of.turn_waits, static_cast<double>(report.stats.turn_waits));
-  follow(of.turn_waited_s, report.stats.turn_waited_s);
-  follow(of.turn_changes, static_cast<double>(report.stats.turn_changes));
-  follow(of.turn_changes_s, report.stats.turn_changes_s);
+  of.swapped_layers.Set(report.state.swapped_layers);
+  follow(of.layer_swap_bytes, static_cast<double>(report.stats.layer_swap_bytes));
+  follow(of.layer_swaps_ahead, static_cast<double>(report.stats.layer_swaps_ahead));
+  follow(of.layer_swaps_early, static_cast<double>(report.stats.layer_swaps_early));
+  follow(of.layer_swap_waits, static_cast<double>(report.stats.layer_swap_waits));
+  follow(of.layer_swap_waited_s, report.stats.layer_swap_waited_s);
+  follow(of.layer_swap_changes, static_cast<double>(report.stats.layer_swap_changes));
+  follow(of.layer_swap_changes_s, report.stats.layer_swap_changes_s);
   const bool computed = static_cast<double>(report.stats.steps) > of.steps.Value();
   follow(of.steps, static_cast<double>(report.stats.steps));
   if (computed) of.step_s.Observe(report.seconds);

@@ -28,7 +28,7 @@ class ServerMetrics {
   ServerMetrics(const ServerMetrics&) = delete;
   ServerMetrics& operator=(const ServerMetrics&) = delete;
 
-  void know(const ServingFacts& facts);
+  void set_facts(const ServingFacts& facts);
   void step(const StepReport& report);
   // Takes figures of the KV store, which also change while no step runs.
   void store(const KvStoreStats& stats);

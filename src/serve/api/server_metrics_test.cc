@@ -66,24 +66,42 @@ TEST(ServerMetricsTest, LayersThatAreThereBeforeTheirStepAreCounted) {
   ServerMetrics metrics;
   StepReport report = step_of(1, 1);
   for (const int64_t early : {2, 3}) {
-    report.stats.turn_ahead = 2 * early;
-    report.stats.turn_early = early;
+    report.stats.layer_swaps_ahead = 2 * early;
+    report.stats.layer_swaps_early = early;
     metrics.step(report);
   }
-  EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_turn_ahead_total 6\n"));
-  EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_turn_early_total 3\n"));
+  EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_layer_swap_ahead_total 6\n"));
+  EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_layer_swap_early_total 3\n"));
 }
 
-TEST(ServerMetricsTest, WaitsForLayersThatTakeTurnsAreCountedAndTimed) {
+TEST(ServerMetricsTest, WaitsForSwappedLayersAreCountedAndTimed) {
   ServerMetrics metrics;
   StepReport report = step_of(1, 1);
-  report.stats.turn_waits = 3;
-  report.stats.turn_waited_s = 0.25;
+  report.stats.layer_swap_waits = 3;
+  report.stats.layer_swap_waited_s = 0.25;
   metrics.step(report);
-  report.stats.turn_waits = 5;
+  report.stats.layer_swap_waits = 5;
   metrics.step(report);
-  EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_turn_waits_total 5\n"));
-  EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_turn_wait_seconds_total 0.25\n"));
+  EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_layer_swap_waits_total 5\n"));
+  EXPECT_THAT(metrics.text(), HasSubstr("spillway_kv_layer_swap_wait_seconds_total 0.25\n"));
+}
+
+TEST(ServerMetricsTest, OldNamesHaveTheValuesOfTheNewOnes) {
+  ServerMetrics metrics;
+  StepReport report = step_of(1, 1);
+  report.state.swapped_layers = 5;
+  report.stats.layer_swap_bytes = 4096;
+  report.stats.predictions_exceeded = 3;
+  report.stats.scheduling_s = 0.5;
+  metrics.step(report);
+  const std::string text = metrics.text();
+  for (const char* name :
+       {"spillway_kv_swapped_layers 5\n", "spillway_kv_layers_turning 5\n",
+        "spillway_kv_layer_swap_bytes_total 4096\n", "spillway_kv_turn_bytes_total 4096\n",
+        "spillway_predictions_exceeded_total 3\n", "spillway_outgrown_total 3\n",
+        R"(spillway_prediction_seconds_total{part="scheduling"} 0.5)",
+        R"(spillway_foresight_seconds_total{part="scheduling"} 0.5)"})
+    EXPECT_THAT(text, HasSubstr(name));
 }
 
 }  // namespace

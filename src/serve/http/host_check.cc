@@ -84,7 +84,7 @@ void HostCheck::add(std::string_view host) {
             "--allowed-hosts: '{}' is no host; write '*' or e.g. 'llm.example'", printable(host));
 }
 
-bool HostCheck::knows(std::string_view host) const {
+bool HostCheck::allows(std::string_view host) const {
   const std::string name = host_name_of(host);
   // An address cannot be redirected to this server as a page's own name can (DNS rebinding).
   return any_ || (!name.empty() && (is_address(name) ||
@@ -110,7 +110,7 @@ std::optional<HttpAnswer> HostCheck::try_refuse(const HttpRequest& request) cons
   const bool has_host = std::any_of(request.headers.begin(), request.headers.end(),
                                     [](const HttpHeader& of) { return of.name == "host"; });
   // HTTP/1.0 requests may lack a Host; browsers send no such requests.
-  if (has_host && !knows(host)) {
+  if (has_host && !allows(host)) {
     const std::string shown = printable(host_name_of(host), kShown);
     return refusal("host_not_allowed",
                    fmt::format("this server does not answer to the name '{}'; start it with "

@@ -29,7 +29,7 @@ class HostCheck {
 
  private:
   void add(std::string_view host);
-  bool knows(std::string_view host) const;
+  bool allows(std::string_view host) const;
   bool allows_origin(std::string_view origin, std::string_view host) const;
 
   std::vector<std::string> hosts_;  // in lower case

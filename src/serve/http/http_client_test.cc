@@ -203,7 +203,7 @@ TEST(HttpClientTest, AnInterruptEndsTheWaitAndTheConnection) {
   EXPECT_TRUE(was_closed);
 }
 
-TEST(HttpClientTest, NobodyThereIsSaidWithTheAddress) {
+TEST(HttpClientTest, AnUnreachableServerIsNamedByItsAddress) {
   HttpUrl url;
   {
     TestSocketServer server([](TestConnection&) {});

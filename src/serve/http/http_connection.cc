@@ -22,7 +22,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr int kReadsAtOnce = 4;  // most reads before other connections get their turn
+constexpr int kReadsInARow = 4;  // most reads before other connections get their turn
 // A connection beyond the limits has this long to show that it is a health check.
 constexpr std::chrono::milliseconds kRefusedTime{1'000};
 constexpr size_t kWriteStepBytes = 64 << 10;  // documented at HttpOptions::write_timeout
@@ -228,7 +228,7 @@ void HttpConnection::wait_readable() {
 }
 
 void HttpConnection::read() {
-  for (int i = 0; i < kReadsAtOnce && wants_bytes(); ++i) {
+  for (int i = 0; i < kReadsInARow && wants_bytes(); ++i) {
     const auto buffer = owner_.read_buffer();
     error_code error;
     const size_t count = socket_.read_some(asio::buffer(buffer.data(), buffer.size()), error);

@@ -80,9 +80,9 @@ TEST_F(DrainTest, AnswersWhatIsInFlight) {
   }
 }
 
-TEST_F(DrainTest, NewcomersMayBeHeard) {
+TEST_F(DrainTest, NewConnectionsMayBeAccepted) {
   HttpServer server({}, router_);
-  server.stop_accepting(HttpServer::Newcomers::kHeard);
+  server.stop_accepting(HttpServer::NewConnections::kAccepted);
   TestClient client(server.port());
   EXPECT_EQ(client.ask(get("/work"))->status, 503);
   EXPECT_EQ(TestClient(server.port()).ask(get("/health"))->status, 503)

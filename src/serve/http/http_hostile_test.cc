@@ -117,7 +117,7 @@ void expect_sane(const TestResponse& response, const std::string& request) {
       << response.body;
 }
 
-TEST(HttpHostileTest, DamagedRequestsHarmNobody) {
+TEST(HttpHostileTest, DamagedRequestsHarmNoOther) {
   EchoHandler handler;
   HttpOptions options;
   options.linger_timeout = std::chrono::milliseconds(100);

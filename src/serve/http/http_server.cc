@@ -67,9 +67,9 @@ class HttpServer::Impl {
 
   uint16_t port() const { return port_; }
 
-  void stop_accepting(Newcomers newcomers) {
+  void stop_accepting(NewConnections new_connections) {
     context_.draining.store(true);
-    if (newcomers == Newcomers::kRefused) close_acceptor();
+    if (new_connections == NewConnections::kRefused) close_acceptor();
   }
 
   bool wait_until_answered(std::chrono::milliseconds most) const {
@@ -199,7 +199,9 @@ HttpServer::HttpServer(HttpOptions options, HttpHandler& handler)
 HttpServer::~HttpServer() = default;
 
 uint16_t HttpServer::port() const { return impl_->port(); }
-void HttpServer::stop_accepting(Newcomers newcomers) { impl_->stop_accepting(newcomers); }
+void HttpServer::stop_accepting(NewConnections new_connections) {
+  impl_->stop_accepting(new_connections);
+}
 bool HttpServer::wait_until_answered(std::chrono::milliseconds most) const {
   return impl_->wait_until_answered(most);
 }

@@ -39,11 +39,11 @@ class HttpServer {
   uint16_t port() const;  // the port it listens on
 
   // Whether new connections are refused or accepted while the server drains.
-  enum class Newcomers : uint8_t { kRefused, kHeard };
+  enum class NewConnections : uint8_t { kRefused, kAccepted };
   // Begins to drain: requests that arrive from now on are marked `draining`, and answers that begin
   // from now on are the last of their connection. New connections are refused by the system, or are
   // accepted as before (and refused by the handler).
-  void stop_accepting(Newcomers newcomers = Newcomers::kRefused);
+  void stop_accepting(NewConnections new_connections = NewConnections::kRefused);
   // Waits until no reply is open; returns false if some still are after `most`.
   [[nodiscard]] bool wait_until_answered(std::chrono::milliseconds most) const;
   // Cuts off what is still open, calling the callbacks, and ends all threads.

@@ -195,7 +195,7 @@ TEST(HttpServerTest, AnswersFromOtherThreadsAndAfterItsEnd) {
     late = handler.next();
   }
   EXPECT_TRUE(late.reply->is_gone());
-  EXPECT_FALSE(late.reply->send({200, "text/plain", "nobody", {}}));
+  EXPECT_FALSE(late.reply->send({200, "text/plain", "gone", {}}));
 }
 
 TEST(HttpServerTest, ServesManyConnectionsOnSeveralThreads) {

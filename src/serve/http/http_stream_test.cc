@@ -345,7 +345,7 @@ TEST(HttpStreamTest, CutsReadersThatAreTooFarBehind) {
   EXPECT_EQ(*fast.gone, 0);
 }
 
-TEST(HttpStreamTest, CutsNobodyForOnePieceThatIsLarge) {
+TEST(HttpStreamTest, CutsNoClientForOneLargePiece) {
   HoldingHandler handler;
   HttpOptions options;
   options.most_stream_bytes = 100'000;

@@ -73,16 +73,16 @@ function bar(name, share, told) {
 }
 
 // Shows the traffic of swapped layers, whose KV is loaded to the GPU when it is needed.
-function turnsSoFar(metrics) {
-  const moved = value(metrics, "spillway_kv_turn_bytes_total");
+function layerSwaps(metrics) {
+  const moved = value(metrics, "spillway_kv_layer_swap_bytes_total");
   if (!moved) return [];
-  const waits = number(value(metrics, "spillway_kv_turn_waits_total"));
-  const waited = seconds(value(metrics, "spillway_kv_turn_wait_seconds_total"));
-  const ahead = number(value(metrics, "spillway_kv_turn_ahead_total"));
-  const early = number(value(metrics, "spillway_kv_turn_early_total"));
-  const changes = number(value(metrics, "spillway_kv_turn_changes_total"));
-  const changing = seconds(value(metrics, "spillway_kv_turn_change_seconds_total"));
-  return [make("p", `Turns moved ${bytes(moved)}; ${waits} waits for a layer, ${waited} in all; ${early} of ${ahead} that came ahead of their step were early; ${changes} changes of how many take turns, ${changing} in all.`)];
+  const waits = number(value(metrics, "spillway_kv_layer_swap_waits_total"));
+  const waited = seconds(value(metrics, "spillway_kv_layer_swap_wait_seconds_total"));
+  const ahead = number(value(metrics, "spillway_kv_layer_swap_ahead_total"));
+  const early = number(value(metrics, "spillway_kv_layer_swap_early_total"));
+  const changes = number(value(metrics, "spillway_kv_layer_swap_changes_total"));
+  const changing = seconds(value(metrics, "spillway_kv_layer_swap_change_seconds_total"));
+  return [make("p", `Layer swapping moved ${bytes(moved)}; ${waits} waits for a layer, ${waited} in all; ${early} of ${ahead} that came ahead of their step were early; ${changes} changes of how many are swapped, ${changing} in all.`)];
 }
 
 // Shows tokens that were reused instead of computed, by where their KV was.
@@ -110,41 +110,41 @@ function showKv(metrics) {
   const rows = [...tiers].map(([tier, { used = 0, free = 0 }]) =>
     bar(tier, used / Math.max(1, used + free), `${number(16 * used)} of ${number(16 * (used + free))} tokens`),
   );
-  const turning = value(metrics, "spillway_kv_layers_turning");
-  if (turning) {
+  const swapped = value(metrics, "spillway_kv_swapped_layers");
+  if (swapped) {
     const times = value(metrics, "spillway_kv_expansion").toFixed(2);
-    rows.push(make("p", `${number(turning)} layers take turns on the GPU, with all of their KV in host memory: room for ${times} times as much.`));
+    rows.push(make("p", `${number(swapped)} layers are swapped, with all of their KV in host memory: room for ${times} times as much.`));
   }
-  rows.push(...turnsSoFar(metrics), ...prefixHits(metrics), ...storedKv(metrics));
+  rows.push(...layerSwaps(metrics), ...prefixHits(metrics), ...storedKv(metrics));
   byId("kv").replaceChildren(...(rows.length ? rows : [make("p", "Nothing was computed yet.")]));
 }
 
 // Shows how much KV is predicted to be needed, and what predictions have cost.
-function foresight(metrics, answers) {
+function predictionCost(metrics, answers) {
   const wanted = value(metrics, "spillway_kv_predicted_blocks");
   if (!wanted && !answers) return [];
-  const { predicting = 0, scheduling = 0, learning = 0 } = byLabel(metrics, "spillway_foresight_seconds_total", "part");
-  const cost = `Foresight took ${seconds(predicting)} of predicting, ${seconds(scheduling)} of scheduling, ${seconds(learning)} of learning.`;
-  return [make("p", `${number(wanted)} blocks of KV are predicted for requests at work and next. ${cost}`)];
+  const { predicting = 0, scheduling = 0, learning = 0 } = byLabel(metrics, "spillway_prediction_seconds_total", "part");
+  const cost = `Predictions took ${seconds(predicting)} of predicting, ${seconds(scheduling)} of scheduling, ${seconds(learning)} of learning.`;
+  return [make("p", `${number(wanted)} blocks of KV are predicted for running requests and the next. ${cost}`)];
 }
 
 // Shows how well the lengths of answers were predicted, if they are predicted at all.
 function showLengths(metrics) {
   const results = byLabel(metrics, "spillway_length_predictions_total", "result");
   const all = (results.right || 0) + (results.over || 0) + (results.under || 0);
-  const ahead = foresight(metrics, all);
+  const ahead = predictionCost(metrics, all);
   if (!all) return byId("lengths").replaceChildren(make("p", "No answer with a predicted length has ended yet."), ...ahead);
   const share = (count) => `${number(count)} of ${number(all)} answers`;
   const said = value(metrics, "spillway_length_predicted_tokens_total") / all;
   const real = value(metrics, "spillway_length_real_tokens_total") / all;
   const { dropped = 0 } = byLabel(metrics, "spillway_length_answers_total", "training");
-  const outgrown = number(value(metrics, "spillway_outgrown_total"));
-  const gaveWay = number(value(metrics, "spillway_outgrown_preemptions_total"));
+  const exceeded = number(value(metrics, "spillway_predictions_exceeded_total"));
+  const preempted = number(value(metrics, "spillway_exceeded_preemptions_total"));
   byId("lengths").replaceChildren(
     bar("right", (results.right || 0) / all, share(results.right || 0)),
     bar("too long", (results.over || 0) / all, share(results.over || 0)),
     bar("too short", (results.under || 0) / all, share(results.under || 0)),
-    make("p", `${number(said, 1)} tokens predicted on average, ${number(real, 1)} real. ${outgrown} times an answer outgrew what it was promised; ${gaveWay} of these gave way.`),
+    make("p", `${number(said, 1)} tokens predicted on average, ${number(real, 1)} real. ${exceeded} times an answer exceeded its prediction; ${preempted} of these were preempted.`),
     make("p", `${number(value(metrics, "spillway_length_answers_waiting"))} answers wait to be learned from, ${number(dropped)} were dropped.`),
     ...ahead,
   );
@@ -209,7 +209,7 @@ function show(metrics) {
   const reused = value(metrics, "spillway_reused_tokens_total");
   const lately = (name, share) => seconds(quantile(metrics, since, name, share) ?? quantile(metrics, null, name, share));
   showTiles([
-    [number(value(metrics, "spillway_requests_running")), "requests at work"],
+    [number(value(metrics, "spillway_requests_running")), "requests running"],
     [number(value(metrics, "spillway_requests_waiting")), "waiting"],
     [number(last("spillway_generated_tokens_total"), 1), "tokens/s generated"],
     [number(last("spillway_prompt_tokens_total"), 1), "tokens/s of prompts"],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/host_lane.h"
+#include "runtime/cpu_executor.h"
 
 #include <gtest/gtest.h>
 
@@ -19,31 +19,31 @@ namespace spillway {
 namespace {
 
 // Runs with an accelerator beside the host, and on the host alone.
-class HostLaneTest : public testing::TestWithParam<bool> {
+class CpuExecutorTest : public testing::TestWithParam<bool> {
  protected:
   uint32_t start(std::function<void()> work) {
-    return lane_.start(device_.compute(), *ready_, std::move(work));
+    return executor_.start(device_.compute(), *ready_, std::move(work));
   }
 
   TestMachine machine_{GetParam()};
   Device& device_ = machine_.device();
-  HostLane lane_{device_};
+  CpuExecutor executor_{device_};
   std::unique_ptr<HostSignal> ready_ = device_.make_signal();
 };
 
-TEST_P(HostLaneTest, WorksThroughWhatItIsGivenInOrder) {
+TEST_P(CpuExecutorTest, WorksThroughWhatItIsGivenInOrder) {
   std::vector<uint32_t> done, expected;
   for (uint32_t i = 1; i <= 100; ++i) {
     expected.push_back(start([&done, i] { done.push_back(i); }));
     EXPECT_EQ(expected.back(), i);
   }
-  lane_.synchronize();
+  executor_.synchronize();
   EXPECT_EQ(done, expected);
-  lane_.synchronize();  // there is no work
+  executor_.synchronize();  // there is no work
 }
 
 // The accelerator's copies arrive late, so that work which begins too early finds old bytes.
-TEST_P(HostLaneTest, WorkBeginsWhenItsQueueIsThere) {
+TEST_P(CpuExecutorTest, WorkBeginsWhenItsQueueIsThere) {
   constexpr size_t kBytes = 4096;
   Buffer on_device = device_.allocate(kBytes, MemoryTag::kStaging);
   PinnedBuffer here(machine_.host, device_, kBytes, MemoryTag::kStaging);
@@ -55,64 +55,64 @@ TEST_P(HostLaneTest, WorkBeginsWhenItsQueueIsThere) {
     const CopyPiece down{here.data(), on_device.data(), kBytes};
     side->copy_to_host({&down, 1});
     bool same = false;
-    lane_.start(*side, *ready_,
-                [&] { same = std::memcmp(here.data(), bytes.data(), kBytes) == 0; });
-    lane_.synchronize();
+    executor_.start(*side, *ready_,
+                    [&] { same = std::memcmp(here.data(), bytes.data(), kBytes) == 0; });
+    executor_.synchronize();
     EXPECT_TRUE(same) << i;
   }
 }
 
-TEST_P(HostLaneTest, OpsWaitForTheWorkOfANumber) {
+TEST_P(CpuExecutorTest, OpsWaitForTheWorkOfANumber) {
   std::atomic<int> done = 0;
   for (int i = 1; i <= 5; ++i) {
     const uint32_t number = start([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
       ++done;
     });
-    lane_.wait_for_work(number);
+    executor_.wait_for_work(number);
     device_.compute().synchronize();
     EXPECT_GE(done, i);
   }
 }
 
-TEST_P(HostLaneTest, ThrowsWhatWentWrongFirstAndLeavesOutWhatIsBehind) {
+TEST_P(CpuExecutorTest, ThrowsWhatWentWrongFirstAndLeavesOutWhatIsBehind) {
   std::vector<int> done;
   start([&] { done.push_back(1); });
   start([] { throw std::runtime_error("first"); });
   const uint32_t last = start([&] { done.push_back(3); });
   start([] { throw std::runtime_error("second"); });
-  lane_.wait_for_work(last);  // must return although work was skipped
+  executor_.wait_for_work(last);  // must return although work was skipped
   device_.compute().synchronize();
   try {
-    lane_.synchronize();
+    executor_.synchronize();
     ADD_FAILURE() << "nothing was thrown";
   } catch (const std::runtime_error& error) {
     EXPECT_STREQ(error.what(), "first");
   }
   EXPECT_EQ(done, std::vector{1});
-  lane_.synchronize();  // the failure was thrown once
+  executor_.synchronize();  // the failure was thrown once
   start([&] { done.push_back(5); });
-  lane_.synchronize();
+  executor_.synchronize();
   EXPECT_EQ(done, (std::vector{1, 5}));
 }
 
-TEST_P(HostLaneTest, AResetForgetsWhatWentWrong) {
+TEST_P(CpuExecutorTest, AResetForgetsWhatWentWrong) {
   std::vector<int> done;
   start([] { throw std::runtime_error("lost"); });
   start([&] { done.push_back(2); });
-  lane_.reset();
+  executor_.reset();
   EXPECT_TRUE(done.empty());
   start([&] { done.push_back(3); });
-  lane_.synchronize();
+  executor_.synchronize();
   EXPECT_EQ(done, std::vector{3});
 }
 
-TEST_P(HostLaneTest, EndsWithNothingLeftToDo) {
+TEST_P(CpuExecutorTest, EndsWithNothingLeftToDo) {
   std::atomic<int> done = 0;
   {
-    HostLane lane(device_);
+    CpuExecutor executor(device_);
     for (int i = 0; i < 5; ++i) {
-      lane.start(device_.compute(), *ready_, [&] {
+      executor.start(device_.compute(), *ready_, [&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         ++done;
       });
@@ -121,7 +121,7 @@ TEST_P(HostLaneTest, EndsWithNothingLeftToDo) {
   EXPECT_EQ(done, 5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Machines, HostLaneTest, testing::Bool(), [](const auto& kind) {
+INSTANTIATE_TEST_SUITE_P(Machines, CpuExecutorTest, testing::Bool(), [](const auto& kind) {
   return kind.param ? "accelerator" : "host_alone";
 });
 
@@ -153,19 +153,19 @@ class LostQueue final : public DeviceStream {
   void synchronize() override {}
 };
 
-TEST(HostLaneResetTest, DoesNotWaitForADeviceThatIsLost) {
+TEST(CpuExecutorResetTest, DoesNotWaitForADeviceThatIsLost) {
   TestMachine machine(/*has_accelerator=*/false);
   LostDevice device(machine.host);
   LostQueue queue;
-  HostLane lane(device);
+  CpuExecutor executor(device);
   HostSignal never;
   int done = 0;
-  for (int i = 0; i < 3; ++i) lane.start(queue, never, [&] { ++done; });
-  lane.reset();
+  for (int i = 0; i < 3; ++i) executor.start(queue, never, [&] { ++done; });
+  executor.reset();
   EXPECT_EQ(done, 0);
   HostSignal ready;
-  lane.start(machine.host.compute(), ready, [&] { ++done; });
-  lane.synchronize();
+  executor.start(machine.host.compute(), ready, [&] { ++done; });
+  executor.synchronize();
   EXPECT_EQ(done, 1);
 }
 

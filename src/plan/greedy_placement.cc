@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 
 #include <algorithm>
 #include <optional>
@@ -19,7 +19,7 @@ struct Filler {
   MemoryCheck memory;
   const RunSize& size;
   // Sequences may be attended to in partitions. This is tried last, as it is slower.
-  bool in_parts = false;
+  bool partitioned = false;
 
   bool has_device() const { return memory.has_device(); }
   const Budgets& budgets() const { return memory.budgets(); }
@@ -27,7 +27,7 @@ struct Filler {
   Footprint of(const Plan& plan) const { return memory.needs(plan, size); }
 
   MemoryFit fit(const Plan& plan) const {
-    return memory.fit(of(plan), in_parts ? KvStaging::kParts : KvStaging::kWholeSequences);
+    return memory.fit(of(plan), partitioned ? KvStaging::kPartitioned : KvStaging::kWholeSequences);
   }
   bool fits_first(const Plan& plan) const { return fit(plan).computing; }
   bool fits_host(const Plan& plan) const { return fit(plan).host; }
@@ -83,7 +83,7 @@ struct Filling {
     } else if (fits_somehow()) {
       return true;
     }
-    return fill.in_parts && try_share_kv();
+    return fill.partitioned && try_share_kv();
   }
   bool try_share_kv() {
     const auto share_kv = [&](int device, int host) {
@@ -159,11 +159,11 @@ std::vector<Plan> concessions(bool has_device) {
 // Returns the first placement of everything but the weights for which the memory that computes is
 // large enough.
 std::optional<Filling> try_filling(const Filler& fill) {
-  for (const bool in_parts : {false, true}) {
-    if (in_parts && fill.size.whole_sequences) continue;
+  for (const bool partitioned : {false, true}) {
+    if (partitioned && fill.size.whole_sequences) continue;
     for (const Plan& plan : concessions(fill.has_device())) {
       Filling filling{fill, plan};
-      filling.fill.in_parts = in_parts;
+      filling.fill.partitioned = partitioned;
       if (filling.place_kv() && filling.fits_somehow()) return filling;
     }
   }
@@ -216,30 +216,30 @@ bool disk_holds(const Filler& fill, const Plan& placed) {
 
 }  // namespace
 
-std::optional<Plan> try_fill_from_the_top(const Model& model, const RunSize& size,
-                                          const DeviceTraits& traits, const Budgets& budgets) {
+std::optional<Plan> try_place_greedily(const Model& model, const RunSize& size,
+                                       const DeviceTraits& traits, const Budgets& budgets) {
   PlacedWeights weights(model, traits);
-  return try_fill_from_the_top(weights, size, traits, budgets);
+  return try_place_greedily(weights, size, traits, budgets);
 }
 
-std::optional<Plan> try_fill_from_the_top(PlacedWeights& weights, const RunSize& size,
-                                          const DeviceTraits& traits, const Budgets& budgets) {
+std::optional<Plan> try_place_greedily(PlacedWeights& weights, const RunSize& size,
+                                       const DeviceTraits& traits, const Budgets& budgets) {
   const Filler fill{.memory = {weights, traits, budgets}, .size = size};
   auto placed = try_fill_memory(fill);
   if (placed && !disk_holds(fill, *placed)) placed.reset();
   return placed;
 }
 
-Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTraits& traits,
-                       const Budgets& budgets) {
+Plan place_greedily(const Model& model, const RunSize& size, const DeviceTraits& traits,
+                    const Budgets& budgets) {
   PlacedWeights weights(model, traits);
-  return fill_from_the_top(weights, size, traits, budgets);
+  return place_greedily(weights, size, traits, budgets);
 }
 
-Plan fill_from_the_top(PlacedWeights& weights, const RunSize& size, const DeviceTraits& traits,
-                       const Budgets& budgets) {
+Plan place_greedily(PlacedWeights& weights, const RunSize& size, const DeviceTraits& traits,
+                    const Budgets& budgets) {
   const Filler fill{.memory = {weights, traits, budgets}, .size = size};
-  const bool apart = fill.has_device();
+  const bool discrete = fill.has_device();
   const auto placed = try_fill_memory(fill);
   if (!placed) {
     check_kv_fits(fill);
@@ -247,13 +247,14 @@ Plan fill_from_the_top(PlacedWeights& weights, const RunSize& size, const Device
     fail(ErrorCode::kOutOfMemory,
          "activations, workspace, room for weights to stream through and what else has to be "
          "there need {} of {} memory, but there are only {}{}",
-         enough ? format_bytes(*enough) : "more", apart ? "GPU" : "host",
-         format_bytes(fill.first_budget()), apart ? "" : beside_taken(budgets));
+         enough ? format_bytes(*enough) : "more", discrete ? "GPU" : "host",
+         format_bytes(fill.first_budget()), discrete ? "" : beside_taken(budgets));
   }
   SPW_CHECK(disk_holds(fill, *placed), kOutOfMemory,
             "{} of the weights do not fit into {} of memory, and --disk-memory is {}",
             format_bytes(fill.of(*placed).disk.of(MemoryTag::kWeights)),
-            format_bytes(budgets.host + (apart ? budgets.device : 0)), format_bytes(budgets.disk));
+            format_bytes(budgets.host + (discrete ? budgets.device : 0)),
+            format_bytes(budgets.disk));
   return *placed;
 }
 

@@ -16,8 +16,8 @@ namespace spillway {
 // the exponents. Neither a quotient nor a logarithm is taken in between, so that no more precision
 // is lost than in attention over the whole. A sum of 0 means that nothing was attended to, whatever
 // the maximum is.
-struct AttentionSums {
-  Activations memory;  // F32 [rows, attention_sum_columns]: outputs, maxima, sums of all heads
+struct SoftmaxState {
+  Activations memory;  // F32 [rows, softmax_state_columns]: outputs, maxima, sums of all heads
   int heads = 0;
   int head_dim = 0;
 
@@ -25,7 +25,7 @@ struct AttentionSums {
   // The column of the first head's maximum, and that of its sum.
   int64_t maxima() const { return int64_t{heads} * head_dim; }
   int64_t sums() const { return int64_t{heads} * (head_dim + 1); }
-  AttentionSums row_range(int64_t first, int64_t count) const {
+  SoftmaxState row_range(int64_t first, int64_t count) const {
     return {memory.row_range(first, count), heads, head_dim};
   }
 };
@@ -33,9 +33,9 @@ struct AttentionSums {
 // Ops that run in the same queue as those of Ops. Softmax states are in the device's memory.
 //
 // A partition of a sequence is a SequenceSpan whose positions count from the partition's first,
-// which is a multiple of kAttentionPartTokens: `start` is the start of its rows minus that
+// which is a multiple of kPartitionTokens: `start` is the start of its rows minus that
 // position, and `block_table` begins there. If a partition ends with its rows, each row attends up
-// to itself, as in Ops::attention(). If it ends before them, at a multiple of kAttentionPartTokens,
+// to itself, as in Ops::attention(). If it ends before them, at a multiple of kPartitionTokens,
 // its table ends there too, and all rows attend to all of it. A window goes by distances, so that
 // it hides the same positions in any partition. Rows that attend to few of their positions
 // (AttentionParams::top_k) cannot be partitioned, since the largest scores are known only over all
@@ -46,23 +46,23 @@ struct AttentionSums {
 // last and has the bits of attention over the whole, except for int4, which is rotated in between,
 // and where Ops::attention() takes a kernel for many rows. A GPU has its own order of summation in
 // each partition.
-class AttentionParts {
+class PartitionedAttention {
  public:
-  virtual ~AttentionParts() = default;
+  virtual ~PartitionedAttention() = default;
 
   // Sets the state of having attended to nothing.
-  virtual void clear_sums(const AttentionSums& sums) = 0;
+  virtual void clear_state(const SoftmaxState& sums) = 0;
   // Attends rows q [rows, heads * head_dim] to their partitions and adds that to `sums`; rows that
   // no span has are left unchanged. KV that a span's own rows write was appended before.
-  virtual void attend_part(const Activations& q, const KvLayerView& kv,
-                           std::span<const SequenceSpan> spans, const AttentionParams& params,
-                           const AttentionSums& sums) = 0;
+  virtual void attend_partition(const Activations& q, const KvLayerView& kv,
+                                std::span<const SequenceSpan> spans, const AttentionParams& params,
+                                const SoftmaxState& sums) = 0;
   // Merges the state `seen` of the same rows over other positions into `sums`. `seen` may be host
   // memory as in Ops::copy().
-  virtual void add_sums(const AttentionSums& seen, const AttentionSums& sums) = 0;
+  virtual void merge_state(const SoftmaxState& seen, const SoftmaxState& sums) = 0;
   // Writes to out [rows, heads * head_dim] the result of attention over everything in `sums`; NaN
   // for rows that attended to nothing.
-  virtual void finish_sums(const AttentionSums& sums, const Activations& out) = 0;
+  virtual void finish_state(const SoftmaxState& sums, const Activations& out) = 0;
 };
 
 }  // namespace spillway

@@ -21,8 +21,9 @@ namespace spillway::testing_models {
 inline constexpr int kLayers = 9;
 
 // A tiny model on an accelerator whose copies arrive late.
-struct TurnsRuntime {
-  explicit TurnsRuntime(const std::string& kind, int max_delay_us = 100) : model(tiny_model(kind)) {
+struct SwappingRuntime {
+  explicit SwappingRuntime(const std::string& kind, int max_delay_us = 100)
+      : model(tiny_model(kind)) {
     EmulatedAcceleratorOptions options;
     options.max_delay_us = max_delay_us;
     accelerator = std::make_unique<EmulatedAccelerator>(options);
@@ -30,12 +31,12 @@ struct TurnsRuntime {
     host.ops().set_deterministic(true);
     weights = load_weights(*accelerator, model, {}, {});
   }
-  KvCache make_kv(int32_t blocks, int most_turning, int spare = kSpareBuffers,
+  KvCache make_kv(int32_t blocks, int most_swapped, int spare = kSpareBuffers,
                   KvType type = KvType::kF32, int32_t host_blocks = 0) {
     return KvCache(*accelerator, host, kv_shapes(model.spec.states, type),
                    {.device_blocks = blocks,
                     .host_blocks = host_blocks,
-                    .most_turning = most_turning,
+                    .most_swapped = most_swapped,
                     .spare_buffers = spare});
   }
   Decoder make_decoder(int max_tokens, int micro_tokens = 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph keys (StepBatch::program): steps with the same key may be replayed for each other by a
+// Graph keys (StepBatch::graph_key): steps with the same key may be replayed for each other by a
 // device.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "device/generation.h"
+#include "device/address_epoch.h"
 #include "tensor/kv_shape.h"
 
 namespace spillway {
@@ -18,7 +18,7 @@ namespace spillway {
 struct StepArguments {
   uint64_t weights = 0, activations = 0;  // address epochs of their owners
   KvShapes kv = {};
-  int kv_turning = 0;  // swapped layers: the step is split into graph segments at them
+  int swapped_layers = 0;  // swapped layers: the step is split into graph segments at them
   float attention_topk = 0;
   bool operator==(const StepArguments&) const = default;
 };
@@ -27,13 +27,13 @@ struct StepArguments {
 // that a recorded step is never replayed with other arguments. Combinations are compared, not
 // hashed. The last kMostKnown are remembered, for callers that alternate between two; a forgotten
 // one gets a new number.
-class StepPrograms {
+class GraphKeys {
  public:
   uint64_t number_of(const StepArguments& arguments) {
     auto found = std::ranges::find(known_, arguments, &Known::arguments);
     if (found == known_.end()) {
       if (known_.size() == kMostKnown) known_.erase(known_.begin());
-      known_.push_back({arguments, Generation::fresh()});
+      known_.push_back({arguments, AddressEpoch::fresh()});
     } else {
       std::rotate(found, found + 1, known_.end());
     }

@@ -16,20 +16,20 @@
 #include "kv/kv_store.h"
 #include "memory/block_folder.h"
 #include "storage/async_io.h"
-#include "tests/generation/turns_runtime.h"
+#include "tests/generation/swapping_runtime.h"
 
 namespace spillway::testing_models {
 namespace {
 
-class KvTurnsFaultsTest : public testing::Test {
+class LayerSwappingFaultsTest : public testing::Test {
  protected:
-  KvTurnsFaultsTest() : folder_(std::filesystem::temp_directory_path()) {
+  LayerSwappingFaultsTest() : folder_(std::filesystem::temp_directory_path()) {
     KvCache kv = runtime_.make_kv(200, 0);
     Decoder decoder = runtime_.make_decoder(64);
     Engine engine(decoder, kv, nullptr, {});
     wanted_ = answers_of(engine, requests_);
   }
-  ~KvTurnsFaultsTest() override { disarm_faults(); }
+  ~LayerSwappingFaultsTest() override { disarm_faults(); }
 
   struct Run {
     std::vector<Answer> answers;
@@ -49,11 +49,11 @@ class KvTurnsFaultsTest : public testing::Test {
     Decoder decoder = runtime_.make_decoder(64);
     Engine engine(decoder, kv, nullptr,
                   {.admission = {.max_sequences = 3}, .reuse_prefixes = true, .store = &store});
-    engine.change_turns(5);
-    constexpr int kTurning[] = {7, 3, 6};
+    engine.change_swapped_layers(5);
+    constexpr int kSwapped[] = {7, 3, 6};
     Run run;
     run.answers = answers_of(engine, requests_, [&](int step) {
-      if (step % 15 == 14) engine.change_turns(kTurning[step / 15 % 3]);
+      if (step % 15 == 14) engine.change_swapped_layers(kSwapped[step / 15 % 3]);
     });
     run.store = store.stats();
     run.engine = engine.stats();
@@ -66,13 +66,13 @@ class KvTurnsFaultsTest : public testing::Test {
     return usage.total() - usage.of(MemoryTag::kWorkspace);
   }
 
-  TurnsRuntime runtime_{"llama-deep", /*max_delay_us=*/20};
+  SwappingRuntime runtime_{"llama-deep", /*max_delay_us=*/20};
   const std::vector<GenerationRequest> requests_ = requests_of(6);
   std::vector<Answer> wanted_;
   ScopedFolder folder_;
 };
 
-TEST_F(KvTurnsFaultsTest, EveryAllocationMayFail) {
+TEST_F(LayerSwappingFaultsTest, EveryAllocationMayFail) {
   const uint64_t device_bytes = device_bytes_taken();
   const uint64_t pinned_bytes = runtime_.accelerator->pinned_bytes();
   for (const char* point : {"alloc.device", "alloc.pin", "alloc.host", "alloc.aligned"}) {
@@ -98,7 +98,7 @@ TEST_F(KvTurnsFaultsTest, EveryAllocationMayFail) {
 }
 
 // Some blocks that another process has left on disk come back with a flipped bit.
-TEST_F(KvTurnsFaultsTest, DamagedBlocksAreComputedAgain) {
+TEST_F(LayerSwappingFaultsTest, DamagedBlocksAreComputedAgain) {
   EXPECT_EQ(run().answers, wanted_);
   for (const uint64_t nth : {1, 2, 5, 9}) {
     SCOPED_TRACE(nth);
@@ -118,7 +118,7 @@ TEST_F(KvTurnsFaultsTest, DamagedBlocksAreComputedAgain) {
   EXPECT_EQ(all.engine.reused_disk_tokens, 0);
 }
 
-TEST_F(KvTurnsFaultsTest, ADiskThatFailsChangesNoAnswer) {
+TEST_F(LayerSwappingFaultsTest, ADiskThatFailsChangesNoAnswer) {
   EXPECT_EQ(run().answers, wanted_);
   for (const FaultKind kind :
        {FaultKind::kEio, FaultKind::kEnospc, FaultKind::kEintr, FaultKind::kShort}) {

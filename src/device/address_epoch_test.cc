@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/generation.h"
+#include "device/address_epoch.h"
 
 #include <gtest/gtest.h>
 
@@ -10,23 +10,23 @@
 namespace spillway {
 namespace {
 
-TEST(GenerationTest, NoTwoOwnersHaveTheSame) {
+TEST(AddressEpochTest, NoTwoOwnersHaveTheSame) {
   std::set<uint64_t> seen = {0};
   for (int i = 0; i < 100; ++i) {
-    Generation one;
+    AddressEpoch one;
     EXPECT_TRUE(seen.insert(one.number()).second);
     one.renew();
     EXPECT_TRUE(seen.insert(one.number()).second);
   }
 }
 
-TEST(GenerationTest, GoesWithTheMemory) {
-  Generation from;
+TEST(AddressEpochTest, GoesWithTheMemory) {
+  AddressEpoch from;
   const uint64_t number = from.number();
-  Generation to(std::move(from));
+  AddressEpoch to(std::move(from));
   EXPECT_EQ(to.number(), number);
   EXPECT_NE(from.number(), number);  // NOLINT(bugprone-use-after-move): it owns nothing now
-  Generation other;
+  AddressEpoch other;
   const uint64_t before = other.number();
   other = std::move(to);
   EXPECT_EQ(other.number(), number);
@@ -34,13 +34,13 @@ TEST(GenerationTest, GoesWithTheMemory) {
   EXPECT_NE(to.number(), before);
 }
 
-TEST(GenerationTest, ThreadsNeverGetTheSame) {
+TEST(AddressEpochTest, ThreadsNeverGetTheSame) {
   constexpr size_t kThreads = 4, kEach = 1000;
   std::vector<std::vector<uint64_t>> numbers(kThreads);
   std::vector<std::thread> threads;
   for (auto& mine : numbers) {
     threads.emplace_back([&mine] {
-      for (size_t i = 0; i < kEach; ++i) mine.push_back(Generation::fresh());
+      for (size_t i = 0; i < kEach; ++i) mine.push_back(AddressEpoch::fresh());
     });
   }
   for (std::thread& thread : threads) thread.join();

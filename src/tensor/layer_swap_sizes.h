@@ -22,7 +22,7 @@ inline std::vector<int> choose_swapped_layers(int layers, int swapped) {
   return found;
 }
 
-struct TurnSizes {
+struct LayerSwapSizes {
   int layers = 0;
   int32_t blocks = 0;         // blocks of each layer's buffer on the device if no layer is swapped
   int most = 0;               // the most layers that are ever swapped; 0: none
@@ -31,13 +31,13 @@ struct TurnSizes {
   // For a number of swapped layers, these return the buffers that they share, all buffers on the
   // device, and the blocks of each buffer. The same memory is divided among fewer buffers, which is
   // the purpose of swapping. Swapping no more layers than there are shared buffers gains nothing.
-  int spare_with(int turning) const { return kFarApart * turning <= layers ? 1 : spare; }
-  bool gains_with(int turning) const { return turning > spare_with(turning); }
-  int buffers(int turning) const {
-    return gains_with(turning) ? layers - turning + spare_with(turning) : layers;
+  int spare_with(int swapped) const { return kFarApart * swapped <= layers ? 1 : spare; }
+  bool gains_with(int swapped) const { return swapped > spare_with(swapped); }
+  int buffers(int swapped) const {
+    return gains_with(swapped) ? layers - swapped + spare_with(swapped) : layers;
   }
-  int32_t blocks_with(int turning) const {
-    return static_cast<int32_t>(int64_t{blocks} * layers / buffers(turning));
+  int32_t blocks_with(int swapped) const {
+    return static_cast<int32_t>(int64_t{blocks} * layers / buffers(swapped));
   }
   int32_t most_blocks() const { return blocks_with(most); }
 };

@@ -21,12 +21,12 @@ namespace spillway {
 // signal their progress to each other through numbers in pinned memory. That takes a microsecond or
 // two, where a host callback by the driver takes tens, and a step has hundreds of such meetings.
 // Work is queued from one thread; the device must outlive it.
-class HostLane {
+class CpuExecutor {
  public:
-  explicit HostLane(Device& device);
-  ~HostLane();
-  HostLane(const HostLane&) = delete;
-  HostLane& operator=(const HostLane&) = delete;
+  explicit CpuExecutor(Device& device);
+  ~CpuExecutor();
+  CpuExecutor(const CpuExecutor&) = delete;
+  CpuExecutor& operator=(const CpuExecutor&) = delete;
 
   // Queues `work`: it is called after the work before it, when everything that `queue` has so far
   // is done. If it throws, synchronize() rethrows that, and work behind it is skipped. Returns the

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpu/attention/attention_sums.h"
+#include "cpu/attention/softmax_state.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,21 +13,21 @@ namespace {
 constexpr float kNothingSeen = -3.0e38F;  // below any score
 
 template <class F>
-void each_row(ThreadPool& pool, const AttentionSums& sums, const F& f) {
+void each_row(ThreadPool& pool, const SoftmaxState& sums, const F& f) {
   parallel_if_large(pool, sums.rows() * sums.memory.cols, sums.rows(), 1,
                     [&](int64_t begin, int64_t end, int) {
                       for (int64_t row = begin; row < end; ++row) f(row);
                     });
 }
 
-void check(const AttentionSums& sums) {
+void check(const SoftmaxState& sums) {
   SPW_ASSERT(sums.memory.dtype == DType::kF32 && sums.heads > 0 && sums.head_dim > 0 &&
-             sums.memory.cols == attention_sum_columns(sums.heads, sums.head_dim));
+             sums.memory.cols == softmax_state_columns(sums.heads, sums.head_dim));
 }
 
 }  // namespace
 
-void clear_sums(ThreadPool& pool, const AttentionSums& sums) {
+void clear_state(ThreadPool& pool, const SoftmaxState& sums) {
   check(sums);
   each_row(pool, sums, [&](int64_t row) {
     float* const x = sums.memory.f32(row);
@@ -36,7 +36,7 @@ void clear_sums(ThreadPool& pool, const AttentionSums& sums) {
   });
 }
 
-void add_sums(ThreadPool& pool, const AttentionSums& seen, const AttentionSums& sums) {
+void merge_state(ThreadPool& pool, const SoftmaxState& seen, const SoftmaxState& sums) {
   check(sums);
   SPW_ASSERT(seen.rows() == sums.rows() && seen.heads == sums.heads &&
              seen.head_dim == sums.head_dim && seen.memory.dtype == DType::kF32);
@@ -61,7 +61,7 @@ void add_sums(ThreadPool& pool, const AttentionSums& seen, const AttentionSums& 
   });
 }
 
-void finish_sums(ThreadPool& pool, const AttentionSums& sums, const Activations& out) {
+void finish_state(ThreadPool& pool, const SoftmaxState& sums, const Activations& out) {
   check(sums);
   SPW_ASSERT(out.dtype == DType::kF32 && out.rows == sums.rows() && out.cols == sums.maxima());
   const int64_t dim = sums.head_dim;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/kv_turns.h"
+#include "runtime/layer_swapper.h"
 
 #include <algorithm>
 #include <iterator>
@@ -36,7 +36,7 @@ Blocks together(std::span<const DeviceBlock> a, std::span<const DeviceBlock> b) 
 
 }  // namespace
 
-KvTurns::KvTurns(TransferScheduler& transfers, bool overlap)
+LayerSwapper::LayerSwapper(TransferScheduler& transfers, bool overlap)
     : device_(transfers.device()),
       overlap_(overlap),
       in_(transfers.open_awaited(TransferUse::kLayerKv, LinkDirection::kToDevice)),
@@ -45,21 +45,21 @@ KvTurns::KvTurns(TransferScheduler& transfers, bool overlap)
       begun_(device_.make_event()),
       ended_{device_.make_event(/*timed=*/true), device_.make_event(/*timed=*/true)} {}
 
-KvTurns::Turn& KvTurns::turn(int layer) {
-  Turn& of = turns_.at(static_cast<size_t>(layer));
+LayerSwapper::LayerCopies& LayerSwapper::copies_of(int layer) {
+  LayerCopies& of = layers_.at(static_cast<size_t>(layer));
   if (of.attended != nullptr) return of;
   of.attended = device_.make_event();
   of.stored = device_.make_event();
-  for (Turn::Timed& timed : of.timed) {
+  for (LayerCopies::Timed& timed : of.timed) {
     for (auto* event : {&timed.begun, &timed.loaded, &timed.waits, &timed.waited})
       *event = device_.make_event(/*timed=*/true);
   }
   return of;
 }
 
-void KvTurns::add_pieces(const KvGroupCache& kv, const KvLayerView& from, const KvLayerView& to,
-                         std::span<const DeviceBlock> blocks,
-                         std::span<const KvGroupCache::BlockCopy> copies) {
+void LayerSwapper::add_pieces(const KvGroupCache& kv, const KvLayerView& from,
+                              const KvLayerView& to, std::span<const DeviceBlock> blocks,
+                              std::span<const KvGroupCache::BlockCopy> copies) {
   const auto there = kv.planes_of(from), here = kv.planes_of(to);
   const auto source_of = [&](DeviceBlock block) {
     const auto found = std::ranges::find(copies, block, &KvGroupCache::BlockCopy::to);
@@ -80,7 +80,7 @@ void KvTurns::add_pieces(const KvGroupCache& kv, const KvLayerView& from, const 
   }
 }
 
-uint64_t KvTurns::send(DeviceStream& stream, bool to_device, int layer) {
+uint64_t LayerSwapper::send(DeviceStream& stream, bool to_device, int layer) {
   uint64_t bytes = 0;
   for (const CopyPiece& piece : pieces_) bytes += piece.bytes;
   if (bytes > 0) {
@@ -92,8 +92,9 @@ uint64_t KvTurns::send(DeviceStream& stream, bool to_device, int layer) {
   return bytes;
 }
 
-void KvTurns::begin_step(KvGroupCache& kv, int group, std::span<const StepSequence> sequences) {
-  settle();
+void LayerSwapper::begin_step(KvGroupCache& kv, int group,
+                              std::span<const StepSequence> sequences) {
+  collect_times();
   read_.clear();
   written_.clear();
   copies_ = kv.take_copies();
@@ -116,8 +117,8 @@ void KvTurns::begin_step(KvGroupCache& kv, int group, std::span<const StepSequen
   for (const auto* blocks : {&read_, &written_})
     if (!blocks->empty()) used_ = std::max(used_, blocks->back().number + 1);
   const LayerTable& layers = kv.layers();
-  if (layers.turning() == 0 || (read_.empty() && written_.empty())) return;
-  turns_.resize(static_cast<size_t>(kv.shape().layers));
+  if (layers.swapped_count() == 0 || (read_.empty() && written_.empty())) return;
+  layers_.resize(static_cast<size_t>(kv.shape().layers));
   // Loads wait for work that is already in the compute queue, since it may have filled blocks.
   device_.compute().record(*begun_);
   in_->wait(*begun_);
@@ -127,18 +128,18 @@ void KvTurns::begin_step(KvGroupCache& kv, int group, std::span<const StepSequen
   sort_and_unite(missing_);
 }
 
-void KvTurns::load(KvGroupCache& kv, int layer) {
-  if (kv.layers().state(layer) == LayerState::kComing) return complete_load(kv, layer);
+void LayerSwapper::load(KvGroupCache& kv, int layer) {
+  if (kv.layers().state(layer) == LayerState::kLoading) return complete_load(kv, layer);
   if (overlap_) return begin_load(kv, layer, left_);
   device_.compute().record(*begun_);
   in_->wait(*begun_);
-  if (left_ >= 0) in_->wait(*turn(left_).stored);
+  if (left_ >= 0) in_->wait(*copies_of(left_).stored);
   begin_load(kv, layer, /*left=*/-1);
 }
 
-void KvTurns::complete_load(const KvGroupCache& kv, int layer) {
+void LayerSwapper::complete_load(const KvGroupCache& kv, int layer) {
   if (missing_.empty()) return;
-  Turn& of = turn(layer);
+  LayerCopies& of = copies_of(layer);
   const LayerTable& layers = kv.layers();
   add_pieces(kv, kv.host_buffer(layers.host_buffer(layer)), kv.layer(layer), missing_, copies_);
   stats_.to_device_bytes += send(*in_, /*to_device=*/true, layer);
@@ -147,15 +148,15 @@ void KvTurns::complete_load(const KvGroupCache& kv, int layer) {
 }
 
 // Loads the layer to the buffer that layer `left` had in this step; -1: no layer had it.
-void KvTurns::begin_load(KvGroupCache& kv, int layer, int left) {
+void LayerSwapper::begin_load(KvGroupCache& kv, int layer, int left) {
   LayerTable& layers = kv.layers();
   const bool is_ahead = layer <= left;
   layers.begin_load(layer);
-  Turn& of = turn(layer);
+  LayerCopies& of = copies_of(layer);
   of.current = 1 - of.current;
-  Turn::Timed& timed = of.timed[of.current];
+  LayerCopies::Timed& timed = of.timed[of.current];
   in_->wait(*of.stored);
-  if (left >= 0) in_->wait(*turn(left).attended);
+  if (left >= 0) in_->wait(*copies_of(left).attended);
   in_->record(*timed.begun);
   timed.ahead_of = is_ahead ? ending_ : -1;
   const KvLayerView from = kv.host_buffer(layers.host_buffer(layer)), to = kv.layer(layer);
@@ -173,7 +174,7 @@ void KvTurns::begin_load(KvGroupCache& kv, int layer, int left) {
   } else {
     add_pieces(kv, from, to, without(wanted, written_), copies);
     timed.bytes = send(*in_, /*to_device=*/true, layer);
-    in_->wait(*turn(left).stored);
+    in_->wait(*copies_of(left).stored);
     add_pieces(kv, from, to, both(wanted, written_), copies);
     timed.bytes += send(*in_, /*to_device=*/true, layer);
   }
@@ -182,10 +183,10 @@ void KvTurns::begin_load(KvGroupCache& kv, int layer, int left) {
   ++stats_.loads;
 }
 
-void KvTurns::wait_for(KvGroupCache& kv, int layer) {
+void LayerSwapper::wait_for(KvGroupCache& kv, int layer) {
   DeviceStream& compute = device_.compute();
-  const Turn& of = turn(layer);
-  const Turn::Timed& timed = of.timed[of.current];
+  const LayerCopies& of = copies_of(layer);
+  const LayerCopies::Timed& timed = of.timed[of.current];
   compute.record(*timed.waits);
   drawn(timeline_, compute, TimelineLane::kGpuWaits, "KV of the layer", layer,
         [&] { compute.wait(*timed.loaded); });
@@ -194,8 +195,8 @@ void KvTurns::wait_for(KvGroupCache& kv, int layer) {
   timed_.emplace_back(layer, of.current);
 }
 
-void KvTurns::store(const KvGroupCache& kv, int layer) {
-  const Turn& of = turn(layer);
+void LayerSwapper::store(const KvGroupCache& kv, int layer) {
+  const LayerCopies& of = copies_of(layer);
   device_.compute().record(*of.attended);
   out_->wait(*of.attended);
   add_pieces(kv, kv.layer(layer), kv.host_buffer(kv.layers().host_buffer(layer)), written_);
@@ -203,22 +204,22 @@ void KvTurns::store(const KvGroupCache& kv, int layer) {
   out_->record(*of.stored);
 }
 
-void KvTurns::release(KvGroupCache& kv, int layer) {
+void LayerSwapper::release(KvGroupCache& kv, int layer) {
   kv.layers().leave(layer);
   left_ = layer;
 }
 
-void KvTurns::end_step() {
+void LayerSwapper::end_step() {
   if (left_ < 0) return;
   device_.compute().record(*ended_[std::exchange(ending_, 1 - ending_)]);
-  device_.compute().wait(*turn(std::exchange(left_, -1)).stored);
+  device_.compute().wait(*copies_of(std::exchange(left_, -1)).stored);
 }
 
-void KvTurns::settle() {
+void LayerSwapper::collect_times() {
   if (timed_.empty()) return;
   device_.synchronize();
   for (const auto& [layer, which] : timed_) {
-    const Turn::Timed& timed = turn(layer).timed[which];
+    const LayerCopies::Timed& timed = copies_of(layer).timed[which];
     if (timed.loaded->seconds_after(*timed.waits) > 0) ++stats_.waits;
     stats_.waited_s += timed.waited->seconds_after(*timed.waits);
     if (timed.bytes == 0) continue;
@@ -231,7 +232,7 @@ void KvTurns::settle() {
   timed_.clear();
 }
 
-void KvTurns::reset(KvGroupCache& kv) {
+void LayerSwapper::reset(KvGroupCache& kv) {
   device_.synchronize();
   for (DeviceStream* stream : {in_.get(), out_.get()}) {
     try {
@@ -248,8 +249,8 @@ void KvTurns::reset(KvGroupCache& kv) {
   kv.layers().reset();
 }
 
-void KvTurns::copy_buffer(const KvGroupCache& kv, const KvLayerView& from, const KvLayerView& to,
-                          bool to_device) {
+void LayerSwapper::copy_buffer(const KvGroupCache& kv, const KvLayerView& from,
+                               const KvLayerView& to, bool to_device) {
   const auto there = kv.planes_of(from), here = kv.planes_of(to);
   for (size_t plane = 0; plane < here.size(); ++plane)
     pieces_.push_back(
@@ -257,15 +258,15 @@ void KvTurns::copy_buffer(const KvGroupCache& kv, const KvLayerView& from, const
   stats_.moved_bytes += send(to_device ? *in_ : *out_, to_device, /*layer=*/-1);
 }
 
-void KvTurns::change(KvGroupCache& kv, int turning,
-                     std::span<const KvGroupCache::BlockCopy> moves) {
-  if (turning == kv.layers().turning()) return;
-  settle();
+void LayerSwapper::change(KvGroupCache& kv, int swapped,
+                          std::span<const KvGroupCache::BlockCopy> moves) {
+  if (swapped == kv.layers().swapped_count()) return;
+  collect_times();
   reset(kv);
   try {
     kv.move_blocks(device_, moves);
     if (!moves.empty()) device_.synchronize();  // the copies below run in other queues
-    const LayerTable::Recut cut = kv.recut(turning);
+    const LayerTable::Recut cut = kv.recut(swapped);
     used_ = std::min({used_, cut.blocks_before, cut.blocks});
     if (used_ > 0) carry_over(kv, cut);
     for (const LayerTable::Copy& in : cut.ins) kv.layers().confirm(in.layer);
@@ -275,7 +276,7 @@ void KvTurns::change(KvGroupCache& kv, int turning,
   }
 }
 
-void KvTurns::carry_over(const KvGroupCache& kv, const LayerTable::Recut& cut) {
+void LayerSwapper::carry_over(const KvGroupCache& kv, const LayerTable::Recut& cut) {
   const auto before = [&](int buffer) { return kv.device_buffer(buffer, cut.blocks_before); };
   const auto now = [&](int buffer) { return kv.device_buffer(buffer, cut.blocks); };
   for (const auto& [in, out] : cut.exchanges) {
@@ -306,12 +307,12 @@ void KvTurns::carry_over(const KvGroupCache& kv, const LayerTable::Recut& cut) {
   device_.compute().wait(*cut_);
 }
 
-KvTurns::Stats KvTurns::take_stats() {
-  settle();
+LayerSwapper::Stats LayerSwapper::take_stats() {
+  collect_times();
   return std::exchange(stats_, {});
 }
 
-KvTurns::Stats& KvTurns::Stats::operator+=(const Stats& other) {
+LayerSwapper::Stats& LayerSwapper::Stats::operator+=(const Stats& other) {
   to_device_bytes += other.to_device_bytes;
   to_host_bytes += other.to_host_bytes;
   moved_bytes += other.moved_bytes;

@@ -10,7 +10,7 @@ using Case = AttentionCase;
 using Lengths = std::vector<std::pair<int32_t, int32_t>>;
 using Cuts = std::vector<int32_t>;
 
-class AttentionPartsParityTest : public ParityTest {
+class PartitionedAttentionParityTest : public ParityTest {
  protected:
   void check(const Case& c, const Lengths& lengths, const Cuts& cuts) {
     SCOPED_TRACE(describe(c, lengths) << ", " << cuts.size() << " cuts");
@@ -19,7 +19,7 @@ class AttentionPartsParityTest : public ParityTest {
   }
 };
 
-TEST_P(AttentionPartsParityTest, OneRowMatchesDoublePrecisionWhereverItIsCut) {
+TEST_P(PartitionedAttentionParityTest, OneRowMatchesDoublePrecisionWhereverItIsCut) {
   for (const KvType type : kAllKvTypes) {
     for (const Cuts& cuts : {Cuts{}, {256}, {768}, {256, 512}, {512, 768, 1024}}) {
       check({.type = type}, {{1100, 1}}, cuts);
@@ -30,7 +30,7 @@ TEST_P(AttentionPartsParityTest, OneRowMatchesDoublePrecisionWhereverItIsCut) {
   }
 }
 
-TEST_P(AttentionPartsParityTest, PromptsMatchDoublePrecisionWhereverTheyAreCut) {
+TEST_P(PartitionedAttentionParityTest, PromptsMatchDoublePrecisionWhereverTheyAreCut) {
   for (const KvType type : kAllKvTypes) {
     for (const int head_dim : {64, 80, 128}) {
       const Case c{.heads = 4, .kv_heads = 2, .head_dim = head_dim, .type = type};
@@ -43,7 +43,7 @@ TEST_P(AttentionPartsParityTest, PromptsMatchDoublePrecisionWhereverTheyAreCut) 
 }
 
 // Positions are hidden by their distance, so a partition may be hidden entirely, or for some rows.
-TEST_P(AttentionPartsParityTest, WindowHidesTheSameInAnyPart) {
+TEST_P(PartitionedAttentionParityTest, WindowHidesTheSameInAnyPartition) {
   for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kInt8, KvType::kInt4}) {
     for (const int window : {1, 40, 256, 300, 600}) {
       const Case c{.window = window, .type = type};
@@ -54,7 +54,7 @@ TEST_P(AttentionPartsParityTest, WindowHidesTheSameInAnyPart) {
   }
 }
 
-TEST_P(AttentionPartsParityTest, SequencesOfAStepHaveTheirOwnParts) {
+TEST_P(PartitionedAttentionParityTest, SequencesOfAStepHaveTheirOwnPartitions) {
   for (const KvType type : kAllKvTypes) {
     const Lengths lengths = {{0, 50}, {300, 1}, {800, 20}, {17, 1}, {512, 1}, {700, 2}, {256, 64}};
     check({.heads = 9, .kv_heads = 3, .type = type}, lengths, {256, 512});
@@ -62,13 +62,13 @@ TEST_P(AttentionPartsParityTest, SequencesOfAStepHaveTheirOwnParts) {
   }
 }
 
-TEST_P(AttentionPartsParityTest, LargeScoresStayFinite) {
+TEST_P(PartitionedAttentionParityTest, LargeScoresStayFinite) {
   check({.type = KvType::kF32, .deviation = 30}, {{600, 20}}, {256, 512});
   check({.type = KvType::kF32, .deviation = 1e6F}, {{600, 1}}, {256, 512});
   check({.type = KvType::kF16, .deviation = 4}, {{600, 1}, {300, 40}}, {256, 512});
 }
 
-TEST_P(AttentionPartsParityTest, HalfPrecisionRowsKeepFullSums) {
+TEST_P(PartitionedAttentionParityTest, HalfPrecisionRowsKeepFullSums) {
   if (!device_.kind().half_activations) GTEST_SKIP() << kFloatActivationsOnly;
   for (const DType rows : {DType::kF16, DType::kBF16}) {
     for (const KvType type : {KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kInt4}) {
@@ -82,7 +82,7 @@ TEST_P(AttentionPartsParityTest, HalfPrecisionRowsKeepFullSums) {
 }
 
 // A NaN in one partition is not lost among the others.
-TEST_P(AttentionPartsParityTest, WhatIsNotANumberStaysSo) {
+TEST_P(PartitionedAttentionParityTest, WhatIsNotANumberStaysSo) {
   constexpr int32_t kOld = 620;
   for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kInt8, KvType::kInt4}) {
     for (const int32_t position : {3, 300, 610}) {
@@ -105,7 +105,7 @@ TEST_P(AttentionPartsParityTest, WhatIsNotANumberStaysSo) {
 
 // With the same partitions of its sequence a row has the same bits in any chunk, alone and among
 // others, as --deterministic promises.
-TEST_P(AttentionPartsParityTest, TheSameCutsGiveTheSameBitsInAnyChunk) {
+TEST_P(PartitionedAttentionParityTest, TheSameCutsGiveTheSameBitsInAnyChunk) {
   device_.ops().set_deterministic(true);
   const Cuts cuts = {256, 512};
   for (const KvType type : kAllKvTypes) {
@@ -133,7 +133,7 @@ TEST_P(AttentionPartsParityTest, TheSameCutsGiveTheSameBitsInAnyChunk) {
 }
 
 // On a CPU each partition continues where the previous one has ended, so partitions change no bit.
-TEST_P(AttentionPartsParityTest, PartsHaveTheBitsOfTheWholeOnACpu) {
+TEST_P(PartitionedAttentionParityTest, PartsHaveTheBitsOfTheWholeOnACpu) {
   if (!device_.device().host_visible()) GTEST_SKIP() << "each part is added up by itself";
   device_.ops().set_deterministic(true);
   for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8}) {
@@ -148,7 +148,7 @@ TEST_P(AttentionPartsParityTest, PartsHaveTheBitsOfTheWholeOnACpu) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, AttentionPartsParityTest, testing::ValuesIn(device_kinds()),
+INSTANTIATE_TEST_SUITE_P(Devices, PartitionedAttentionParityTest, testing::ValuesIn(device_kinds()),
                          kind_name);
 
 }  // namespace

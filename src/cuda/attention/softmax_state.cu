@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/attention/attention_sums.h"
+#include "cuda/attention/softmax_state.h"
 
 #include "base/error.h"
 #include "cuda/attention/attention_args.cuh"
@@ -27,15 +27,15 @@ struct SumsArgs {
   }
 };
 
-SumsArgs args_of(const AttentionSums& sums) {
+SumsArgs args_of(const SoftmaxState& sums) {
   SPW_ASSERT(sums.memory.dtype == DType::kF32 && sums.memory.stride % 4 == 0 &&
-             sums.memory.stride >= attention_sum_columns(sums.heads, sums.head_dim) &&
+             sums.memory.stride >= softmax_state_columns(sums.heads, sums.head_dim) &&
              sums.head_dim % 4 == 0);
   return {reinterpret_cast<float*>(sums.memory.data), sums.memory.stride, sums.heads,
           sums.head_dim};
 }
 
-dim3 grid_of(const AttentionSums& sums) {
+dim3 grid_of(const SoftmaxState& sums) {
   return {static_cast<unsigned>((sums.heads + kHeadsPerBlock - 1) / kHeadsPerBlock),
           static_cast<unsigned>(sums.rows()), 1};
 }
@@ -50,7 +50,7 @@ __device__ __forceinline__ bool find_head(const SumsArgs& a, int& head, int64_t&
 
 __global__ __launch_bounds__(kHeadsPerBlock* kWarpSize) void clear_sums_kernel(SumsArgs a,
                                                                                bool outputs) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   int head, lane;
   int64_t row;
@@ -63,7 +63,7 @@ __global__ __launch_bounds__(kHeadsPerBlock* kWarpSize) void clear_sums_kernel(S
 
 __global__ __launch_bounds__(kHeadsPerBlock* kWarpSize) void add_sums_kernel(SumsArgs seen,
                                                                              SumsArgs to) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   int head, lane;
   int64_t row;
@@ -93,7 +93,7 @@ __global__ __launch_bounds__(kHeadsPerBlock* kWarpSize) void finish_sums_kernel(
                                                                                 std::byte* out,
                                                                                 int64_t out_stride,
                                                                                 DType type) {
-  let_next_start();
+  launch_dependents();
   wait_for_previous();
   int head, lane;
   int64_t row;
@@ -105,7 +105,7 @@ __global__ __launch_bounds__(kHeadsPerBlock* kWarpSize) void finish_sums_kernel(
 }
 
 template <class... Args>
-void launch_heads(void (*kernel)(Args...), const AttentionSums& sums, cudaStream_t stream,
+void launch_heads(void (*kernel)(Args...), const SoftmaxState& sums, cudaStream_t stream,
                   Args... args) {
   if (sums.rows() == 0) return;
   launch(kernel, grid_of(sums), dim3(kHeadsPerBlock * kWarpSize), 0, stream, args...);
@@ -113,21 +113,21 @@ void launch_heads(void (*kernel)(Args...), const AttentionSums& sums, cudaStream
 
 }  // namespace
 
-void clear_sums(const AttentionSums& sums, cudaStream_t stream) {
+void clear_state(const SoftmaxState& sums, cudaStream_t stream) {
   launch_heads(clear_sums_kernel, sums, stream, args_of(sums), true);
 }
 
-void mark_unseen(const AttentionSums& sums, cudaStream_t stream) {
+void mark_unseen(const SoftmaxState& sums, cudaStream_t stream) {
   launch_heads(clear_sums_kernel, sums, stream, args_of(sums), false);
 }
 
-void add_sums(const AttentionSums& seen, const AttentionSums& sums, cudaStream_t stream) {
+void merge_state(const SoftmaxState& seen, const SoftmaxState& sums, cudaStream_t stream) {
   SPW_ASSERT(seen.rows() == sums.rows() && seen.heads == sums.heads &&
              seen.head_dim == sums.head_dim);
   launch_heads(add_sums_kernel, sums, stream, args_of(seen), args_of(sums));
 }
 
-void finish_sums(const AttentionSums& sums, const Activations& out, cudaStream_t stream) {
+void finish_state(const SoftmaxState& sums, const Activations& out, cudaStream_t stream) {
   SPW_ASSERT(out.rows == sums.rows() && out.cols == sums.maxima());
   launch_heads(finish_sums_kernel, sums, stream, args_of(sums), out.data, out.stride, out.dtype);
 }

@@ -28,9 +28,9 @@ struct Machine {
   bool has_accelerator;  // and a store in host memory for KV that the pool has no room for
 };
 
-class ForesightTest : public testing::TestWithParam<Machine> {
+class LengthPredictionTest : public testing::TestWithParam<Machine> {
  protected:
-  ForesightTest() : runtime_(make_device(), "llama", DType::kF32) {
+  LengthPredictionTest() : runtime_(make_device(), "llama", DType::kF32) {
     runtime_.device.ops().set_deterministic(true);
   }
   static std::unique_ptr<Device> make_device() {
@@ -52,21 +52,21 @@ class ForesightTest : public testing::TestWithParam<Machine> {
 
 // Returns requests with answers of many lengths; the predicted length is this share of the real
 // one.
-std::vector<GenerationRequest> foreseen_requests(int count, double share) {
+std::vector<GenerationRequest> predicted_requests(int count, double share) {
   std::vector<GenerationRequest> requests;
   std::mt19937 random(7);
   for (int n = 0; n < count; ++n) {
     const int answer = 8 + static_cast<int>(random() % 90);
     requests.push_back(make_request(10 + n % 13, static_cast<uint32_t>(n + 1), answer, 0.8F));
-    requests.back().foreseen.tokens = std::max<int64_t>(1, static_cast<int64_t>(share * answer));
+    requests.back().prediction.tokens = std::max<int64_t>(1, static_cast<int64_t>(share * answer));
   }
   return requests;
 }
 
-TEST_P(ForesightTest, WhoOutgrowsItsPromiseGoesOnToTheBit) {
+TEST_P(LengthPredictionTest, WhoOutgrowsItsPromiseGoesOnToTheBit) {
   for (const double share : {0.01, 0.3, 1.0, 5.0}) {
     SCOPED_TRACE(share);
-    const std::vector<GenerationRequest> requests = foreseen_requests(16, share);
+    const std::vector<GenerationRequest> requests = predicted_requests(16, share);
     KvCache kv = runtime_.make_kv(18);
     const auto store = make_store(kv);
     Decoder decoder = runtime_.make_decoder(64);
@@ -82,11 +82,11 @@ TEST_P(ForesightTest, WhoOutgrowsItsPromiseGoesOnToTheBit) {
     EXPECT_EQ(answers.size(), requests.size());
     const EngineStats& stats = engine.stats();
     if (share < 1) {
-      EXPECT_GT(stats.outgrown, 0);
-      EXPECT_GT(stats.outgrown_preemptions, 0);
-      EXPECT_LE(stats.outgrown_preemptions, stats.preemptions);
+      EXPECT_GT(stats.predictions_exceeded, 0);
+      EXPECT_GT(stats.exceeded_preemptions, 0);
+      EXPECT_LE(stats.exceeded_preemptions, stats.preemptions);
     } else {
-      EXPECT_EQ(stats.outgrown, 0);
+      EXPECT_EQ(stats.predictions_exceeded, 0);
     }
     // KV in the store is not computed again, except for the token whose logits are needed.
     if (store) {
@@ -98,13 +98,13 @@ TEST_P(ForesightTest, WhoOutgrowsItsPromiseGoesOnToTheBit) {
 
 // Predictions count the last block of each sequence as half full, as it is on average, so a few
 // preemptions may remain.
-TEST_P(ForesightTest, RightPredictionsHardlyPreemptAnybody) {
+TEST_P(LengthPredictionTest, RightPredictionsHardlyPreempt) {
   const auto preemptions = [&](bool packs) {
     KvCache kv = runtime_.make_kv(18);
     Decoder decoder = runtime_.make_decoder(64);
     Engine engine(decoder, kv, nullptr,
                   {.admission = {.max_sequences = 32}, .scheduling = {.packs_predicted = packs}});
-    for (const GenerationRequest& request : foreseen_requests(48, 1)) engine.submit(request);
+    for (const GenerationRequest& request : predicted_requests(48, 1)) engine.submit(request);
     run_all(engine);
     EXPECT_EQ(engine.stats().recomputed_tokens > 0, engine.stats().preemptions > 0);
     return engine.stats().preemptions;
@@ -114,15 +114,15 @@ TEST_P(ForesightTest, RightPredictionsHardlyPreemptAnybody) {
   EXPECT_LE(packed, on_demand / 5);
 }
 
-TEST_P(ForesightTest, ALongAnswerIsNotPassedForEver) {
+TEST_P(LengthPredictionTest, ALongAnswerIsNotPassedForEver) {
   KvCache kv = runtime_.make_kv(18);
   Decoder decoder = runtime_.make_decoder(64);
   Engine engine(decoder, kv, nullptr,
                 {.admission = {.max_sequences = 2},
                  .scheduling = {.order = OrderKind::kShortest, .packs_predicted = true}});
   GenerationRequest brief = make_request(10, 1, 4), lengthy = make_request(10, 2, 100);
-  brief.foreseen.tokens = 4;
-  lengthy.foreseen.tokens = 100;
+  brief.prediction.tokens = 4;
+  lengthy.prediction.tokens = 100;
   for (int n = 0; n < 4; ++n) engine.submit(brief);
   const RequestId waiting = engine.submit(lengthy);
   bool has_ended = false;
@@ -134,13 +134,13 @@ TEST_P(ForesightTest, ALongAnswerIsNotPassedForEver) {
   EXPECT_TRUE(has_ended);
 }
 
-TEST_P(ForesightTest, SaysWhatKvThoseAtWorkWillNeed) {
+TEST_P(LengthPredictionTest, SaysWhatKvThoseAtWorkWillNeed) {
   KvCache kv = runtime_.make_kv(18);
   Decoder decoder = runtime_.make_decoder(64);
   AnswerLengths lengths(std::make_unique<RunningMeanPredictor>(LengthBuckets::linear(512)), {}, "");
   Engine engine(decoder, kv, nullptr, {.scheduling = kPacked, .lengths = &lengths});
   GenerationRequest request = make_request(16, 1, 160);
-  request.foreseen.tokens = 160;
+  request.prediction.tokens = 160;
   engine.submit(request);
   engine.step([](const GenerationEvent&) {});
   EXPECT_NEAR(static_cast<double>(engine.state().predicted_blocks), 11, 1);
@@ -148,7 +148,7 @@ TEST_P(ForesightTest, SaysWhatKvThoseAtWorkWillNeed) {
   EXPECT_EQ(engine.state().predicted_blocks, 0);
 }
 
-TEST_P(ForesightTest, LearnsFromAnswersThatEndByThemselves) {
+TEST_P(LengthPredictionTest, LearnsFromAnswersThatEndByThemselves) {
   const Tokenizer tokenizer = letter_tokenizer();
   KvCache kv = runtime_.make_kv(60);
   Decoder decoder = runtime_.make_decoder(64);
@@ -177,7 +177,7 @@ TEST_P(ForesightTest, LearnsFromAnswersThatEndByThemselves) {
   EXPECT_GT(counts.predicting_s, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Machines, ForesightTest,
+INSTANTIATE_TEST_SUITE_P(Machines, LengthPredictionTest,
                          testing::Values(Machine{"Cpu", false}, Machine{"Accelerator", true}),
                          [](const auto& of) { return of.param.name; });
 

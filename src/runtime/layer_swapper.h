@@ -31,11 +31,11 @@ namespace spillway {
 //
 // Called from one thread. It waits only in change(), reset() and take_stats(), and in begin_step()
 // for the step before. The scheduler must outlive it.
-class KvTurns {
+class LayerSwapper {
  public:
   // Without `overlap` a layer is loaded only when ops are about to need it, as FlexGen fetches what
   // is not on the device. This is the baseline that loading ahead is compared with.
-  explicit KvTurns(TransferScheduler& transfers, bool overlap = true);
+  explicit LayerSwapper(TransferScheduler& transfers, bool overlap = true);
 
   // Call it before a step's first event. Notes which blocks of the cache, which is that of layer
   // group `group`, the sequences read and write. Blocks that are not on the device are ignored.
@@ -56,11 +56,11 @@ class KvTurns {
   // layers is lost.
   void reset(KvGroupCache& kv);
 
-  // Changes the number of swapped layers to `turning`: 0, or a number that makes room for more
+  // Changes the number of swapped layers to `swapped`: 0, or a number that makes room for more
   // blocks. Blocks that exist both before and after keep their contents. First `moves` copies
   // blocks that will no longer exist to others. Call it between steps. Waits for the copies of
   // layers that become swapped. Throws kDevice; the contents of all blocks are then lost.
-  void change(KvGroupCache& kv, int turning, std::span<const KvGroupCache::BlockCopy> moves = {});
+  void change(KvGroupCache& kv, int swapped, std::span<const KvGroupCache::BlockCopy> moves = {});
 
   struct Stats {
     uint64_t to_device_bytes = 0, to_host_bytes = 0;  // copied in steps
@@ -85,7 +85,7 @@ class KvTurns {
  private:
   // Events of one layer. The events of a load are read in the step after the one that used it, so
   // there are two sets, which alternate.
-  struct Turn {
+  struct LayerCopies {
     struct Timed {
       std::unique_ptr<DeviceEvent> begun, loaded, waits, waited;
       uint64_t bytes = 0;  // copied between begun and loaded; 0: not known
@@ -95,7 +95,7 @@ class KvTurns {
     int current = 0;
     std::unique_ptr<DeviceEvent> attended, stored;
   };
-  Turn& turn(int layer);
+  LayerCopies& copies_of(int layer);
   void begin_load(KvGroupCache& kv, int layer, int left);
   void complete_load(const KvGroupCache& kv, int layer);
   // Adds copies of blocks to pieces_; contiguous runs of blocks are one piece. `copies` names, by
@@ -106,7 +106,7 @@ class KvTurns {
   // Queues pieces_ in `stream` and returns their bytes. `layer` is the layer that they belong to;
   // -1: several.
   uint64_t send(DeviceStream& stream, bool to_device, int layer);
-  void settle();
+  void collect_times();
   // Copies everything that a change of the buffers must preserve: the contents of all blocks ever
   // used.
   void carry_over(const KvGroupCache& kv, const LayerTable::Recut& cut);
@@ -120,9 +120,9 @@ class KvTurns {
   // Ends of steps with swapped layers. Loads ahead of a step are evaluated after that step has
   // ended, too, so there are two, which alternate.
   std::unique_ptr<DeviceEvent> ended_[2];
-  int ending_ = 0;           // index in ended_ for the current step
-  int left_ = -1;            // the last layer of the current step that gave up its buffer
-  std::vector<Turn> turns_;  // [layer]
+  int ending_ = 0;                   // index in ended_ for the current step
+  int left_ = -1;                    // the last layer of the current step that gave up its buffer
+  std::vector<LayerCopies> layers_;  // [layer]
   // Sorted blocks of the current step: those with content that it reads, and those that it writes
   // to.
   std::vector<DeviceBlock> read_, written_;
@@ -131,7 +131,7 @@ class KvTurns {
   std::vector<DeviceBlock> missing_;  // other blocks that these layers need in the current step
   int32_t used_ = 0;                  // no step has used a block with this number or above
   std::vector<CopyPiece> pieces_;
-  // Loads whose events are yet to be read: the layer, and the index in Turn::timed.
+  // Loads whose events are yet to be read: the layer, and the index in LayerCopies::timed.
   std::vector<std::pair<int, int>> timed_;
   Stats stats_;
   Timeline* timeline_ = nullptr;

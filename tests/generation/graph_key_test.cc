@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepBatch::program is the graph key: a device that replays a recorded step for another one with
+// StepBatch::graph_key is the graph key: a device that replays a recorded step for another one with
 // the same key finds everything where it was, and KV where the step's batch says.
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ class WatchedOps final : public CpuOps {
 
   void run_step(const StepBatch& batch, std::span<const StepPart> parts) override {
     addresses.clear();
-    program = batch.program;
+    graph_key = batch.graph_key;
     kv_of_step = batch.kv;
     ++steps;
     CpuOps::run_step(batch, parts);
@@ -57,7 +57,7 @@ class WatchedOps final : public CpuOps {
   void attention(const Activations& q, const KvLayerView& kv, std::span<const SequenceSpan> spans,
                  const AttentionParams& params, const Activations& out) override {
     add({q.data, out.data});
-    if (program != 0) {
+    if (graph_key != 0) {
       const KvPlanes& said = kv_of_step[static_cast<size_t>(kv.layer)];
       EXPECT_TRUE(said.k == kv.k && said.v == kv.v) << "layer " << kv.layer;
     }
@@ -70,7 +70,7 @@ class WatchedOps final : public CpuOps {
     CpuOps::gather_rows(x, rows, out);
   }
 
-  uint64_t program = 0;
+  uint64_t graph_key = 0;
   std::span<const KvPlanes> kv_of_step;
   int steps = 0;
   float top_k = 0;
@@ -98,7 +98,7 @@ class WatchedDevice final : public Device {
   WatchedOps ops_{host_, host_.pool()};
 };
 
-class StepProgramTest : public testing::Test {
+class GraphKeyTest : public testing::Test {
  protected:
   static constexpr int kMostTokens = 24;
 
@@ -109,34 +109,34 @@ class StepProgramTest : public testing::Test {
     const std::vector<BlockId> table = block_range(0, 2);
     const StepSequence sequence{ids, 0, table, logit_rows};
     decoder.step(kv, {&sequence, 1});
-    return ops().program;
+    return ops().graph_key;
   }
 
   TinyRuntime runtime_{std::make_unique<WatchedDevice>(), "llama", DType::kF32};
 };
 
-TEST_F(StepProgramTest, StaysAsLongAsNothingMoves) {
+TEST_F(GraphKeyTest, StaysAsLongAsNothingMoves) {
   KvCache kv = runtime_.make_kv(2), other = runtime_.make_kv(2);
   Decoder decoder = runtime_.make_decoder(kMostTokens);
-  const uint64_t program = step(decoder, kv, 1, 1);
-  EXPECT_NE(program, 0u);
-  EXPECT_EQ(step(decoder, kv, 1, 1), program);
-  EXPECT_EQ(step(decoder, kv, 3, 1), program) << "the shape is not part of it";
-  EXPECT_EQ(step(decoder, other, 1, 1), program) << "where KV lies is not part of it";
+  const uint64_t graph_key = step(decoder, kv, 1, 1);
+  EXPECT_NE(graph_key, 0u);
+  EXPECT_EQ(step(decoder, kv, 1, 1), graph_key);
+  EXPECT_EQ(step(decoder, kv, 3, 1), graph_key) << "the shape is not part of it";
+  EXPECT_EQ(step(decoder, other, 1, 1), graph_key) << "where KV lies is not part of it";
   KvCache smaller = runtime_.make_kv(2, KvType::kF16);
   const uint64_t there = step(decoder, smaller, 1, 1);
-  EXPECT_NE(there, program) << "how it lies there is";
-  EXPECT_EQ(step(decoder, kv, 1, 1), program) << "what was recorded there is of use again";
+  EXPECT_NE(there, graph_key) << "how it lies there is";
+  EXPECT_EQ(step(decoder, kv, 1, 1), graph_key) << "what was recorded there is of use again";
   EXPECT_EQ(step(decoder, smaller, 1, 1), there);
 }
 
-TEST_F(StepProgramTest, IsAnotherWhenMemoryIsAnother) {
+TEST_F(GraphKeyTest, IsAnotherWhenMemoryIsAnother) {
   KvCache kv = runtime_.make_kv(2);
   std::optional<Decoder> decoder(runtime_.make_decoder(kMostTokens));
   std::vector<uint64_t> seen = {0, step(*decoder, kv, 1, 1)};
-  const auto expect_new = [&](uint64_t program, const char* why) {
-    EXPECT_EQ(std::count(seen.begin(), seen.end(), program), 0) << why;
-    seen.push_back(program);
+  const auto expect_new = [&](uint64_t graph_key, const char* why) {
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), graph_key), 0) << why;
+    seen.push_back(graph_key);
   };
   expect_new(step(*decoder, kv, 9, 9), "more logits than before");
   decoder->set_attention_topk(0.5F);
@@ -149,7 +149,7 @@ TEST_F(StepProgramTest, IsAnotherWhenMemoryIsAnother) {
 
 // A device's step begins with an upload and a wait. There is one such step for each micro-batch in
 // each layer, whatever is loaded ahead in between.
-TEST_F(StepProgramTest, LoadsAheadAreNoStepsOfTheirOwn) {
+TEST_F(GraphKeyTest, LoadsAheadAreNoStepsOfTheirOwn) {
   TempFolder folder;
   IoQueue queue;
   KvCache kv = runtime_.make_kv(2);
@@ -167,7 +167,7 @@ TEST_F(StepProgramTest, LoadsAheadAreNoStepsOfTheirOwn) {
 
 // Whatever happens to a decoder and its caches, the ops of steps with equal keys and shapes are
 // called with the same addresses, and with KV where the batch says.
-TEST_F(StepProgramTest, EqualNumbersAreEqualAddresses) {
+TEST_F(GraphKeyTest, EqualNumbersAreEqualAddresses) {
   using Key = std::tuple<uint64_t, int, int>;
   std::map<Key, std::pair<std::vector<const std::byte*>, float>> known;
   std::mt19937 random(3);
@@ -199,10 +199,10 @@ TEST_F(StepProgramTest, EqualNumbersAreEqualAddresses) {
         break;
     }
     const int tokens = 1 + pick(3), logits = std::min(tokens, 1 + pick(3));
-    const uint64_t program = step(*decoder, caches[static_cast<size_t>(pick(3))], tokens, logits);
-    ASSERT_NE(program, 0u);
+    const uint64_t graph_key = step(*decoder, caches[static_cast<size_t>(pick(3))], tokens, logits);
+    ASSERT_NE(graph_key, 0u);
     const auto [it, is_new] =
-        known.try_emplace({program, tokens, logits}, ops().addresses, ops().top_k);
+        known.try_emplace({graph_key, tokens, logits}, ops().addresses, ops().top_k);
     again += is_new ? 0 : 1;
     ASSERT_EQ(it->second.first, ops().addresses) << "step " << i;
     ASSERT_EQ(it->second.second, ops().top_k) << "step " << i;
@@ -210,7 +210,7 @@ TEST_F(StepProgramTest, EqualNumbersAreEqualAddresses) {
   EXPECT_GT(again, 50);
 }
 
-TEST_F(StepProgramTest, WhatIsNotOpsAloneHasNone) {
+TEST_F(GraphKeyTest, WhatIsNotOpsAloneHasNone) {
   KvCache kv = runtime_.make_kv(2);
   Decoder watched = runtime_.make_decoder(kMostTokens);
   watched.observe_attention([](const auto&, const auto&, auto, const auto&) {});

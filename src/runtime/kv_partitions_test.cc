@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/sequence_parts.h"
+#include "runtime/kv_partitions.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -13,16 +13,16 @@ namespace {
 // Describes the partitions of a sequence with so many blocks in each tier, whose last `written`
 // blocks get rows.
 std::string cut(int32_t device, int32_t host, int32_t disk, int64_t written,
-                const PartLimits& limits, double host_share = 0) {
+                const PartitionLimits& limits, double host_share = 0) {
   std::vector<BlockId> table = block_range(0, device);
   for (const BlockId block : block_range(0, host, Tier::kHost)) table.push_back(block);
   for (const BlockId block : block_range(0, disk, Tier::kDisk)) table.push_back(block);
   const int64_t from = static_cast<int64_t>(table.size()) - written;
   std::string text;
   int64_t next = 0;
-  for (const SequencePart& part : cut_sequence(table, from, host_share, limits)) {
+  for (const KvPartition& part : partition_sequence(table, from, host_share, limits)) {
     EXPECT_EQ(part.begin, next);
-    EXPECT_EQ(part.begin % kAttentionPartBlocks, 0);
+    EXPECT_EQ(part.begin % kPartitionBlocks, 0);
     EXPECT_EQ(part.holds_rows, part.end == static_cast<int64_t>(table.size()));
     if (part.tier != Tier::kDevice && !part.stays) {
       EXPECT_LE(part.end - part.begin, limits.staging_blocks);
@@ -35,23 +35,23 @@ std::string cut(int32_t device, int32_t host, int32_t disk, int64_t written,
   return text;
 }
 
-TEST(SequencePartsTest, CutsWhereMemoriesFollowEachOther) {
-  const PartLimits limits{.staging_blocks = 64};
+TEST(KvPartitionsTest, CutsWhereMemoriesFollowEachOther) {
+  const PartitionLimits limits{.staging_blocks = 64};
   EXPECT_EQ(cut(32, 20, 0, 1, limits), "g-32 h-52");
   EXPECT_EQ(cut(32, 16, 10, 3, limits), "g-32 h-48 d-58");
   EXPECT_EQ(cut(0, 48, 1, 1, limits), "h-48 d-49");
   EXPECT_EQ(cut(32, 100, 0, 1, limits, /*host_share=*/1), "g-32 h=132");
 }
 
-TEST(SequencePartsTest, OfHostMemoryTheEndStaysThere) {
-  const PartLimits limits{.staging_blocks = 40};
+TEST(KvPartitionsTest, OfHostMemoryTheEndStaysThere) {
+  const PartitionLimits limits{.staging_blocks = 40};
   EXPECT_EQ(cut(32, 100, 0, 1, limits, 0.5), "g-32 h-64 h-80 h=132");
   EXPECT_EQ(cut(0, 100, 0, 1, limits, 0.01), "h-32 h-64 h-96 h=100");
   EXPECT_EQ(cut(16, 64, 20, 3, limits, 0.25), "g-16 h-48 h-64 h=80 d-100");
 }
 
-TEST(SequencePartsTest, PartsFindRoomInStagingWithTheirRows) {
-  const PartLimits limits{.staging_blocks = 40};
+TEST(KvPartitionsTest, PartsFindRoomInStagingWithTheirRows) {
+  const PartitionLimits limits{.staging_blocks = 40};
   EXPECT_EQ(cut(0, 40, 0, 5, limits), "h-40");
   EXPECT_EQ(cut(0, 41, 0, 1, limits), "h-16 h-41");
   EXPECT_EQ(cut(0, 128, 0, 1, limits), "h-32 h-64 h-96 h-128");
@@ -68,14 +68,14 @@ TEST(SequencePartsTest, PartsFindRoomInStagingWithTheirRows) {
   }
 }
 
-TEST(SequencePartsTest, FixedPartsDoNotDependOnWhereBlocksAre) {
-  const PartLimits limits{.staging_blocks = 40, .fixed_blocks = 32};
+TEST(KvPartitionsTest, FixedPartsDoNotDependOnWhereBlocksAre) {
+  const PartitionLimits limits{.staging_blocks = 40, .fixed_blocks = 32};
   EXPECT_EQ(cut(100, 0, 0, 1, limits), "g-32 g-64 g-96 g-100");
   EXPECT_EQ(cut(64, 36, 0, 1, limits), "g-32 g-64 h-96 h-100");
   EXPECT_EQ(cut(0, 64, 36, 1, limits), "h-32 h-64 d-96 d-100");
 }
 
-TEST(SequencePartsTest, SmallStagingHoldsNoParts) {
+TEST(KvPartitionsTest, SmallStagingHoldsNoParts) {
   EXPECT_EQ(most_staged_rows({.staging_blocks = 0}), 0);
   EXPECT_EQ(most_staged_rows({.staging_blocks = 32}), 0);
   EXPECT_EQ(most_staged_rows({.staging_blocks = 33}), 16 * kKvBlockTokens);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/fill.h"
+#include "plan/greedy_placement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kGiB = uint64_t{1} << 30, kMiB = uint64_t{1} << 20;
 
 // OPT-30B in F16 beside a GPU with 16 GiB: 56 GiB of weights.
-struct FillTest : testing::Test {
+struct GreedyPlacementTest : testing::Test {
   Model model = describe_dummy_model("opt-30b");
   RunSize size{.tokens = 544, .sequences = 32, .micro_tokens = 2048};
   DeviceTraits traits = gpu_traits(256 * kMiB);
@@ -27,7 +27,7 @@ struct FillTest : testing::Test {
 
   Plan fill() {
     traits.memory_bytes = traits.host_visible ? budgets.host : budgets.device;
-    const Plan plan = fill_from_the_top(model, size, traits, budgets);
+    const Plan plan = place_greedily(model, size, traits, budgets);
     // Every plan that it returns fits.
     const Footprint needs = footprint(model, plan, size, traits);
     require_fit(needs, !traits.host_visible, budgets);
@@ -38,12 +38,12 @@ struct FillTest : testing::Test {
   }
 };
 
-TEST_F(FillTest, EverythingOnADeviceThatHoldsIt) {
+TEST_F(GreedyPlacementTest, EverythingOnADeviceThatHoldsIt) {
   budgets.device = 140 * kGiB;
   EXPECT_TRUE(fill().all_on_device());
 }
 
-TEST_F(FillTest, ALargeCacheGoesToTheHostAndWeightsFillTheDevice) {
+TEST_F(GreedyPlacementTest, ALargeCacheGoesToTheHostAndWeightsFillTheDevice) {
   const Plan plan = fill();
   EXPECT_EQ(plan.kv.host, 1);
   EXPECT_GT(plan.weights.device, 0.15);
@@ -51,14 +51,14 @@ TEST_F(FillTest, ALargeCacheGoesToTheHostAndWeightsFillTheDevice) {
   EXPECT_NEAR(plan.weights.device + plan.weights.host, 1, 1e-9);
 }
 
-TEST_F(FillTest, ASmallCacheStays) {
+TEST_F(GreedyPlacementTest, ASmallCacheStays) {
   size.sequences = 1;
   const Plan plan = fill();
   EXPECT_EQ(plan.kv.device, 1);
   EXPECT_LT(plan.weights.device, 0.3);
 }
 
-TEST_F(FillTest, TheDiskTakesTheRestIfItMay) {
+TEST_F(GreedyPlacementTest, TheDiskTakesTheRestIfItMay) {
   budgets.host = 40 * kGiB;
   EXPECT_THROW(fill(), Error);
   budgets.disk = 60 * kGiB;
@@ -67,7 +67,7 @@ TEST_F(FillTest, TheDiskTakesTheRestIfItMay) {
   EXPECT_NEAR(plan.weights.device + plan.weights.host + plan.weights.disk, 1, 1e-9);
 }
 
-TEST_F(FillTest, WithoutADeviceTheHostIsFilledAndTheRestComesFromDisk) {
+TEST_F(GreedyPlacementTest, WithoutADeviceTheHostIsFilledAndTheRestComesFromDisk) {
   traits = DeviceTraits();
   traits.layouts.fill(WeightLayout::kGroups16);
   traits.workspace_bytes = 20 * kMiB;
@@ -82,7 +82,7 @@ TEST_F(FillTest, WithoutADeviceTheHostIsFilledAndTheRestComesFromDisk) {
 }
 
 // More device memory never means fewer weights on the device.
-TEST_F(FillTest, MoreMemoryTakesMore) {
+TEST_F(GreedyPlacementTest, MoreMemoryTakesMore) {
   double before = -1;
   for (const uint64_t gib : {8, 10, 12, 16, 24, 32, 48, 64, 80}) {
     budgets.device = gib * kGiB;
@@ -94,7 +94,7 @@ TEST_F(FillTest, MoreMemoryTakesMore) {
 }
 
 // With any budgets, the plan fits, or an error says that none does.
-TEST_F(FillTest, RandomBudgetsAreKept) {
+TEST_F(GreedyPlacementTest, RandomBudgetsAreKept) {
   std::mt19937 random(11);
   const auto pick = [&](double least, double most) {
     return static_cast<uint64_t>(std::uniform_real_distribution<double>(least, most)(random) *
@@ -118,7 +118,7 @@ TEST_F(FillTest, RandomBudgetsAreKept) {
 }
 
 // A sequence has 64 GiB of KV, which fits into no single memory.
-TEST_F(FillTest, ALongSequenceSpansWhatThereIs) {
+TEST_F(GreedyPlacementTest, ALongSequenceSpansWhatThereIs) {
   model = describe_dummy_model("llama-2-7b");
   size = {.tokens = 131072, .sequences = 1, .micro_tokens = 2048};
   budgets = {.device = 40 * kGiB, .host = 40 * kGiB, .disk = 0};
@@ -127,8 +127,8 @@ TEST_F(FillTest, ALongSequenceSpansWhatThereIs) {
   EXPECT_NEAR(on_two.kv.device + on_two.kv.host, 1, 1e-9);
   RunLayout layout = footprint(model, on_two, size, traits).layout;
   EXPECT_TRUE(layout.spans());
-  EXPECT_TRUE(layout.parts);
-  EXPECT_EQ(layout.device_blocks % kAttentionPartBlocks, 0);
+  EXPECT_TRUE(layout.partitioned);
+  EXPECT_EQ(layout.device_blocks % kPartitionBlocks, 0);
   EXPECT_EQ(layout.device_blocks + layout.host_blocks, layout.sequence_blocks);
   EXPECT_GE(layout.staging_blocks, layout.least_staging());
 
@@ -141,16 +141,16 @@ TEST_F(FillTest, ALongSequenceSpansWhatThereIs) {
   EXPECT_EQ(in_host.kv.host, 1);
   layout = footprint(model, in_host, size, traits).layout;
   EXPECT_LT(layout.staging_blocks, layout.sequence_blocks);
-  EXPECT_TRUE(layout.parts);
+  EXPECT_TRUE(layout.partitioned);
 
   budgets = {.device = 10 * kGiB, .host = 40 * kGiB, .disk = 0};
   EXPECT_THROW(fill(), Error);
   budgets.disk = 100 * kGiB;
   size.whole_sequences = true;
-  EXPECT_THROW(fill(), Error) << "has no parts";
+  EXPECT_THROW(fill(), Error) << "it cannot be partitioned";
 }
 
-TEST_F(FillTest, LongSequencesHaveLargerChunks) {
+TEST_F(GreedyPlacementTest, LongSequencesHaveLargerChunks) {
   EXPECT_EQ(usual_chunk(false, 131072), 512);
   EXPECT_EQ(usual_chunk(true, 4096), 2048);
   EXPECT_EQ(usual_chunk(true, 65536), 4096);
@@ -158,7 +158,7 @@ TEST_F(FillTest, LongSequencesHaveLargerChunks) {
   EXPECT_EQ(usual_chunk(true, 1'000'000), 8192);
 }
 
-TEST_F(FillTest, EmbeddingsLeaveADeviceThatIsTooSmall) {
+TEST_F(GreedyPlacementTest, EmbeddingsLeaveADeviceThatIsTooSmall) {
   size.sequences = 1;
   budgets.device = 5 * kGiB;
   EXPECT_EQ(fill().embeddings, Tier::kDevice);
@@ -175,7 +175,7 @@ TEST_F(FillTest, EmbeddingsLeaveADeviceThatIsTooSmall) {
 }
 
 // Returns the first of the smaller runs that fits, and its greedy placement.
-struct SmallBudgetTest : FillTest {
+struct SmallBudgetTest : GreedyPlacementTest {
   RunSize run(const char* name, uint64_t gpu_bytes, uint64_t tokens) {
     model = describe_dummy_model(name);
     traits.decoded_tokens = 64;
@@ -224,7 +224,7 @@ TEST_F(SmallBudgetTest, FewerSequencesThenSmallerPiecesThenShorterContexts) {
 }
 
 // The budget that the message names is enough, and less is not.
-TEST_F(FillTest, SaysHowMuchWouldDo) {
+TEST_F(GreedyPlacementTest, SaysHowMuchWouldDo) {
   for (const char* name : {"opt-30b", "llama-2-7b:q4_0"}) {
     model = describe_dummy_model(name);
     budgets.device = 300 * kMiB;
@@ -238,7 +238,7 @@ TEST_F(FillTest, SaysHowMuchWouldDo) {
     EXPECT_THAT(refusal, testing::HasSubstr("but there are only 300 MiB"));
     const auto fits = [&](uint64_t steps) {
       budgets.device = traits.memory_bytes = steps * kBudgetStep;
-      return try_fill_from_the_top(model, size, traits, budgets).has_value();
+      return try_place_greedily(model, size, traits, budgets).has_value();
     };
     uint64_t low = 300, high = 16 << 10;
     while (low + 1 < high) (fits((low + high) / 2) ? high : low) = (low + high) / 2;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plan/stream_order.h"
+#include "plan/streaming_schedule.h"
 
 #include <algorithm>
 #include <cmath>
@@ -69,31 +69,31 @@ class Stacked {
   const std::vector<Matrix>& matrices_;
 };
 
-int64_t pieces_for(int64_t bytes, uint64_t piece_bytes) {
-  const auto most = static_cast<int64_t>(piece_bytes);
+int64_t segments_for(int64_t bytes, uint64_t segment_bytes) {
+  const auto most = static_cast<int64_t>(segment_bytes);
   // Avoids an overflow if `most` is the largest number.
   return bytes <= most ? 1 : (bytes - 1) / most + 1;
 }
 
 // Splits matrices that are stacked by rows.
-void cut_stacked(const Stacked& all, double cpu_share, uint64_t piece_bytes, StreamedLinear& to) {
+void cut_stacked(const Stacked& all, double cpu_share, uint64_t segment_bytes, StreamedLinear& to) {
   const int64_t bytes = all.bytes();
   const auto of_cpu = static_cast<int64_t>(std::llround(cpu_share * static_cast<double>(bytes)));
   Stacked::Place from = all.at(of_cpu);
   to.on_cpu = all.between({}, from);
-  const int64_t pieces = pieces_for(bytes - of_cpu, piece_bytes);
-  to.pieces.reserve(static_cast<size_t>(pieces));
-  for (int64_t i = 1; i <= pieces; ++i) {
+  const int64_t segments = segments_for(bytes - of_cpu, segment_bytes);
+  to.segments.reserve(static_cast<size_t>(segments));
+  for (int64_t i = 1; i <= segments; ++i) {
     const Stacked::Place until =
-        i == pieces ? all.end() : all.at(of_cpu + (bytes - of_cpu) * i / pieces);
+        i == segments ? all.end() : all.at(of_cpu + (bytes - of_cpu) * i / segments);
     auto rows = all.between(from, until);
-    if (!rows.empty()) to.pieces.push_back(std::move(rows));
+    if (!rows.empty()) to.segments.push_back(std::move(rows));
     from = until;
   }
 }
 
 // Splits gate and up at the same rows.
-void cut_abreast(const std::vector<Matrix>& matrices, double cpu_share, uint64_t piece_bytes,
+void cut_abreast(const std::vector<Matrix>& matrices, double cpu_share, uint64_t segment_bytes,
                  StreamedLinear& to) {
   const int64_t rows = matrices.front().rows;
   int64_t row_bytes = 0;
@@ -112,35 +112,35 @@ void cut_abreast(const std::vector<Matrix>& matrices, double cpu_share, uint64_t
   if (first > 0) to.on_cpu = both(0, first);
   const int64_t left = rows - first;
   if (left == 0) return;
-  const int64_t pieces = pieces_for(left * row_bytes, piece_bytes);
-  const int64_t each = up_to_group((left + pieces - 1) / pieces);
+  const int64_t segments = segments_for(left * row_bytes, segment_bytes);
+  const int64_t each = up_to_group((left + segments - 1) / segments);
   for (; first < rows; first += each)
-    to.pieces.push_back(both(first, std::min(each, rows - first)));
+    to.segments.push_back(both(first, std::min(each, rows - first)));
 }
 
 // With `together`, the matrices are split at the same rows.
 void cut_op(const std::vector<Matrix>& matrices, bool together, double cpu_share,
-            uint64_t piece_bytes, StreamedLinear& linear) {
+            uint64_t segment_bytes, StreamedLinear& linear) {
   const bool one_home = std::ranges::all_of(
       matrices, [&](const Matrix& matrix) { return matrix.home == matrices.front().home; });
   if (!one_home || (together && matrices.size() < 2)) cpu_share = 0;
   if (together) {
-    cut_abreast(matrices, cpu_share, piece_bytes, linear);
+    cut_abreast(matrices, cpu_share, segment_bytes, linear);
   } else {
-    cut_stacked(Stacked(matrices), cpu_share, piece_bytes, linear);
+    cut_stacked(Stacked(matrices), cpu_share, segment_bytes, linear);
   }
 }
 
 }  // namespace
 
-std::vector<int> StreamOrder::slotfuls() const {
+std::vector<int> StreamingSchedule::slot_groups() const {
   std::vector<int> numbers;
   size_t count = 0;
-  for (const StreamedLinear& linear : linears) count += linear.pieces.size();
+  for (const StreamedLinear& linear : linears) count += linear.segments.size();
   numbers.reserve(count);
   int number = -1, layer = -1;
   for (const StreamedLinear& linear : linears) {
-    for (size_t i = 0; i < linear.pieces.size(); ++i) {
+    for (size_t i = 0; i < linear.segments.size(); ++i) {
       if (!by_layers || linear.layer != layer || linear.layer >= layers) ++number;
       layer = linear.layer;
       numbers.push_back(number);
@@ -149,7 +149,7 @@ std::vector<int> StreamOrder::slotfuls() const {
   return numbers;
 }
 
-bool StreamOrder::uses_cpu() const {
+bool StreamingSchedule::uses_cpu() const {
   return std::ranges::any_of(linears,
                              [](const StreamedLinear& linear) { return !linear.on_cpu.empty(); });
 }
@@ -168,27 +168,28 @@ uint64_t largest_layer_bytes(const Model& model) {
 
 }  // namespace
 
-StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const StreamCut& cut) {
+StreamingSchedule streaming_schedule(const Model& model, std::span<const Tier> homes,
+                                     const StreamSplit& split) {
   SPW_ASSERT(homes.size() == model.weights.size());
-  const bool by_layers = cut.slots == SlotContent::kLayers;
-  StreamOrder order{.layers = model.spec.layer_count(), .by_layers = by_layers};
+  const bool by_layers = split.slots == SlotContent::kLayers;
+  StreamingSchedule schedule{.layers = model.spec.layer_count(), .by_layers = by_layers};
   const LoweredModel& lowered = *model.spec.lowered;
   size_t most = 1;  // the most linear ops that can be streamed
   for (const auto& layer : lowered.layers) most += layer->ops.size();
-  order.linears.reserve(most);
+  schedule.linears.reserve(most);
   std::vector<Matrix> matrices;  // the matrices of the current op
   StreamedLinear at;
-  const auto end_op = [&](uint64_t piece_bytes) {
+  const auto end_op = [&](uint64_t segment_bytes) {
     if (matrices.empty()) return;
     const LoweredLayer& layer = lowered.layer(at.layer);
     at.op = layer.number_of(at.spec_op);
     at.name = layer.name(at.op);
     const bool together = layer.ops[static_cast<size_t>(at.op)].finish == LinearFinish::kGate;
-    cut_op(matrices, together, cut.cpu.of(at.name), piece_bytes, at);
-    order.linears.push_back(std::exchange(at, {}));
+    cut_op(matrices, together, split.cpu.of(at.name), segment_bytes, at);
+    schedule.linears.push_back(std::exchange(at, {}));
     matrices.clear();
   };
-  const uint64_t of_layers = by_layers ? ~uint64_t{0} >> 1 : cut.piece_bytes;
+  const uint64_t of_layers = by_layers ? ~uint64_t{0} >> 1 : split.segment_bytes;
   // Weights are in the order of their use.
   for (size_t i = 0; i < homes.size(); ++i) {
     const WeightSlot& slot = model.weights[i].slot;
@@ -200,32 +201,32 @@ StreamOrder stream_order(const Model& model, std::span<const Tier> homes, const 
   }
   end_op(of_layers);
   const BoundWeight* const head = try_head_of(model);
-  if (head == nullptr) return order;
+  if (head == nullptr) return schedule;
   const auto number = static_cast<size_t>(head - model.weights.data());
   if (homes[number] != Tier::kDevice) {
     at.layer = lowered.layer_count();
     at.spec_op = lowered.head.ops.back().op;
     matrices = {{0, head->slot.rows, row_bytes_of(*head), homes[number], number}};
-    end_op(by_layers ? largest_layer_bytes(model) : cut.piece_bytes);
+    end_op(by_layers ? largest_layer_bytes(model) : split.segment_bytes);
   }
-  return order;
+  return schedule;
 }
 
-std::vector<StreamOrder> stream_orders(const Model& model, std::span<const Tier> homes,
-                                       const std::vector<CpuLinearShare>& shares, SlotContent slots,
-                                       uint64_t piece_bytes) {
-  std::vector<StreamOrder> orders;
-  StreamCut cut{.slots = slots, .piece_bytes = piece_bytes};
+std::vector<StreamingSchedule> streaming_schedules(const Model& model, std::span<const Tier> homes,
+                                                   const std::vector<CpuLinearShare>& shares,
+                                                   SlotContent slots, uint64_t segment_bytes) {
+  std::vector<StreamingSchedule> schedules;
+  StreamSplit split{.slots = slots, .segment_bytes = segment_bytes};
   for (const CpuLinearShare& entry : shares) {
-    cut.cpu = entry;
-    orders.push_back(stream_order(model, homes, cut));
+    split.cpu = entry;
+    schedules.push_back(streaming_schedule(model, homes, split));
   }
-  cut.cpu = {};
-  orders.push_back(stream_order(model, homes, cut));
-  return orders;
+  split.cpu = {};
+  schedules.push_back(streaming_schedule(model, homes, split));
+  return schedules;
 }
 
-size_t order_for(const std::vector<CpuLinearShare>& shares, int64_t tokens) {
+size_t schedule_for(const std::vector<CpuLinearShare>& shares, int64_t tokens) {
   size_t i = 0;
   while (i < shares.size() && tokens > shares[i].tokens) ++i;
   return i;
@@ -248,10 +249,11 @@ std::vector<Extent> extents_of(const DeviceTraits& traits, const Model& model,
 }  // namespace
 
 uint64_t disk_rows_bytes(const DeviceTraits& traits, const Model& model,
-                         std::span<const Tier> homes, std::span<const StreamOrder> orders) {
+                         std::span<const Tier> homes,
+                         std::span<const StreamingSchedule> schedules) {
   uint64_t most = 0;
-  for (const StreamOrder& order : orders) {
-    for (const StreamedLinear& linear : order.linears) {
+  for (const StreamingSchedule& schedule : schedules) {
+    for (const StreamedLinear& linear : schedule.linears) {
       std::vector<Extent> extents;
       for (const MatrixRows& rows : linear.on_cpu) {
         const std::vector<Extent> some = extents_of(traits, model, homes, rows);
@@ -265,23 +267,24 @@ uint64_t disk_rows_bytes(const DeviceTraits& traits, const Model& model,
 }
 
 uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<const Tier> homes,
-                    std::span<const StreamOrder> orders) {
+                    std::span<const StreamingSchedule> schedules) {
   const auto rows_bytes = [&](const MatrixRows& rows) {
     const BoundWeight& weight = model.weights[rows.weight];
     const int64_t bytes = rows.count * row_bytes_of(weight);
     return streamed_weight_bytes(bytes, extents_of(traits, model, homes, rows));
   };
   uint64_t most = 0;
-  for (const StreamOrder& order : orders) {
-    const std::vector<int> slotfuls = order.slotfuls();
-    size_t piece = 0;
+  for (const StreamingSchedule& schedule : schedules) {
+    const std::vector<int> slot_groups = schedule.slot_groups();
+    size_t segment = 0;
     uint64_t bytes = 0;
-    for (const StreamedLinear& linear : order.linears) {
-      for (const OpRows& of_piece : linear.pieces) {
-        if (piece == 0 || slotfuls[piece] != slotfuls[piece - 1]) bytes = kStreamSlotBytes;
-        for (const MatrixRows& rows : of_piece) bytes += rows_bytes(rows);
+    for (const StreamedLinear& linear : schedule.linears) {
+      for (const OpRows& of_segment : linear.segments) {
+        if (segment == 0 || slot_groups[segment] != slot_groups[segment - 1])
+          bytes = kStreamSlotBytes;
+        for (const MatrixRows& rows : of_segment) bytes += rows_bytes(rows);
         most = std::max(most, bytes);
-        ++piece;
+        ++segment;
       }
     }
   }
@@ -289,15 +292,15 @@ uint64_t slot_bytes(const DeviceTraits& traits, const Model& model, std::span<co
 }
 
 int stream_stages(const Model& model, std::span<const Tier> homes,
-                  std::span<const StreamOrder> orders) {
+                  std::span<const StreamingSchedule> schedules) {
   uint64_t most = 0;
-  for (const StreamOrder& order : orders) {
+  for (const StreamingSchedule& schedule : schedules) {
     bool has_others = false;
     uint64_t largest = 0;
-    for (const StreamedLinear& linear : order.linears) {
+    for (const StreamedLinear& linear : schedule.linears) {
       uint64_t on_disk = 0;
-      for (const OpRows& piece : linear.pieces) {
-        for (const MatrixRows& rows : piece) {
+      for (const OpRows& segment : linear.segments) {
+        for (const MatrixRows& rows : segment) {
           const BoundWeight& weight = model.weights[rows.weight];
           const int64_t bytes = rows.count * row_bytes_of(weight);
           if (homes[rows.weight] == Tier::kDisk)
@@ -314,13 +317,13 @@ int stream_stages(const Model& model, std::span<const Tier> homes,
   return kStreamStages + static_cast<int>((most + kStreamReadBytes - 1) / kStreamReadBytes);
 }
 
-std::vector<CpuRows> cpu_rows(std::span<const StreamOrder* const> orders,
+std::vector<CpuRows> cpu_rows(std::span<const StreamingSchedule* const> schedules,
                               const std::vector<CpuLinearShare>& shares, int64_t most_tokens) {
-  SPW_ASSERT(orders.size() == shares.size() + 1);
+  SPW_ASSERT(schedules.size() == shares.size() + 1);
   std::vector<CpuRows> all;
   for (size_t i = 0; i < shares.size(); ++i) {
     CpuRows of{.tokens = std::min<int64_t>(shares[i].tokens, most_tokens)};
-    for (const StreamedLinear& linear : orders[i]->linears) {
+    for (const StreamedLinear& linear : schedules[i]->linears) {
       int64_t rows = 0;
       for (const MatrixRows& some : linear.on_cpu) rows += some.count;
       of.rows = std::max(of.rows, rows);
@@ -330,13 +333,13 @@ std::vector<CpuRows> cpu_rows(std::span<const StreamOrder* const> orders,
   return all;
 }
 
-int slot_count(SlotContent content, std::span<const StreamOrder> orders) {
+int slot_count(SlotContent content, std::span<const StreamingSchedule> schedules) {
   int most = 0;
-  for (const StreamOrder& order : orders) {
-    const std::vector<int> slotfuls = order.slotfuls();
-    if (!slotfuls.empty()) most = std::max(most, slotfuls.back() + 1);
+  for (const StreamingSchedule& schedule : schedules) {
+    const std::vector<int> slot_groups = schedule.slot_groups();
+    if (!slot_groups.empty()) most = std::max(most, slot_groups.back() + 1);
   }
-  return std::min(content == SlotContent::kLayers ? kLayerSlots : kPieceSlots, most + 1);
+  return std::min(content == SlotContent::kLayers ? kLayerSlots : kSegmentSlots, most + 1);
 }
 
 }  // namespace spillway

@@ -18,20 +18,20 @@ namespace spillway {
 // attended to in partitions, and KV that the host cannot hold goes to the device and to disk. The
 // workspace of kernels is left free. Throws kOutOfMemory, saying which memory is too small for
 // what, and how much of the memory that computes would be enough, in multiples of kBudgetStep.
-Plan fill_from_the_top(const Model& model, const RunSize& size, const DeviceTraits& traits,
-                       const Budgets& budgets);
+Plan place_greedily(const Model& model, const RunSize& size, const DeviceTraits& traits,
+                    const Budgets& budgets);
 inline constexpr uint64_t kBudgetStep = uint64_t{1} << 20;
-// Like fill_from_the_top(), but returns nullopt where that throws, and fails faster because it
+// Like place_greedily(), but returns nullopt where that throws, and fails faster because it
 // computes no message.
-[[nodiscard]] std::optional<Plan> try_fill_from_the_top(const Model& model, const RunSize& size,
-                                                        const DeviceTraits& traits,
-                                                        const Budgets& budgets);
+[[nodiscard]] std::optional<Plan> try_place_greedily(const Model& model, const RunSize& size,
+                                                     const DeviceTraits& traits,
+                                                     const Budgets& budgets);
 // The same functions for many runs of one model: what their plans share is computed once.
-Plan fill_from_the_top(PlacedWeights& weights, const RunSize& size, const DeviceTraits& traits,
-                       const Budgets& budgets);
-[[nodiscard]] std::optional<Plan> try_fill_from_the_top(PlacedWeights& weights, const RunSize& size,
-                                                        const DeviceTraits& traits,
-                                                        const Budgets& budgets);
+Plan place_greedily(PlacedWeights& weights, const RunSize& size, const DeviceTraits& traits,
+                    const Budgets& budgets);
+[[nodiscard]] std::optional<Plan> try_place_greedily(PlacedWeights& weights, const RunSize& size,
+                                                     const DeviceTraits& traits,
+                                                     const Budgets& budgets);
 
 // Returns runs to try in turn if memory is short, the wanted one first: with fewer concurrent
 // sequences (at least `least.sequences`), then with smaller prompt chunks (at least

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the bytes of swapped layers on an accelerator whose copies arrive late: ops find in a
 // layer's buffer what was written there last, whatever happened in between.
-#include "runtime/kv_turns.h"
+#include "runtime/layer_swapper.h"
 
 #include <gtest/gtest.h>
 
@@ -27,13 +27,13 @@ constexpr KvGroupShape kShape{.layers = 14, .kv_heads = 1, .head_dim = 8, .type 
 // Runs a step of one batch: the events of its schedule that are about swapped layers, and `attend`
 // where the schedule attends to a layer.
 template <class Fn>
-void run_layers(KvTurns& turns, KvGroupCache& kv, bool overlap, Fn&& attend) {
+void run_layers(LayerSwapper& swapper, KvGroupCache& kv, bool overlap, Fn&& attend) {
   static const auto kModel = [] {
     TransformerShape shape = try_known_model("opt-125m").value();
     shape.layers = kShape.layers;
     return make_spec(shape).lowered;
   }();
-  const int swapped = kv.layers().turning();
+  const int swapped = kv.layers().swapped_count();
   const StepShape shape{.model = kModel,
                         .swapped_layers = swapped,
                         .layer_buffers = swapped == 0 ? 0 : kv.layers().sizes().spare_with(swapped),
@@ -47,32 +47,32 @@ void run_layers(KvTurns& turns, KvGroupCache& kv, bool overlap, Fn&& attend) {
       continue;
     }
     if (event.subject != EventSubject::kLayerKv) continue;
-    if (event.kind == EventKind::kLoad) turns.load(kv, event.layer);
-    if (event.kind == EventKind::kWait) turns.wait_for(kv, event.layer);
-    if (event.kind == EventKind::kStore) turns.store(kv, event.layer);
-    if (event.kind == EventKind::kRelease) turns.release(kv, event.layer);
+    if (event.kind == EventKind::kLoad) swapper.load(kv, event.layer);
+    if (event.kind == EventKind::kWait) swapper.wait_for(kv, event.layer);
+    if (event.kind == EventKind::kStore) swapper.store(kv, event.layer);
+    if (event.kind == EventKind::kRelease) swapper.release(kv, event.layer);
   }
 }
 
 // Simulates sequences that grow, end and start. Each token's bytes identify its sequence.
-class TurnsWorld {
+class SwappingWorld {
  public:
-  TurnsWorld(uint32_t seed, int spare, bool overlap = true)
+  SwappingWorld(uint32_t seed, int spare, bool overlap = true)
       : random_(seed),
         machine_(true),
         kv_(machine_.device(), machine_.host, kShape,
-            {.device_blocks = 8, .most_turning = 6, .spare_buffers = spare}),
-        turns_(*machine_.transfers, overlap),
+            {.device_blocks = 8, .most_swapped = 6, .spare_buffers = spare}),
+        swapper_(*machine_.transfers, overlap),
         overlap_(overlap) {}
 
   void change() {
-    int turning = static_cast<int>(random_() % 7);
-    if (!kv_.layers().sizes().gains_with(turning)) turning = 0;
-    const int32_t blocks = kv_.layers().sizes().blocks_with(turning);
+    int swapped = static_cast<int>(random_() % 7);
+    if (!kv_.layers().sizes().gains_with(swapped)) swapped = 0;
+    const int32_t blocks = kv_.layers().sizes().blocks_with(swapped);
     std::erase_if(sequences_, [&](const Sequence& of) {
       return std::ranges::any_of(of.table, [&](BlockId block) { return block.number >= blocks; });
     });
-    turns_.change(kv_.swapped(), turning);
+    swapper_.change(kv_.swapped(), swapped);
     ASSERT_EQ(kv_.device_blocks(), blocks);
   }
 
@@ -92,8 +92,8 @@ class TurnsWorld {
       active.push_back(&sequence);
     }
     if (step.empty()) return;
-    turns_.begin_step(kv_.swapped(), 0, step);
-    run_layers(turns_, kv_.swapped(), overlap_, [&](int layer) {
+    swapper_.begin_step(kv_.swapped(), 0, step);
+    run_layers(swapper_, kv_.swapped(), overlap_, [&](int layer) {
       for (size_t i = 0; i < active.size(); ++i) {
         const int32_t end = step[i].start + static_cast<int32_t>(step[i].tokens.size());
         for (int32_t token = step[i].start; token < end; ++token)
@@ -103,11 +103,11 @@ class TurnsWorld {
               << "layer " << layer << " token " << token << " of " << end;
       }
     });
-    turns_.end_step();
+    swapper_.end_step();
     for (size_t i = 0; i < active.size(); ++i)
       active[i]->tokens += static_cast<int32_t>(step[i].tokens.size());
   }
-  KvTurns::Stats stats() { return turns_.take_stats(); }
+  LayerSwapper::Stats stats() { return swapper_.take_stats(); }
 
  private:
   struct Sequence {
@@ -194,38 +194,38 @@ class TurnsWorld {
     const StepSequence only{.tokens = std::span(kTokens).first(1),
                             .start = sequence.tokens,
                             .block_table = sequence.table};
-    turns_.begin_step(kv_.swapped(), 0, {&only, 1});
-    run_layers(turns_, kv_.swapped(), overlap_, [&](int layer) {
+    swapper_.begin_step(kv_.swapped(), 0, {&only, 1});
+    run_layers(swapper_, kv_.swapped(), overlap_, [&](int layer) {
       at(layer, sequence, sequence.tokens) = mark(layer, sequence, sequence.tokens);
       for (int32_t token = 0; token <= sequence.tokens; ++token)
         ASSERT_EQ(at(layer, sequence, token), mark(layer, sequence, token))
             << layer << " " << token;
     });
-    turns_.end_step();
+    swapper_.end_step();
     ++sequence.tokens;
   }
 
   std::mt19937 random_;
   TestMachine machine_;
   KvCache kv_;
-  KvTurns turns_;
+  LayerSwapper swapper_;
   bool overlap_;
   std::vector<Sequence> sequences_;
   int ids_ = 0;
 };
 
-class KvTurnsBytesTest : public testing::TestWithParam<bool> {};
+class LayerSwapperBytesTest : public testing::TestWithParam<bool> {};
 
-TEST_P(KvTurnsBytesTest, LayersHaveWhatWasWrittenWhateverTheTiming) {
+TEST_P(LayerSwapperBytesTest, LayersHaveWhatWasWrittenWhateverTheTiming) {
   for (uint32_t seed = 1; seed <= 6; ++seed) {
     SCOPED_TRACE(seed);
-    TurnsWorld world(seed, 1 + static_cast<int>(seed % 2), GetParam());
+    SwappingWorld world(seed, 1 + static_cast<int>(seed % 2), GetParam());
     for (int step = 0; step < 60; ++step) {
       if (step % 7 == 3) world.change();
       world.step();
       if (testing::Test::HasFatalFailure()) return;
     }
-    const KvTurns::Stats stats = world.stats();
+    const LayerSwapper::Stats stats = world.stats();
     EXPECT_GT(stats.to_device_bytes, 0u);
     EXPECT_GT(stats.to_host_bytes, 0u);
     EXPECT_GT(stats.moved_bytes, 0u);
@@ -237,22 +237,23 @@ TEST_P(KvTurnsBytesTest, LayersHaveWhatWasWrittenWhateverTheTiming) {
     EXPECT_LE(stats.ahead, stats.loads);
   }
 }
-INSTANTIATE_TEST_SUITE_P(Come, KvTurnsBytesTest, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Come, LayerSwapperBytesTest, testing::Bool(),
                          [](const auto& of) { return of.param ? "Ahead" : "OnDemand"; });
 
 // Runs steps whose ops take a millisecond a layer by the accelerator's own clock, with one
 // sequence, or several that alternate so that no step knows the blocks of the next one.
-KvTurns::Stats stats_with_link(uint64_t bytes_per_s, int turning, int steps, int sequences = 1) {
+LayerSwapper::Stats stats_with_link(uint64_t bytes_per_s, int swapped, int steps,
+                                    int sequences = 1) {
   EmulatedAcceleratorOptions options;
   options.bytes_per_s = bytes_per_s;
   options.clock = std::make_shared<EmulatedClock>();
   EmulatedAccelerator device(options);
   CpuDevice host(CpuDeviceOptions{.threads = 1});
   KvCache kv(device, host, kShape,
-             {.device_blocks = 8, .most_turning = turning, .spare_buffers = kSpareBuffers});
+             {.device_blocks = 8, .most_swapped = swapped, .spare_buffers = kSpareBuffers});
   TransferScheduler transfers(device);
-  KvTurns turns(transfers);
-  turns.change(kv.swapped(), turning);
+  LayerSwapper swapper(transfers);
+  swapper.change(kv.swapped(), swapped);
   const std::vector<BlockId> tables[] = {{DeviceBlock{2}, DeviceBlock{0}, DeviceBlock{1}},
                                          {DeviceBlock{5}, DeviceBlock{3}, DeviceBlock{4}}};
   constexpr int32_t kToken[1] = {};
@@ -260,69 +261,69 @@ KvTurns::Stats stats_with_link(uint64_t bytes_per_s, int turning, int steps, int
   for (int step = 0; step < kBefore + steps; ++step) {
     const StepSequence only{
         .tokens = kToken, .start = 33 + step, .block_table = tables[step % sequences]};
-    turns.begin_step(kv.swapped(), 0, {&only, 1});
-    run_layers(turns, kv.swapped(), /*overlap=*/true,
+    swapper.begin_step(kv.swapped(), 0, {&only, 1});
+    run_layers(swapper, kv.swapped(), /*overlap=*/true,
                [&](int /*layer*/) { options.clock->pass(1e-3); });
-    turns.end_step();
-    if (step + 1 == kBefore) turns.take_stats();
+    swapper.end_step();
+    if (step + 1 == kBefore) swapper.take_stats();
   }
-  return turns.take_stats();
+  return swapper.take_stats();
 }
 
-TEST(KvTurnsWaitsTest, EveryLayerThatComesLateIsCountedAndNoOther) {
-  constexpr int kTurning = 6, kSteps = 5;
+TEST(LayerSwapperWaitsTest, EveryLayerThatComesLateIsCountedAndNoOther) {
+  constexpr int kSwapped = 6, kSteps = 5;
   for (const uint64_t bytes_per_s : {uint64_t{0}, uint64_t{1} << 30}) {
-    const KvTurns::Stats hidden = stats_with_link(bytes_per_s, kTurning, kSteps);
-    EXPECT_EQ(hidden.loads, kTurning * kSteps);
+    const LayerSwapper::Stats hidden = stats_with_link(bytes_per_s, kSwapped, kSteps);
+    EXPECT_EQ(hidden.loads, kSwapped * kSteps);
     EXPECT_EQ(hidden.waits, 0) << bytes_per_s;
     EXPECT_EQ(hidden.waited_s, 0) << bytes_per_s;
   }
-  const KvTurns::Stats late = stats_with_link(1 << 14, kTurning, kSteps);
-  EXPECT_EQ(late.loads, kTurning * kSteps);
-  EXPECT_EQ(late.waits, kTurning * kSteps) << "each takes far longer than its layer before";
+  const LayerSwapper::Stats late = stats_with_link(1 << 14, kSwapped, kSteps);
+  EXPECT_EQ(late.loads, kSwapped * kSteps);
+  EXPECT_EQ(late.waits, kSwapped * kSteps) << "each takes far longer than its layer before";
   EXPECT_GT(late.waited_s, 0);
 }
 
 // Layers 1, 3, 5, 8, 10 and 12 of 14 are swapped and share two buffers. The next step's layer 1 is
 // queued when layer 10 has been attended to, 3 milliseconds before the end of a step, and its layer
 // 3 when layer 12 has been, 1 millisecond before.
-TEST(KvTurnsEarlyTest, LayersOfTheNextStepAreEarlyIfTheyAreThereBeforeThisOneHasEnded) {
-  constexpr int kTurning = 6, kSteps = 5;
+TEST(LayerSwapperEarlyTest, LayersOfTheNextStepAreEarlyIfTheyAreThereBeforeThisOneHasEnded) {
+  constexpr int kSwapped = 6, kSteps = 5;
   const auto layer_bytes = static_cast<uint64_t>(3 * kShape.block_bytes() / kShape.layers);
   const auto in_ms = [&](double ms) {
     return static_cast<uint64_t>(static_cast<double>(layer_bytes) / (ms / 1e3));
   };
   for (const double ms : {0.1, 0.9}) {
-    const KvTurns::Stats both = stats_with_link(in_ms(ms), kTurning, kSteps);
+    const LayerSwapper::Stats both = stats_with_link(in_ms(ms), kSwapped, kSteps);
     EXPECT_EQ(both.ahead, 2 * kSteps) << ms;
     EXPECT_EQ(both.early, 2 * kSteps) << ms;
   }
   for (const double ms : {1.1, 2.2}) {
-    const KvTurns::Stats first = stats_with_link(in_ms(ms), kTurning, kSteps);
+    const LayerSwapper::Stats first = stats_with_link(in_ms(ms), kSwapped, kSteps);
     EXPECT_EQ(first.ahead, 2 * kSteps) << ms;
     EXPECT_EQ(first.early, kSteps) << ms;
     EXPECT_EQ(first.waits, 0) << "the link is not full: " << ms;
   }
-  const KvTurns::Stats late = stats_with_link(in_ms(3.5), kTurning, kSteps);
+  const LayerSwapper::Stats late = stats_with_link(in_ms(3.5), kSwapped, kSteps);
   EXPECT_EQ(late.ahead, 2 * kSteps);
   EXPECT_EQ(late.early, 0);
   EXPECT_GT(late.waits, 0);
 }
 
-TEST(KvTurnsEarlyTest, WhatIsAddedToWhenItsStepBeginsIsNeitherEarlyNorLate) {
-  const KvTurns::Stats stats = stats_with_link(uint64_t{1} << 30, 6, 5, /*sequences=*/2);
+TEST(LayerSwapperEarlyTest, WhatIsAddedToWhenItsStepBeginsIsNeitherEarlyNorLate) {
+  const LayerSwapper::Stats stats = stats_with_link(uint64_t{1} << 30, 6, 5, /*sequences=*/2);
   EXPECT_EQ(stats.loads, 6 * 5);
   EXPECT_EQ(stats.ahead, 0);
   EXPECT_EQ(stats.early, 0);
 }
 
-TEST(KvTurnsEarlyTest, WhatComesOnDemandIsNotAhead) {
-  TurnsWorld world(1, kSpareBuffers, /*overlap=*/false);
+TEST(LayerSwapperEarlyTest, WhatComesOnDemandIsNotAhead) {
+  SwappingWorld world(1, kSpareBuffers, /*overlap=*/false);
   for (int step = 0; step < 20; ++step) {
     if (step % 7 == 3) world.change();
     world.step();
   }
-  const KvTurns::Stats stats = world.stats();
+  const LayerSwapper::Stats stats = world.stats();
   EXPECT_GT(stats.loads, 0);
   EXPECT_EQ(stats.ahead, 0);
 }

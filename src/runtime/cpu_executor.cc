@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/host_lane.h"
+#include "runtime/cpu_executor.h"
 
 #include <utility>
 
@@ -7,10 +7,10 @@
 
 namespace spillway {
 
-HostLane::HostLane(Device& device)
+CpuExecutor::CpuExecutor(Device& device)
     : device_(device), done_(device.make_signal()), thread_([this] { work(); }) {}
 
-HostLane::~HostLane() {
+CpuExecutor::~CpuExecutor() {
   reset();
   {
     const std::lock_guard lock(mutex_);
@@ -20,7 +20,7 @@ HostLane::~HostLane() {
   thread_.join();
 }
 
-uint32_t HostLane::start(DeviceStream& queue, HostSignal& ready, std::function<void()> work) {
+uint32_t CpuExecutor::start(DeviceStream& queue, HostSignal& ready, std::function<void()> work) {
   const uint32_t number = ++last_;
   queue.store(ready, number);  // first: if this throws, no work waits for the signal
   const std::lock_guard lock(mutex_);
@@ -29,16 +29,16 @@ uint32_t HostLane::start(DeviceStream& queue, HostSignal& ready, std::function<v
   return number;
 }
 
-void HostLane::wait_for_work(uint32_t number) { device_.compute().wait(*done_, number); }
+void CpuExecutor::wait_for_work(uint32_t number) { device_.compute().wait(*done_, number); }
 
-void HostLane::synchronize() {
+void CpuExecutor::synchronize() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return queue_.empty() && !busy_; });
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 // A device that has failed never signals that work may begin, so the thread has to give up waiting.
-void HostLane::reset() noexcept {
+void CpuExecutor::reset() noexcept {
   try {
     device_.synchronize();
   } catch (const Error&) {
@@ -50,7 +50,7 @@ void HostLane::reset() noexcept {
   given_up_ = false;
 }
 
-void HostLane::work() {
+void CpuExecutor::work() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return closing_ || !queue_.empty(); });

@@ -11,11 +11,11 @@ namespace spillway {
 // An address epoch, held by an owner of memory beside that memory. No two owners in a process ever
 // have the same number, not even one after the other at the same address; it is never 0. It moves
 // with the memory to another owner, and the old owner gets a new number.
-class Generation {
+class AddressEpoch {
  public:
-  Generation() : number_(fresh()) {}
-  Generation(Generation&& other) noexcept : number_(std::exchange(other.number_, fresh())) {}
-  Generation& operator=(Generation&& other) noexcept {
+  AddressEpoch() : number_(fresh()) {}
+  AddressEpoch(AddressEpoch&& other) noexcept : number_(std::exchange(other.number_, fresh())) {}
+  AddressEpoch& operator=(AddressEpoch&& other) noexcept {
     number_ = std::exchange(other.number_, fresh());
     return *this;
   }
