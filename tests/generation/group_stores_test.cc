@@ -55,7 +55,7 @@ class GroupStoresTest : public testing::TestWithParam<std::tuple<std::string, bo
                                         .salt = "tiny group " + std::to_string(group),
                                         .budget_bytes = 1 << 26});
       stores.push_back(std::make_unique<KvStore>(
-          kv, runtime_.device, has_accelerator() ? host_ : runtime_.device,
+          kv, *runtime_.transfers, has_accelerator() ? host_ : runtime_.device,
           KvStore::Options{.slots = slots, .group = group, .rule = kv.shape(group).rule},
           std::move(folder)));
     }
@@ -226,7 +226,7 @@ TEST(GroupFoldersTest, ModelsOfOtherGroupingsShareADirectory) {
       Stores stores;
       for (int group = 0; group < kv.groups(); ++group)
         stores.push_back(std::make_unique<KvStore>(
-            kv, runtime.device, runtime.device,
+            kv, *runtime.transfers, runtime.device,
             KvStore::Options{.slots = 64, .group = group, .rule = kv.shape(group).rule},
             BlockFolder::try_open(queue,
                                   {.dir = folder.path(),

@@ -55,7 +55,7 @@ class KvStoreEngineTest : public testing::TestWithParam<Machine> {
                                       .salt = "tiny",
                                       .budget_bytes = 1 << 26});
     }
-    return std::make_unique<KvStore>(kv, runtime_.device, host(),
+    return std::make_unique<KvStore>(kv, *runtime_.transfers, host(),
                                      KvStore::Options{.slots = slots, .costs = costs},
                                      std::move(folder));
   }

@@ -45,7 +45,7 @@ class LayerSwappingFaultsTest : public testing::Test {
                                       .block_bytes = static_cast<size_t>(kv.shape().block_bytes()),
                                       .salt = "tiny",
                                       .budget_bytes = 1 << 26});
-    KvStore store(kv, *runtime_.accelerator, runtime_.host, {.slots = 96}, std::move(folder));
+    KvStore store(kv, *runtime_.transfers, runtime_.host, {.slots = 96}, std::move(folder));
     Decoder decoder = runtime_.make_decoder(64);
     Engine engine(decoder, kv, nullptr,
                   {.admission = {.max_sequences = 3}, .reuse_prefixes = true, .store = &store});

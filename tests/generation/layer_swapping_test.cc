@@ -254,7 +254,7 @@ TEST_P(LayerSwappingTest, WeightsStreamBesideThem) {
                        .kv_type = KvType::kF32,
                        .most_swapped = 6};
     Runner runner = make_runner(
-        *runtime_.accelerator, runtime_.host, queue, loaded,
+        *runtime_.transfers, runtime_.host, queue, loaded,
         resolve(loaded.model, plan, size, traits_of(*runtime_.accelerator, runtime_.host)));
     Engine engine(runner.decoder, runner.kv, nullptr,
                   {.reuse_prefixes = true, .adapts_swapped_layers = adapts});
@@ -288,7 +288,7 @@ TEST_P(LayerSwappingTest, TheKvStoreHasTheirBlocksToo) {
   for (const bool changes : {false, true}) {
     SCOPED_TRACE(changes ? "changing" : "fixed");
     KvCache kv = runtime_.make_kv(12, 7);
-    KvStore store(kv, *runtime_.accelerator, runtime_.host, {.slots = 128});
+    KvStore store(kv, *runtime_.transfers, runtime_.host, {.slots = 128});
     Decoder decoder = runtime_.make_decoder(64);
     Engine engine(decoder, kv, nullptr,
                   {.admission = {.max_sequences = 3}, .reuse_prefixes = true, .store = &store});
@@ -321,7 +321,7 @@ TEST_P(LayerSwappingTest, AWholeBlockThatIsCopiedStays) {
   for (int others = 3; others < 9; ++others) {
     SCOPED_TRACE(others);
     KvCache kv = runtime_.make_kv(60, 6);
-    KvStore store(kv, *runtime_.accelerator, runtime_.host, {.slots = 100});
+    KvStore store(kv, *runtime_.transfers, runtime_.host, {.slots = 100});
     Decoder decoder = runtime_.make_decoder(64);
     Engine engine(decoder, kv, nullptr,
                   {.admission = {.max_sequences = 8}, .reuse_prefixes = true, .store = &store});
@@ -349,7 +349,7 @@ TEST_P(LayerSwappingTest, WhoGivesWayToAPoolThatShrinksIsNotComputedAgain) {
   const std::vector<GenerationRequest> requests = requests_of(10);
   const auto wanted = expected(requests);
   KvCache kv = runtime_.make_kv(12, 7);
-  KvStore store(kv, *runtime_.accelerator, runtime_.host, {.slots = 128});
+  KvStore store(kv, *runtime_.transfers, runtime_.host, {.slots = 128});
   Decoder decoder = runtime_.make_decoder(64);
   Engine engine(decoder, kv, nullptr, {.reuse_prefixes = true, .store = &store});
   engine.change_swapped_layers(7);

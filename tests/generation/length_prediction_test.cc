@@ -42,7 +42,7 @@ class LengthPredictionTest : public testing::TestWithParam<Machine> {
   }
   std::unique_ptr<KvStore> make_store(const KvCache& kv) {
     if (!GetParam().has_accelerator) return nullptr;
-    return std::make_unique<KvStore>(kv, runtime_.device, host_, KvStore::Options{.slots = 256},
+    return std::make_unique<KvStore>(kv, *runtime_.transfers, host_, KvStore::Options{.slots = 256},
                                      nullptr);
   }
 

@@ -120,7 +120,7 @@ TEST_P(ServerKvTest, AnswersAreThoseOfEachAlone) {
   const ScopedFolder folder(std::filesystem::temp_directory_path());
   IoQueue queue;
   KvStore store(
-      kv, *runtime.accelerator, runtime.host, {.slots = 48},
+      kv, *runtime.transfers, runtime.host, {.slots = 48},
       BlockFolder::try_open(queue, {.dir = folder.path(),
                                     .block_bytes = static_cast<size_t>(kv.shape().block_bytes()),
                                     .salt = "tiny",

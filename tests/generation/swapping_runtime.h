@@ -13,6 +13,7 @@
 #include "cpu/cpu_device.h"
 #include "cpu/emulated_accelerator.h"
 #include "engine/engine.h"
+#include "memory/transfer_scheduler.h"
 #include "tests/generation/engine_answers.h"
 #include "tests/generation/tiny_models.h"
 
@@ -30,6 +31,7 @@ struct SwappingRuntime {
     accelerator->ops().set_deterministic(true);
     host.ops().set_deterministic(true);
     weights = load_weights(*accelerator, model, {}, {});
+    transfers = std::make_unique<TransferScheduler>(*accelerator);
   }
   KvCache make_kv(int32_t blocks, int most_swapped, int spare = kSpareBuffers,
                   KvType type = KvType::kF32, int32_t host_blocks = 0) {
@@ -41,11 +43,15 @@ struct SwappingRuntime {
   }
   Decoder make_decoder(int max_tokens, int micro_tokens = 0) {
     return Decoder(*accelerator, model.spec, weights,
-                   {.max_tokens = max_tokens, .micro_tokens = micro_tokens, .host = &host});
+                   {.max_tokens = max_tokens,
+                    .micro_tokens = micro_tokens,
+                    .transfers = transfers.get(),
+                    .host = &host});
   }
 
   CpuDevice host{CpuDeviceOptions{.threads = 1}};
   std::unique_ptr<EmulatedAccelerator> accelerator;
+  std::unique_ptr<TransferScheduler> transfers;
   Model model;
   ModelWeights weights;
 };

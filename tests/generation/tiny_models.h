@@ -9,6 +9,7 @@
 
 #include "cpu/cpu_device.h"
 #include "engine/loaded_model.h"
+#include "memory/transfer_scheduler.h"
 #include "model/model.h"
 #include "model/transformer_shape.h"
 #include "runtime/decoder.h"
@@ -154,12 +155,16 @@ struct TinyRuntime {
   KvCache make_kv(int32_t blocks, KvType type = KvType::kF32) {
     return KvCache(device, kv_shapes(model.spec.states, type), blocks);
   }
-  Decoder make_decoder(int max_tokens) { return Decoder(device, model.spec, weights, max_tokens); }
+  Decoder make_decoder(int max_tokens) {
+    return Decoder(device, model.spec, weights,
+                   DecoderOptions{.max_tokens = max_tokens, .transfers = transfers.get()});
+  }
 
   std::unique_ptr<Device> owned;
   Device& device;
   Model model;
   ModelWeights weights;
+  std::unique_ptr<TransferScheduler> transfers = std::make_unique<TransferScheduler>(device);
 };
 
 // Reproducible ids in [3, vocab).

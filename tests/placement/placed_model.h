@@ -16,6 +16,7 @@
 #include "cpu/emulated_accelerator.h"
 #include "cuda/cuda.h"
 #include "kv/block_allocator.h"
+#include "memory/transfer_scheduler.h"
 #include "plan/weight_homes.h"
 #include "runtime/decoder.h"
 #include "runtime/weight_mover.h"
@@ -100,7 +101,7 @@ struct PlacedModel {
       const std::vector<Tier> homes =
           weight_homes(device->host_visible(), model, {how.weights, how.embeddings, how.overrides});
       stream = std::make_unique<WeightStream>(
-          *device, host, queue, weights,
+          transfers, host, queue, weights,
           streaming_schedules(model, homes, shares(), how.slot_content, how.segment_bytes),
           WeightStreamOptions{.slots = how.slots, .overlap = how.overlap, .stages = 6});
     }
@@ -116,6 +117,7 @@ struct PlacedModel {
                     DecoderOptions{.max_tokens = kSequences * kTokens,
                                    .micro_tokens = how.micro_tokens,
                                    .micro_sequences = how.micro_sequences,
+                                   .transfers = &transfers,
                                    .stream = stream.get(),
                                    .cpu_linear = shares(),
                                    .host = &host,
@@ -190,6 +192,7 @@ struct PlacedModel {
   Placement placement;
   CpuDevice host;
   std::unique_ptr<Device> device;
+  TransferScheduler transfers{*device};
   IoQueue queue;
   Model model;
   ModelWeights weights;
