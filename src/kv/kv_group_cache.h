@@ -45,7 +45,7 @@ struct KvDisk {
 class KvGroupCache {
  public:
   // Blocks beyond the device's are in the memory of `host`, pinned for the device, and on disk.
-  // Throws kOutOfMemory, and kUnsupported for heads that the type cannot hold.
+  // Throws kOutOfMemory, and kUnsupported if the KV type cannot store heads of this size.
   KvGroupCache(Device& device, Device& host, const KvGroupShape& shape, const KvGroupSizes& sizes,
                const KvDisk& disk);
 
@@ -79,8 +79,8 @@ class KvGroupCache {
   void add_pieces(DeviceBlock block, std::byte* host, Direction direction,
                   std::vector<CopyPiece>& pieces) const;
 
-  // [layer] Where a step's ops find the KV on the device. Called before the step attends to its
-  // first layer.
+  // [layer] Where a step's ops find the KV on the device. Call it before the first attention of the
+  // step.
   std::vector<KvPlanes> planes_of_step() const;
 
   // Says which layers' KV is on the device. Changed by the code that moves it

@@ -39,8 +39,8 @@ class LayerTable {
   bool is_swapped(int layer) const { return of(layer).host >= 0; }
   // The layer's buffer on the device; of a swapped layer, the one it is in or is being loaded to.
   int device_buffer(int layer) const { return of(layer).device; }
-  // The buffer in which the layer will be in a step. Called before the step attends to its
-  // first layer.
+  // The buffer in which the layer will be in a step. Call it before the first attention of the
+  // step.
   int device_buffer_in_step(int layer) const;
   // A swapped layer's buffer in host memory; -1 for other layers.
   int host_buffer(int layer) const { return of(layer).host; }
