@@ -62,7 +62,7 @@ class StepTables {
   }
 
   // Returns where `values` lies on the device: as part of the current step's upload, or uploaded
-  // now and valid until the next such upload.
+  // now and valid until values are uploaded this way again.
   const int32_t* device_of(std::span<const int32_t> values);
   // Returns where a launch that may be recorded finds kv.k and kv.v; null if the current step does
   // not list where its KV is (StepBatch::kv).

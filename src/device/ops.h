@@ -24,8 +24,8 @@ namespace spillway {
 
 enum class LinearMode : uint8_t { kStore, kAccumulate };
 
-// The kinds of kernel behind linear(). kGemv computes one token after the other. kFlat lets a few
-// tokens share a pass over the weights. kGemm, for many tokens, prepares blocks of weights for
+// The kinds of kernel that compute linear(). kGemv computes one token after the other. kFlat lets a
+// few tokens share a pass over the weights. kGemm, for many tokens, prepares blocks of weights for
 // matrix instructions.
 enum class LinearKernel : uint8_t { kGemv, kFlat, kGemm };
 class TuningTable;
@@ -67,8 +67,8 @@ struct SequenceSpan {
   // ids. Only spans that attend to few of their positions (is_sparse) have such blocks; positions
   // that the span appends are never in them.
   std::span<const int32_t> home = {};
-  // Whether the rows belong to an answer, not to a prompt. If AttentionParams::top_k is set, such a
-  // span has one row; a sequence with several rows has several spans over the same table.
+  // Whether the rows belong to an answer, not to a prompt. If AttentionParams::top_k is set, a span
+  // of an answer has one row; a sequence with several rows has several spans over the same table.
   bool generates = false;
 };
 

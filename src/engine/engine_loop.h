@@ -68,7 +68,7 @@ class EngineLoop {
   // Calls Engine::predict() for each request. It takes time: call it before try_submit(), with no
   // lock held.
   void predict(std::vector<GenerationRequest>& requests) const;
-  // Throws what try_submit() throws for such a request.
+  // Throws what try_submit() would throw for this request.
   void check(const GenerationRequest& request) const;
   // Ends these requests with kCancelled before the next step; unknown ids are ignored.
   void cancel(std::span<const RequestId> ids);

@@ -91,8 +91,8 @@ struct EngineStats {
   int64_t reused_host_tokens = 0, reused_disk_tokens = 0;  // of these, loaded from the KV store
   int64_t preemptions = 0;
   int64_t recomputed_tokens = 0;  // tokens computed again after preemptions
-  // How often a sequence exceeded its prediction and got a larger reservation, and how many such
-  // sequences were preempted later.
+  // How often a sequence exceeded its prediction and got a larger reservation, and how many of
+  // these sequences were preempted later.
   int64_t predictions_exceeded = 0, exceeded_preemptions = 0;
   double scheduling_s = 0;     // deciding what steps compute
   int64_t sequence_steps = 0;  // running sequences, summed over these steps

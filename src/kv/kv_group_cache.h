@@ -28,7 +28,7 @@ struct KvGroupSizes {
   int spare_buffers = kSpareBuffers;
 };
 
-// Says where the file for blocks on disk is made.
+// Where the file for blocks on disk is made.
 struct KvDisk {
   IoQueue* queue = nullptr;  // the engine's, which outlives the cache; needed for blocks on disk
   std::filesystem::path dir = {};
@@ -83,7 +83,7 @@ class KvGroupCache {
   // step.
   std::vector<KvPlanes> planes_of_step() const;
 
-  // Says which layers' KV is on the device. Changed by the code that moves it
+  // Tracks which layers' KV is on the device. Changed by the code that moves it
   // (runtime/layer_swapper.h).
   LayerTable& layers() { return layers_; }
   const LayerTable& layers() const { return layers_; }

@@ -15,7 +15,7 @@ enum class LayerState : uint8_t {
   kNeverSwapped,  // always on the device
   kSwappedOut,    // swapped out: in host memory alone
   kLoading,       // loading: it has a buffer, but its bytes may not be read yet
-  kResident,      // resident: ops called from now on find it in its buffer
+  kResident,      // resident: ops queued from now on find it in its buffer
 };
 
 // Divides the device's memory for KV into equal buffers, and assigns layers to them. Most layers

@@ -251,7 +251,7 @@ class Placer {
     require_fit(placed.needs, discrete_, trial.budgets);
   }
 
-  // Searches for the fastest plan of such a run, with the fields that options give.
+  // Searches for the fastest plan of a run of `size`, with the fields that options give.
   std::optional<ChosenPlan> try_search(const RunSize& size, const FitTrial& trial) {
     const DeviceTraits traits = r_.traits(trial.budgets);
     auto found = search_plans(

@@ -42,7 +42,7 @@ struct RunSize {
 
   int64_t max_running() const { return std::max(sequences, max_concurrent); }
 };
-// Returns the most rows of logits of a step in which so many sequences generate. Drafts are for
+// Returns the most rows of logits of a step in which `sequences` sequences generate. Drafts are for
 // small batches: they add no rows beyond kMostDraftRows.
 inline constexpr int kMostDraftRows = 32;
 int rows_with_drafts(int sequences, int draft_tokens);
@@ -91,7 +91,7 @@ struct RunLayout {
   int64_t least_staging() const;
   // Returns the blocks of a group in a memory with capacity for `blocks` blocks of tokens.
   int32_t group_blocks(int group, int64_t blocks) const;
-  // Returns the bytes of so many blocks of tokens in all groups.
+  // Returns the bytes of `blocks` blocks of tokens in all groups.
   uint64_t kv_bytes(int64_t blocks) const;
   uint64_t kv_file_bytes() const;
 };

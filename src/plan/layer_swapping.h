@@ -12,7 +12,8 @@
 namespace spillway {
 
 // Returns the number of swapped layers that is requested, or 0 if no KV is on the device. Throws
-// kInvalidArgument if so many layers gain no room, or are not fewer than the layers that have KV.
+// kInvalidArgument if that number of layers gains no room, or is not less than the number of layers
+// that have KV.
 int requested_swapped_layers(const KvExpansion& expansion, const LayerSwapSizes& sizes);
 
 // Returns the most layers that a run may swap if it finds the number itself. `needs` is its

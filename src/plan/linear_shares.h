@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes which share of the weights in host memory the CPU multiplies there while the others are
 // copied to the GPU. Both should finish together (HeteGen, equation 9), by the machine's rates, or
-// by measurements of such ops (equation 10).
+// by measurements of linear ops that CPU and GPU share (equation 10).
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, con
                                                    const Prediction& predicted);
 
 // Returns the bytes of weights per second that the CPU is expected to multiply by the plan in steps
-// of so many tokens; 0 if it has no share.
+// of `tokens` tokens; 0 if it has no share.
 double expected_cpu_rate(const Hardware& hardware, const Model& model, std::span<const Tier> homes,
                          const Plan& plan, double tokens);
 

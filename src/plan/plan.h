@@ -150,8 +150,8 @@ int concurrent_sequences(const Plan& plan, int sequences);
 
 // Reads "20,80,0": percent on GPU, host and disk, adding up to 100. Errors name `option`.
 TierShares parse_shares(std::string_view text, std::string_view option);
-// Reads "66", a percentage for any number of tokens, or "1:66,64:50", percentages for at most so
-// many tokens.
+// Reads "66", a percentage for any number of tokens, or "1:66,64:50", percentages for at most 1 and
+// at most 64 tokens.
 std::vector<CpuLinearShare> parse_cpu_linear(std::string_view text, std::string_view option);
 ScheduleKind parse_schedule(std::string_view text);
 AttentionPlace parse_attention_place(std::string_view text);

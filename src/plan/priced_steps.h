@@ -30,7 +30,8 @@ class PricedSteps {
                       Method method);
 
  private:
-  // The cache is emptied when it has so many prices, so that a long refusal does not fill memory.
+  // The cache is emptied when it has this number of prices, so that a long refusal does not fill
+  // memory.
   static constexpr size_t kMost = 200'000;
 
   const Hardware& hardware_;

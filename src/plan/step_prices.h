@@ -51,7 +51,8 @@ class StepPrices {
   StepPrices(const Hardware& hardware, const ModelSpec& spec,
              std::shared_ptr<const StepWeights> weights, const Plan& plan, const RunLayout& layout,
              const StepSize& size);
-  // Returns how the weights of such a step are split and streamed.
+  // Returns how the weights of a step of `size` are streamed, and their rows split between CPU and
+  // GPU.
   static StreamSplit cut_of(const Hardware& hardware, const Plan& plan, const RunLayout& layout,
                             const StepSize& size);
 

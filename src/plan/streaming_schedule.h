@@ -76,7 +76,7 @@ std::vector<StreamingSchedule> streaming_schedules(const Model& model, std::span
                                                    const std::vector<CpuLinearShare>& shares,
                                                    SlotContent slots,
                                                    uint64_t segment_bytes = kStreamSegmentBytes);
-// Returns the index of the streaming schedule for a step whose largest micro-batch has so many
+// Returns the index of the streaming schedule for a step whose largest micro-batch has `tokens`
 // tokens.
 size_t schedule_for(const std::vector<CpuLinearShare>& shares, int64_t tokens);
 // Returns the bytes of a slot in the device's memory.

@@ -102,7 +102,7 @@ class Decoder {
 
   const ModelSpec& spec() const { return spec_; }
   // Allocates memory for `logit_rows` rows of logits now. Without this call it is allocated in the
-  // first step that has so many.
+  // first step that has that number of rows.
   void expect_rows(int64_t logit_rows);
   int max_tokens() const { return options_.max_tokens; }
   Device& device() const { return device_; }
@@ -116,8 +116,8 @@ class Decoder {
                          std::span<const SequenceSpan> spans, const AttentionParams& params)>;
   void observe_attention(AttentionObserver observer) { observer_ = std::move(observer); }
 
-  // Allocates now what steps with this cache need besides the cache, instead of in the first such
-  // step. Throws kOutOfMemory.
+  // Allocates now what steps with this cache need besides the cache, instead of in the first step
+  // with it. Throws kOutOfMemory.
   void attach(const KvCache& kv);
 
   // Changes the number of swapped layers to `swapped_layers`, at most the number that the cache was
@@ -145,7 +145,7 @@ class Decoder {
   }
 
   // Returns the last key or value that was beyond the range of the KV type, on the device or where
-  // the host computes attention. Steps continue after such a fault. Waits for the device.
+  // the host computes attention. Steps continue after this. Waits for the device.
   std::optional<KvFault> find_kv_fault();
 
   // Computes the step, appends K and V to the cache, and returns logits [sum of logit_rows, vocab],

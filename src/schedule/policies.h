@@ -109,7 +109,7 @@ class Admission {
   // The most admissions in this step. A preempted sequence may always come back.
   virtual int max_admissions(const AdmissionState& state) const = 0;
   virtual bool prompts_first() const { return false; }
-  // Called after so many admissions; `full`: the next request found no room.
+  // Called after `admissions` requests were admitted; `full`: the next request found no room.
   virtual void began(int /*admissions*/, bool /*full*/, int /*running_before*/) {}
 };
 

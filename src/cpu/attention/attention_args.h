@@ -71,8 +71,8 @@ inline const uint8_t* values_page(const AttentionArgs& a, const AttentionTile& t
 }
 
 // The unnormalised results of a tile's queries over some keys: the result of query i is out[i] /
-// sum[i], relative to e^maximum[i]. A query that attended to no key has sum 0. Another device would
-// send such results to be merged.
+// sum[i], relative to e^maximum[i]. A query that attended to no key has sum 0. Results of two
+// devices over different keys can be merged in this form.
 struct AttentionPartial {
   float* out = nullptr;      // [queries, padded_dim]
   float* maximum = nullptr;  // [queries]

@@ -87,7 +87,7 @@ static void multiply_rows(const HalfProduct& a, int64_t begin, int64_t end) {
       for (int j = 0; j < kAll; ++j) w[j] += 2 * kHalfStep;
       x += Group::kWidth * kHalfStep;
     }
-    if (rest > 0) {  // nothing behind a row's end is read: it may be the end of the file
+    if (rest > 0) {  // nothing after a row's end is read: it may be the end of the file
       uint8_t lines[kAll][2 * kHalfStep] = {};
 #pragma GCC unroll 8
       for (int i = 0; i < kAll; ++i) {
