@@ -39,8 +39,8 @@ struct KvLayerView {
   int head_dim = 0;
   std::byte* k = nullptr;
   std::byte* v = nullptr;
-  // A second V plane, in host memory that ops can read in place; spans name blocks that were left
-  // there in SequenceSpan::home. Null if there are none.
+  // A second V plane, the home of V that was not copied to the device: host memory that ops can
+  // read in place. Spans name its blocks in SequenceSpan::home. Null if there are none.
   const std::byte* home_v = nullptr;
   int64_t home_blocks = 0;
   int layer = 0;  // the layer that a KvFault names

@@ -77,7 +77,8 @@ class Engine {
 
   const EngineStats& stats() const { return stats_; }
   EngineState state() const;
-  // Returns the statistics of the KV store, or nothing if there is none. Any thread may call it.
+  // Returns the statistics of the KV store, which keeps KV blocks for later requests, or nothing if
+  // there is none. Any thread may call it.
   std::optional<KvStoreStats> store_stats() const;
   // Returns how long each request waited that began since the last call and says when it came.
   std::vector<double> take_queue_waits() { return std::exchange(queue_waits_s_, {}); }
@@ -117,7 +118,7 @@ class Engine {
   // Takes the blocks of all sequences, which are then computed again. Called after a step or copies
   // that failed.
   void lose_all();
-  // Brings the counts of layer swapping in stats_ up to date.
+  // Brings the counts of swapped layers, whose KV is loaded in each step, in stats_ up to date.
   void note_swaps();
   static bool is_scored(const Request& request, const ScheduledChunk& chunk);
   static int32_t logit_rows(const Request& request, const ScheduledChunk& chunk);

@@ -86,7 +86,8 @@ class EngineLoop {
   // Returns the number of requests taken that have not ended.
   int outstanding() const;
   bool is_draining() const;
-  // Returns the current statistics of the KV store, or nothing if there is none.
+  // Returns the current statistics of the KV store, which keeps KV blocks for later requests, or
+  // nothing if there is none.
   std::optional<KvStoreStats> store_stats() const;
   // Returns Engine::max_sequence_tokens(), which never changes.
   int64_t max_sequence_tokens() const;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer swapping while an engine serves: measures steps and changes how many layers' KV is swapped.
+// Controls layer swapping while an engine serves: measures steps and changes how many layers' KV
+// lives in host memory and is on the device only for the layer's part of a step.
 #pragma once
 
 #include <cstdint>

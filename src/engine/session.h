@@ -41,8 +41,8 @@ struct Session {
   void choose_plan(const ExpectedRun& run, size_t which = 0);
   // Loads the weights for that plan and reports its progress. If an allocation is refused that had
   // been planned, goes on with the next best plan. When called for another plan, keeps the weights
-  // that are loaded and only changes their homes; no runner may be left then, and after an error
-  // there is no model.
+  // that are loaded and only changes their homes, the memories in which they live; no runner may be
+  // left then, and after an error there is no model.
   void load();
   void load(const ExpectedRun& run, size_t which = 0) {
     choose_plan(run, which);

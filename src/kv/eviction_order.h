@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses which block of a store is evicted when there is no room for another.
+// Chooses which block of a KV store (kv_store.h) is evicted when there is no room for another.
 #pragma once
 
 #include <cstdint>

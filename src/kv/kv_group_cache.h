@@ -20,7 +20,8 @@
 
 namespace spillway {
 
-// The numbers of blocks in each memory. Only one group of a cache may have swapped layers.
+// The numbers of blocks in each memory. Only one group of a cache may have swapped layers, whose KV
+// lives in host memory and is on the device only for their part of a step.
 struct KvGroupSizes {
   int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;
   // The most layers that may be swapped (0: none), and the buffers that swapped layers share.
@@ -126,7 +127,7 @@ class KvGroupCache {
   int32_t disk_blocks_ = 0;
   std::vector<Buffer> k_, v_;  // [layer], if none may be swapped
   Buffer region_;              // [buffer][k, v], if some may be swapped
-  PinnedBuffer away_;          // [buffer][k, v], the swapped layers' home
+  PinnedBuffer away_;          // [buffer][k, v], where the swapped layers' KV lives
   std::vector<BlockCopy> copies_;
   PinnedBuffer host_;  // [layer][k, v]
   bool host_readable_ = false;

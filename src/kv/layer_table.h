@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tracks which layers' KV is on the device, if there is room for fewer layers than there are
-// (Pie, 3.1-3.2).
+// Tracks which layers' KV is on the device, if there is room for fewer layers than there are (Pie,
+// 3.1-3.2). The KV of swapped layers lives in host memory and is on the device only for their part
+// of a step.
 #pragma once
 
 #include <cstdint>

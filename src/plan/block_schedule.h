@@ -24,7 +24,7 @@ enum class EventKind : uint8_t {
   kRun,      // the device computes
   kStart,    // work begins beside what the device computes next
   kJoin,     // later computations find that work done
-  kStore,    // is copied back to its home
+  kStore,    // is copied back to the memory in which it lives
   kRelease,  // its memory on the device is free
 };
 

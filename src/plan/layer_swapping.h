@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides how many layers' KV is swapped on the device (Pie, 3.1), as --kv-expansion requests it.
+// Decides how many layers are swapped (Pie, 3.1), as --kv-expansion requests it: their KV lives in
+// host memory and is on the device only for their part of a step.
 #pragma once
 
 #include <cstdint>

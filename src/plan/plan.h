@@ -27,7 +27,9 @@ namespace spillway {
 // step has one micro-batch.
 enum class ScheduleKind : uint8_t {
   kContinuous,  // a sequence that ends is replaced in the next step
-  kZigzag,      // batch blocks of sequences that begin together: FlexGen's schedule
+  // In batch blocks: sequences begin together, and the next ones when all of these have ended
+  // (FlexGen).
+  kZigzag,
   // Like kContinuous, but a few are admitted at a time, so sequences are at different positions.
   kDiagonal,
   kRow,  // one micro-batch is finished before the next: the baseline
@@ -83,7 +85,8 @@ struct PlanMemory {
 
 struct Plan {
   TierShares weights;  // for the layers' matrices; norms and biases are on the device
-  std::vector<WeightOverride> overrides = {};  // homes of matrices to which the shares do not apply
+  // Matrices for which a memory is named; the shares do not apply to them.
+  std::vector<WeightOverride> overrides = {};
   // How the shares are placed. kByGain is replaced by overrides before the plan is used.
   Residence residence = Residence::kEven;
   // The home of the token and position embeddings and the head: the device or host memory. In host
@@ -112,7 +115,7 @@ struct Plan {
   std::optional<int> max_concurrent = {};
   std::vector<CpuLinearShare> cpu_linear = {};
   std::optional<bool> deterministic = {};        // as --deterministic
-  std::optional<KvExpansion> kv_expansion = {};  // as --kv-expansion
+  std::optional<KvExpansion> kv_expansion = {};  // --kv-expansion: swapped layers
   std::optional<bool> lookup_drafts = {};        // as --draft lookup
   // Passed back, the run stays within these bytes where the machine has more.
   std::optional<PlanMemory> memory = {};

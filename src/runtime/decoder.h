@@ -41,15 +41,15 @@ namespace spillway {
 
 // How a decoder runs a model, in particular one that is not entirely on its device.
 struct DecoderOptions {
-  int max_tokens = 512;     // most tokens of a step (of FlexGen's batch block)
+  int max_tokens = 512;     // most tokens of a step
   int micro_tokens = 0;     // most tokens of a micro-batch; 0: max_tokens
   int micro_sequences = 0;  // most sequences of a micro-batch; 0: any number
   // The device's copies; null: the decoder has a scheduler of its own.
   TransferScheduler* transfers = nullptr;
   // Streams the weights that are not on the device; null: all are there.
   WeightStream* stream = nullptr;
-  // The CPU's share of linear ops, by the tokens of a step's largest micro-batch; this selects the
-  // streaming schedule of `stream`.
+  // The CPU's share of the rows of linear ops, by the tokens of a step's largest micro-batch; this
+  // selects the streaming schedule of `stream`.
   std::vector<CpuLinearShare> cpu_linear = {};
   // The CPU device, in whose memory KV and embeddings live that are not on the device; null: none
   // do.
@@ -120,15 +120,15 @@ class Decoder {
   // with it. Throws kOutOfMemory.
   void attach(const KvCache& kv);
 
-  // Changes the number of swapped layers to `swapped_layers`, at most the number that the cache was
-  // made for (LayerSwapper::change). This changes device_blocks() of the cache. Call it between
-  // steps.
+  // Changes the number of swapped layers, whose KV is loaded from host memory in each step, to
+  // `swapped_layers`, at most the number that the cache was made for (LayerSwapper::change). This
+  // changes device_blocks() of the cache. Call it between steps.
   void change_swapped_layers(KvCache& kv, int swapped_layers,
                              std::span<const KvCache::BlockCopy> moves = {});
 
   // Returns the statistics of the steps since the last call. Waits for the device.
   DecoderStats take_stats();
-  // Records the following steps in the timeline; recorded steps are never replayed. Null ends the
+  // Records the following steps in the timeline; recorded steps are never replayed. Null stops
   // recording.
   void record(Timeline* timeline);
 

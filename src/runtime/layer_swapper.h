@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies the KV of swapped layers (Pie; kv/layer_table.h), as the events of the step schedule say:
-// to the device before a layer's projections, which append to it, and what the layer wrote to host
-// memory after its attention.
+// Copies the KV of swapped layers, which lives in host memory (Pie; kv/layer_table.h), as the
+// events of the step schedule say: to the device before a layer's projections, which append to it,
+// and what the layer wrote to host memory after its attention.
 #pragma once
 
 #include <cstdint>

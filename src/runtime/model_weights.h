@@ -130,7 +130,7 @@ class ModelWeights : public WeightViews {
     int made = 0, kept = 0;
   };
   ModelWeights() = default;  // has no weights
-  // `homes` has the home of each weight, by number in Model::weights.
+  // `homes` has the memory in which each weight lives, by number in Model::weights.
   ModelWeights(WeightViews views, WeightMemory memory, std::vector<Tier> homes, Counts counts);
 
   const Counts& counts() const { return counts_; }

@@ -125,7 +125,8 @@ class PlannedAdmission : public Admission {
  private:
   int block_room(int running) const { return running == 0 ? policy_.max_sequences : block_room_; }
   AdmissionPolicy policy_;
-  int block_room_ = 0;  // sequences that may still join the batch block
+  // Sequences that may still begin with those of the batch block (admission.h).
+  int block_room_ = 0;
 };
 
 // The preemption policy: chooses which sequence loses its blocks when none are free. It is computed

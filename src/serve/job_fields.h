@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Describes a batch job for journals and results.
+// Describes a batch job for its results and for its journal, the file from which it is resumed.
 #pragma once
 
 #include <string>

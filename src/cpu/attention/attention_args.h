@@ -22,7 +22,8 @@ struct AttentionArgs {
   int64_t sums_stride = 0;
   const uint8_t* k = nullptr;  // [block][kv_head] pages of `layout`
   const uint8_t* v = nullptr;
-  const uint8_t* home_v = nullptr;  // V of tiles that have home blocks
+  // V of tiles whose V is read in host memory (KvLayerView::home_v).
+  const uint8_t* home_v = nullptr;
   KvPageLayout layout{KvType::kF32, 1};
   int64_t kv_heads = 0;
   int64_t group = 0;  // query heads per KV head
