@@ -21,8 +21,8 @@ nlohmann::json mean_and_max(const std::vector<double>& values);
 // Returns the bytes over each link in one phase, their rate, and the time the device stalled.
 nlohmann::json phase_json(const BenchPhase& phase);
 
-// Returns how busy each worker was in the phases of the drawn run, and within the linear ops that
-// CPU and GPU share.
+// Returns how busy each worker was in the phases of the run that the timeline has, and within the
+// linear ops that CPU and GPU share.
 nlohmann::json timeline_json(const Timeline& timeline, const BenchRun& run);
 
 // These print the same as lines of text.

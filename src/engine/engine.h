@@ -134,7 +134,7 @@ class Engine {
   struct RowsToDraw {
     Request* request;
     int32_t drafted = 0;
-    size_t at = 0;  // index in the list of drawn tokens
+    size_t at = 0;  // index in the list of sampled tokens
   };
   // These two functions sample from each request's rows, up to the first draft that is not the
   // sampled token.
@@ -142,7 +142,7 @@ class Engine {
                         std::vector<DrawnToken>& drawn);
   void sample_on_host(const Activations& logits, std::span<const RowsToDraw> requests,
                       std::vector<DrawnToken>& drawn);
-  // Adds the drawn tokens to the request and to `events`, one after the other, until the request
+  // Adds the sampled tokens to the request and to `events`, one after the other, until the request
   // ends.
   void accept_tokens(DrawnToken& drawn, std::vector<GenerationEvent>& events);
   GenerationEvent accept_token(DrawnToken& drawn);

@@ -49,7 +49,8 @@ class EvictionOrder {
   bool is_leaf(const BlockKey& key) const { return !children_.contains(key); }
 
   std::unordered_map<BlockKey, Entry> entries_;
-  std::unordered_map<BlockKey, int> children_;  // their number, also of keys that are not here
+  // The number of children of each key, also of keys without an entry.
+  std::unordered_map<BlockKey, int> children_;
   std::set<Place> leaves_;
   double floor_ = 0;
   uint64_t next_age_ = 0;

@@ -111,7 +111,7 @@ struct Plan {
   std::optional<int64_t> context = {};       // tokens of a sequence
   std::optional<int> chunk = {};             // the most tokens that go through a layer together
   std::optional<int> sequences = {};         // concurrent sequences with room for `context`
-  // That may share the KV memory of `sequences` (RunSize::max_concurrent).
+  // The most sequences that may share the KV memory of `sequences` (RunSize::max_concurrent).
   std::optional<int> max_concurrent = {};
   std::vector<CpuLinearShare> cpu_linear = {};
   std::optional<bool> deterministic = {};        // as --deterministic

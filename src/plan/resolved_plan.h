@@ -32,7 +32,7 @@ struct MaxConcurrent {
 struct ResolvedPlan {
   Plan plan = {};  // passed back as a file, it resolves to the same again
   RunSize size = {};
-  Footprint needs = {};          // the footprint of a run of that size, with its layout
+  Footprint needs = {};          // the footprint of a run of `size`, with its layout
   std::vector<Tier> homes = {};  // by index in Model::weights
   // One schedule for each CPU share of the linear layers (the entries of plan.cpu_linear, by tokens
   // in a step), and one in which the CPU has no share.
@@ -49,7 +49,7 @@ struct ResolvedPlan {
   const RunLayout& layout() const { return needs.layout; }
 };
 
-// Returns the plan with all other settings that a run of that size depends on.
+// Returns the plan with all other settings that a run of `size` depends on.
 Plan completed(Plan plan, const RunSize& size, const PlanRequest& request);
 
 // Resolves a plan for a run of `size`, which already has the number of swapped layers.

@@ -107,8 +107,8 @@ class PlanSearch::Impl {
   }
 
   // Returns candidates with more and more concessions, which cost time and free memory, as long as
-  // that pays. Greedy placement makes concessions of its own, including some that the linear
-  // program does not know.
+  // the best plan gets better. Greedy placement makes concessions of its own, including some that
+  // the linear program does not know.
   std::vector<Candidates> candidates_for(int64_t sequences) {
     std::vector<Candidates> all;
     const int micro_batch = r_.given.micro_batch.value_or(0);

@@ -29,7 +29,7 @@ class PrefixSearch {
     // The keys of the whole blocks of these tokens, in the first group.
     std::span<const BlockKey> keys = {};
     bool spans = false;  // it may be in several pools
-    // It was preempted, so a partial block may be stored, which no other sequence needs.
+    // The sequence was preempted, so a partial block may be stored, which no other sequence needs.
     bool has_stored_tail = false;
   };
   PrefixSearch(const BlockAllocator& allocator, const Sequence& sequence);
