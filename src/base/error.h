@@ -21,7 +21,8 @@ enum class ErrorCode {
   kInternal,  // a bug in Spillway
 };
 
-// Thrown for what ends the current work. The message is one line: what is wrong, where, what to do.
+// Thrown when the current operation cannot go on. The message is one line: what is wrong, where,
+// what to do.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

@@ -4,7 +4,8 @@
 
 namespace spillway {
 
-// Names the calling thread, and those that it starts from now on; at most 15 letters.
+// Names the calling thread, and those that it starts from now on. A name of more than 15 bytes is
+// ignored.
 void name_this_thread(const char* name);
 
 }  // namespace spillway

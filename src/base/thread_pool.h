@@ -45,7 +45,7 @@ class ThreadPool {
 
   int threads() const { return threads_; }
 
-  // Says whether the next job will come soon after the last: if so, idle workers spin for longer
+  // Sets whether the next job will come soon after the last: if so, idle workers spin for longer
   // than usual. No effect if threads share processors.
   void expect_jobs(bool soon);
 
@@ -55,7 +55,7 @@ class ThreadPool {
   // Splits [0, count) into pieces whose bounds are multiples of `grain` (the last may be shorter),
   // calls fn(begin, end, worker) for each on that worker's thread, and returns when all are done. A
   // piece has at least `least` grains while that many are left. If pieces throw, the others are
-  // computed all the same; then the exception of the first such piece is rethrown here.
+  // computed all the same; then the exception of the first piece that threw is rethrown here.
   template <class Fn>
   void parallel_for(int64_t count, int64_t grain, Fn&& fn, int64_t least = 1) {
     if (count <= 0) return;

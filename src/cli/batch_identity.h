@@ -14,14 +14,15 @@ struct BatchIdentity {
   std::string input;  // checksum of the input
   std::string model;  // model_fingerprint()
   int64_t context = 0;
-  std::string chat_template;   // TemplateOption::identity()
+  // Identifies the chat template (TemplateOption::identity()); empty: the model's own
+  std::string chat_template;
   bool strict_fields = false;  // requests with unknown fields get an error
   ResultSettings settings;
 
-  // Returns all of it as named fields, which the journal stores and from which ids of results are
-  // made.
+  // Returns all of it as named fields. They are stored in the job's journal (the file from which an
+  // interrupted job is resumed), and ids of results are made from them.
   JobFields fields() const;
-  // Returns all fields but the input, from which the system_fingerprint of answers is made.
+  // Returns all fields except the input. The system_fingerprint of answers is made from them.
   JobFields without_input() const;
 };
 

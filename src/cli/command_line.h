@@ -102,7 +102,7 @@ class CommandOption {
   const Shown& shown() const { return shown_; }
   // Returns how often the option was given.
   size_t count() const;
-  // Returns "MODEL" for "-m,--model,MODEL", "" without such a name.
+  // Returns "MODEL" for "-m,--model,MODEL", "" for an option that has no positional name.
   std::string positional() const;
   // Returns the main name: "--model" for "-m,--model,MODEL".
   std::string name() const;

@@ -30,9 +30,9 @@ bool is_model_option(std::string_view word) {
          (word.starts_with("-m") && word.size() > 2);
 }
 
-// Moves -m MODEL to right behind the command. The parser assigns positional arguments in the order
-// it meets them, and the model's must be taken first. Commands with subcommands have no such
-// argument.
+// Moves -m MODEL to the place right after the command. The parser assigns positional arguments in
+// the order it meets them, and the model's must be taken first. Commands with subcommands have no
+// model argument.
 std::vector<std::string> model_first(const CommandLine& app, std::vector<std::string> arguments) {
   const auto command = std::find_if(arguments.begin(), arguments.end(),
                                     [](const std::string& word) { return !word.starts_with('-'); });

@@ -9,8 +9,9 @@
 
 namespace spillway {
 
-// Returns an SVG with a batch block's latency to the right and generated tokens per second upwards,
-// both on logarithmic axes.
+// Returns an SVG with the latency of a batch block (sequences that run together from the first
+// prompt to the last answer) to the right and generated tokens per second upwards, both on
+// logarithmic axes.
 std::string frontier_svg(const std::vector<FrontierPoint>& points, const std::string& title);
 
 }  // namespace spillway

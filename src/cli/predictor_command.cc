@@ -125,7 +125,8 @@ int evaluate_predictor(const PredictorOptions& options) {
   const LengthData data = read_data(options);
   EvaluationOptions evaluation = options.evaluation;
   evaluation.cancel = &interrupted();
-  // A damaged file was reported by try_read_predictor(); the data is then split as without a file.
+  // If the file is damaged, try_read_predictor() reports that and returns nullopt; the data is then
+  // cross-validated as if no file were given.
   auto stored = options.predictor.empty() ? std::nullopt : [&] {
     const bool is_there = std::filesystem::exists(options.predictor) &&
                           !std::filesystem::is_directory(options.predictor);

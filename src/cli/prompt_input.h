@@ -22,7 +22,7 @@ struct Prompt {
 };
 
 struct PromptInput {
-  std::optional<std::string> text;  // from -p, or behind the model
+  std::optional<std::string> text;  // from -p, or the argument after the model
   std::optional<std::string> file;  // from -f; "-" is standard input
   std::string ids;                  // from --ids, such as 1,2,3
   bool no_special = false;
@@ -40,7 +40,7 @@ struct PromptInput {
 std::vector<TokenId> parse_ids(const std::string& list);
 
 // Reads all of a file, a pipe or ("-") standard input, at most 512 MiB of UTF-8. Throws
-// kInvalidArgument, kIo or kCancelled.
+// kInvalidArgument, also if the file cannot be opened or read, or kCancelled.
 std::string read_text_input(const std::string& path);
 
 // Throws kInvalidArgument naming `what` and the offset of the first byte that is not UTF-8.

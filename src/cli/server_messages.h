@@ -28,7 +28,7 @@ struct ServerModel {
   std::optional<int64_t> context = {};  // in tokens, if the server tells
   ServerKind kind = ServerKind::kOther;
 };
-// Throws kIo if `body` is not such a list.
+// Returns the models that a server lists in `body`. Throws kIo if it is not a list of models.
 std::vector<ServerModel> parse_model_list(std::string_view body);
 
 // Returns the given flags as fields of a request; the seed is left out. Throws kInvalidArgument for
@@ -46,7 +46,7 @@ struct ServerEvent {
   std::optional<size_t> cached_tokens;  // prompt tokens whose KV was reused
   std::string error;                    // why the server gave up; "": it did not
 };
-// Throws kIo if `data` is not such an event.
+// Reads the data of an event of a streamed answer. Throws kIo if it is something else.
 ServerEvent parse_server_event(std::string_view data);
 
 // A response with a status that is not success.

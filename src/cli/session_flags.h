@@ -17,9 +17,12 @@ void add_loading_flags(Command& command, SessionOptions& options);
 // Add the options of computing: types, sparse attention, tokens per step.
 void add_compress_weights_flag(Command& command, ComputeOptions& options);
 void add_compute_flags(Command& command, ComputeOptions& options);
-// Adds where KV is stored, for commands that reuse it.
+// Adds the options of KV stores, which keep KV blocks for later requests, for commands that reuse
+// KV.
 void add_kv_store_flags(Command& command, KvStoreOptions& options);
-// Adds --kv-expansion for commands that answer many concurrent requests.
+// Adds --kv-expansion for commands that answer many concurrent requests: how many layers are
+// swapped, so that their KV lives in host memory and is on the device only for their part of a
+// step.
 void add_kv_expansion_flag(Command& command, PlacementOptions& options);
 // Adds --kv-expansion for commands that measure or estimate a run, in which the number of swapped
 // layers is fixed.

@@ -35,7 +35,7 @@ class ProgressBar final : public Progress {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // `detail` is printed behind the bar.
+  // `detail` is printed after the bar.
   void update(uint64_t done, uint64_t total, std::string_view detail) override;
 
  private:

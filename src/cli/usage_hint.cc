@@ -68,7 +68,7 @@ std::vector<std::string> known_flags(const CommandLine& line, const Command& com
 std::string flag_of(const std::string& word) { return word.substr(0, word.find('=')); }
 
 // Finds the first word that looks like an option and is not one. The parser may have taken the
-// value behind it for something else, and complained about that.
+// value after it for something else, and complained about that.
 std::optional<std::string> find_unknown_option(const CommandLine& line, const Command& command,
                                                const std::vector<std::string>& arguments) {
   const std::vector<std::string> flags = known_flags(line, command);

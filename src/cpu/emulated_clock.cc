@@ -74,12 +74,12 @@ class ClockedStream final : public DeviceStream {
   void synchronize() override { clock_->pass_until(reached_s_); }
 
  private:
-  // Returns when an operation called now begins.
+  // Returns when an operation that is queued now begins.
   double begun_s() const { return std::max(reached_s_, clock_->now_s()); }
 
   std::shared_ptr<EmulatedClock> clock_;
   std::function<double(size_t)> copy_seconds_;
-  double reached_s_ = 0;  // when everything called so far is done
+  double reached_s_ = 0;  // when everything queued so far is done
 };
 
 }  // namespace

@@ -27,11 +27,11 @@ class EmulatedClock {
 // clock.
 std::unique_ptr<DeviceStream> make_clocked_compute(std::shared_ptr<EmulatedClock> clock);
 
-// Makes a queue for copies on that clock. Bytes move when a copy is called, in the order of calls,
-// which is one that the queues allow. Only the time of arrival is computed: a copy begins after the
-// queue's earlier work and what it waits for, and takes the seconds that `copy_seconds` gives for
-// its size. Host calls and signals take no time: nothing here waits for another thread. Fault
-// point: copy.device.
+// Makes a queue for copies on that clock. Bytes move when a copy is queued, in the order of the
+// calls, which is one that the queues allow. Only the time of arrival is computed: a copy begins
+// after the queue's earlier work and what it waits for, and takes the seconds that `copy_seconds`
+// gives for its size. Host calls and signals take no time: nothing here waits for another thread.
+// Fault point: copy.device.
 std::unique_ptr<DeviceStream> make_clocked_stream(std::shared_ptr<EmulatedClock> clock,
                                                   std::function<double(size_t bytes)> copy_seconds);
 std::unique_ptr<DeviceEvent> make_clocked_event(std::shared_ptr<EmulatedClock> clock);

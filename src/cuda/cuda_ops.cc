@@ -37,7 +37,7 @@ BatchView without_first(BatchView batch, int sequences) {
   return batch;
 }
 
-// Hands out arrays that lie one behind the other. Arrays that need the largest alignment are taken
+// Hands out arrays that lie one after the other. Arrays that need the largest alignment are taken
 // first.
 struct Arrays {
   std::byte* next;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Says and controls whether a kernel may start before the kernel in front of it has ended.
+// Controls, and tells, whether a kernel may start before the previous one has ended.
 #pragma once
 
 namespace spillway::cuda {

@@ -28,7 +28,7 @@ struct StepShape {
   int32_t logit_rows = 0;
   int32_t max_rows = 0;         // most rows of a sequence in this step
   int32_t max_partitions = 0;   // 256-token partitions of the longest sequence, rounded up to 2^n
-  bool values_at_home = false;  // a sequence has V at home (SequenceSpan::home)
+  bool values_at_home = false;  // a sequence has V in host memory (SequenceSpan::home)
   bool operator==(const StepShape&) const = default;
   auto operator<=>(const StepShape&) const = default;
 };
@@ -62,7 +62,7 @@ class StepTables {
   }
 
   // Returns where `values` lies on the device: as part of the current step's upload, or uploaded
-  // now and valid until the next such upload.
+  // now and valid until values are uploaded this way again.
   const int32_t* device_of(std::span<const int32_t> values);
   // Returns where a launch that may be recorded finds kv.k and kv.v; null if the current step does
   // not list where its KV is (StepBatch::kv).

@@ -59,16 +59,16 @@ class Device : public BufferSource {
   virtual void copy_to_device(std::byte* to, const std::byte* host, size_t bytes);
   virtual void copy_to_host(std::byte* host, const std::byte* from, size_t bytes);
 
-  // Returns the compute queue: ops run in the order they are called. On a CPU they are done on
-  // return.
+  // Returns the compute queue: ops run in the order in which they are queued. On a CPU an op is
+  // done when its call returns.
   virtual Ops& ops() = 0;
   // Returns attention over partitions, in the same queue. Throws kUnsupported if the device does
   // not have it.
   virtual PartitionedAttention& partitioned_attention();
   // Waits until everything queued is done.
   virtual void synchronize() = 0;
-  // Tells a host whose ops are part of another device's steps whether such a step is running, so
-  // that the next op comes soon after the last.
+  // Sets whether a step of another device is running in which this one, the host, computes ops too:
+  // then the next op comes soon after the last.
   virtual void expect_ops(bool /*soon*/) {}
 
   // A thread other than the engine's calls this before it fills a stream.

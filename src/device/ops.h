@@ -24,8 +24,8 @@ namespace spillway {
 
 enum class LinearMode : uint8_t { kStore, kAccumulate };
 
-// The kinds of kernel behind linear(). kGemv computes one token after the other. kFlat lets a few
-// tokens share a pass over the weights. kGemm, for many tokens, prepares blocks of weights for
+// The kinds of kernel that compute linear(). kGemv computes one token after the other. kFlat lets a
+// few tokens share a pass over the weights. kGemm, for many tokens, prepares blocks of weights for
 // matrix instructions.
 enum class LinearKernel : uint8_t { kGemv, kFlat, kGemm };
 class TuningTable;
@@ -39,8 +39,8 @@ struct KvLayerView {
   int head_dim = 0;
   std::byte* k = nullptr;
   std::byte* v = nullptr;
-  // A second V plane, in host memory that ops can read in place; spans name blocks that were left
-  // there in SequenceSpan::home. Null if there are none.
+  // A second V plane, the home of V that was not copied to the device: host memory that ops can
+  // read in place. Spans name its blocks in SequenceSpan::home. Null if there are none.
   const std::byte* home_v = nullptr;
   int64_t home_blocks = 0;
   int layer = 0;  // the layer that a KvFault names
@@ -67,8 +67,8 @@ struct SequenceSpan {
   // ids. Only spans that attend to few of their positions (is_sparse) have such blocks; positions
   // that the span appends are never in them.
   std::span<const int32_t> home = {};
-  // Whether the rows belong to an answer, not to a prompt. If AttentionParams::top_k is set, such a
-  // span has one row; a sequence with several rows has several spans over the same table.
+  // Whether the rows belong to an answer, not to a prompt. If AttentionParams::top_k is set, a span
+  // of an answer has one row; a sequence with several rows has several spans over the same table.
   bool generates = false;
 };
 

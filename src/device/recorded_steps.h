@@ -43,8 +43,8 @@ class RecordedSteps {
     Step& step = found->second;
     step.last_use = ++uses_;
     if (step.parts.empty()) {
-      // Either all segments are recorded or none, since ops of a segment may need what calls in the
-      // segment before have left behind.
+      // Either all segments are recorded or none, since ops of a segment may need state that calls
+      // in the segment before have left.
       std::vector<Recording> recorded;
       each([&](size_t i) { recorded.push_back(record(i)); });
       step.parts = std::move(recorded);

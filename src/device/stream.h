@@ -58,7 +58,7 @@ class DeviceStream {
   // not pinned (Device::try_pin), the copy is slow and the caller may wait.
   virtual void copy_to_device(std::span<const CopyPiece> pieces) = 0;
   virtual void copy_to_host(std::span<const CopyPiece> pieces) = 0;
-  // Calls `work` on a host thread when its turn comes; work queued behind it waits for it. It must
+  // Calls `work` on a host thread when its turn comes; work queued after it waits for it. It must
   // not call the device. What it throws is thrown by synchronize().
   virtual void run_on_host(std::function<void()> work) = 0;
 

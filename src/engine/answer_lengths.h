@@ -27,7 +27,8 @@ class AnswerLengths {
   // long as a prediction takes, so it is not for the engine's thread.
   void predict(GenerationRequest& request) const;
 
-  // Returns the tokens that answers to such a text have on average, at most `most_tokens`.
+  // Returns the tokens that answers to a prompt like `text` are expected to have on average, at
+  // most `most_tokens`.
   int64_t mean_tokens(const std::string& text, int64_t most_tokens) const;
 
   // Learns that the answer to this request ended after `tokens` tokens. An answer that was cut off

@@ -77,7 +77,8 @@ class Engine {
 
   const EngineStats& stats() const { return stats_; }
   EngineState state() const;
-  // Returns the statistics of the KV store, or nothing if there is none. Any thread may call it.
+  // Returns the statistics of the KV store, which keeps KV blocks for later requests, or nothing if
+  // there is none. Any thread may call it.
   std::optional<KvStoreStats> store_stats() const;
   // Returns how long each request waited that began since the last call and says when it came.
   std::vector<double> take_queue_waits() { return std::exchange(queue_waits_s_, {}); }
@@ -117,7 +118,7 @@ class Engine {
   // Takes the blocks of all sequences, which are then computed again. Called after a step or copies
   // that failed.
   void lose_all();
-  // Brings the counts of layer swapping in stats_ up to date.
+  // Brings the counts of swapped layers, whose KV is loaded in each step, in stats_ up to date.
   void note_swaps();
   static bool is_scored(const Request& request, const ScheduledChunk& chunk);
   static int32_t logit_rows(const Request& request, const ScheduledChunk& chunk);
@@ -133,7 +134,7 @@ class Engine {
   struct RowsToDraw {
     Request* request;
     int32_t drafted = 0;
-    size_t at = 0;  // index in the list of drawn tokens
+    size_t at = 0;  // index in the list of sampled tokens
   };
   // These two functions sample from each request's rows, up to the first draft that is not the
   // sampled token.
@@ -141,7 +142,7 @@ class Engine {
                         std::vector<DrawnToken>& drawn);
   void sample_on_host(const Activations& logits, std::span<const RowsToDraw> requests,
                       std::vector<DrawnToken>& drawn);
-  // Adds the drawn tokens to the request and to `events`, one after the other, until the request
+  // Adds the sampled tokens to the request and to `events`, one after the other, until the request
   // ends.
   void accept_tokens(DrawnToken& drawn, std::vector<GenerationEvent>& events);
   GenerationEvent accept_token(DrawnToken& drawn);

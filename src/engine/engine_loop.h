@@ -68,7 +68,7 @@ class EngineLoop {
   // Calls Engine::predict() for each request. It takes time: call it before try_submit(), with no
   // lock held.
   void predict(std::vector<GenerationRequest>& requests) const;
-  // Throws what try_submit() throws for such a request.
+  // Throws what try_submit() would throw for this request.
   void check(const GenerationRequest& request) const;
   // Ends these requests with kCancelled before the next step; unknown ids are ignored.
   void cancel(std::span<const RequestId> ids);
@@ -86,7 +86,8 @@ class EngineLoop {
   // Returns the number of requests taken that have not ended.
   int outstanding() const;
   bool is_draining() const;
-  // Returns the current statistics of the KV store, or nothing if there is none.
+  // Returns the current statistics of the KV store, which keeps KV blocks for later requests, or
+  // nothing if there is none.
   std::optional<KvStoreStats> store_stats() const;
   // Returns Engine::max_sequence_tokens(), which never changes.
   int64_t max_sequence_tokens() const;

@@ -37,8 +37,9 @@ struct EngineOptions {
   // Draft tokens, which are proposed if a step with more tokens costs little more.
   DraftOptions drafts = {};
   DraftCosts draft_costs = {};
-  // The number of layers whose KV is swapped is adapted while serving, where the cache allows it;
-  // otherwise it stays as it is.
+  // The number of swapped layers, whose KV lives in host memory and is on the device only for their
+  // part of a step, is adapted while serving, where the cache allows it; otherwise it stays as it
+  // is.
   bool adapts_swapped_layers = false;
   // Returns the time in seconds by which steps are measured, for a device with a time of its own;
   // null: the machine's clock.

@@ -88,18 +88,19 @@ struct EngineStats {
   // Draft tokens: computed before they were sampled, and those that were right.
   int64_t draft_proposed = 0, draft_accepted = 0;
   int64_t reused_tokens = 0;  // tokens found in the cache instead of computed
-  int64_t reused_host_tokens = 0, reused_disk_tokens = 0;  // of these, loaded from the KV store
+  // Reused tokens that were loaded from the KV store (kv/kv_store.h).
+  int64_t reused_host_tokens = 0, reused_disk_tokens = 0;
   int64_t preemptions = 0;
   int64_t recomputed_tokens = 0;  // tokens computed again after preemptions
-  // How often a sequence exceeded its prediction and got a larger reservation, and how many such
-  // sequences were preempted later.
+  // How often a sequence exceeded its prediction and got a larger reservation, and how many of
+  // these sequences were preempted later.
   int64_t predictions_exceeded = 0, exceeded_preemptions = 0;
   double scheduling_s = 0;     // deciding what steps compute
   int64_t sequence_steps = 0;  // running sequences, summed over these steps
-  // Layer swapping: bytes moved while steps ran; loads issued before the step that needed them, and
-  // those of them that ended before the step before had ended; how often and how long compute
-  // waited for a swapped layer's KV; how often the number of swapped layers changed, and how long
-  // all requests stood still for that.
+  // Swapped layers, whose KV is loaded from host memory in each step: bytes moved while steps ran;
+  // loads issued before the step that needed them, and those of them that ended before the step
+  // before had ended; how often and how long compute waited for a swapped layer's KV; how often the
+  // number of swapped layers changed, and how long all requests stood still for that.
   uint64_t layer_swap_bytes = 0;
   int64_t layer_swaps_ahead = 0, layer_swaps_early = 0;
   int64_t layer_swap_waits = 0;

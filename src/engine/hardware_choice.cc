@@ -25,7 +25,8 @@ std::optional<Hardware> try_measured_here(const DeviceInfo& host, const DeviceIn
     Hardware kept = read_hardware_file(*path);
     const bool same = kept.host.name == host.hardware &&
                       (gpu == nullptr || (kept.gpu && kept.gpu->name == gpu->hardware));
-    // Splits of linear layers hold only for the number of threads that they were measured with.
+    // `splits` are times of linear layers whose rows CPU and GPU share. They hold only for the
+    // number of CPU threads with which they were measured.
     if (kept.host.threads != host.threads) kept.splits.clear();
     if (same && !kept.measured.empty()) return kept;
     log_info("{}: not of this machine", printable_path(*path));
@@ -106,7 +107,9 @@ ChosenHardware this_machine(const DeviceInfo& host, const DeviceInfo* gpu) {
     chosen.hardware = std::move(*kept);
   } else {
     chosen.hardware = nearest_hardware(gpu != nullptr ? gpu->hardware : "", gpu_bytes, host_bytes);
-    // `unified` is never reset: the file of a machine with unified memory has no links.
+    // `unified` is not cleared if this GPU has memory of its own: the file of a machine with
+    // unified memory has no rates of a link between host and GPU, so it can only be planned as
+    // unified.
     if (gpu != nullptr && gpu->unified_memory) chosen.hardware.unified = true;
     chosen.how = "not measured: the nearest that ships; `spillway profile` measures";
   }

@@ -20,8 +20,8 @@ namespace spillway {
 struct ChosenHardware {
   Hardware hardware;
   std::string how;  // where its figures are from, as text for people
-  // The traits of this machine's CPU if that computes; otherwise not set, as for a machine that is
-  // not here.
+  // The traits of this machine's CPU if that computes; not set if a GPU does, or for a machine that
+  // was named.
   std::optional<DeviceTraits> traits = {};
   // For this machine: the host memory that is free now, which runs use if no option says how much.
   std::optional<uint64_t> free_host_bytes = {};
@@ -34,8 +34,8 @@ struct ChosenHardware {
 // kInvalidArgument for one that it does not have.
 ChosenHardware choose_hardware(const std::string& file_or_name, const std::string& device,
                                const DeviceFactory& devices);
-// Returns what `spillway profile` kept of this very machine. Splits of linear layers are left out
-// if the machine has another number of threads now.
+// Returns what `spillway profile` kept of this very machine. Times of linear layers that CPU and
+// GPU share (Hardware::splits) are left out if the machine has another number of threads now.
 std::optional<Hardware> try_measured_here(const DeviceInfo& host, const DeviceInfo* gpu);
 // Replaces the file; throws kIo.
 void write_hardware_file(const std::filesystem::path& path, const Hardware& hardware);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of the KV stores, which keep KV that the pools evict.
+// Options of the KV stores, which keep KV blocks that the pools evict in host memory and on disk,
+// for requests that begin with the same tokens.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer swapping while an engine serves: measures steps and changes how many layers' KV is swapped.
+// Controls layer swapping while an engine serves: measures steps and changes how many layers' KV
+// lives in host memory and is on the device only for the layer's part of a step.
 #pragma once
 
 #include <cstdint>
@@ -64,8 +65,8 @@ class LayerSwapControl {
   // blocks move to where the pool still is. Returns the copies that this takes.
   std::vector<KvCache::BlockCopy> shrink_pool(int32_t blocks);
   // Returns how many blocks the device would need for one more sequence beside those that it has,
-  // if some sequences have their KV in other memory. 0: there are none, or it can never have so
-  // many.
+  // if some sequences have their KV in other memory. 0: no sequence has, or the device can never
+  // have that number of blocks.
   int32_t blocks_for_another() const;
   // Returns whether KV blocks on the device are short, or will be by predicted lengths.
   bool has_memory_pressure(const StepPlan& plan, int32_t enough_blocks) const;

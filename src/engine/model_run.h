@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loaded model with all that a command runs it with: runner, KV stores and engine.
+// A loaded model with all that a command runs it with: runner, KV stores (which keep KV blocks for
+// later requests) and engine.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +23,11 @@ namespace spillway {
 struct RunOrder {
   // How many requests run concurrently, and when they are admitted.
   enum class Admission : uint8_t {
-    kAny,          // the scheduler's usual limit
-    kByPlan,       // by the plan's schedule
-    kContinuous,   // as kByPlan, but never in batch blocks, in which the clients of a server do not
-                   // come
+    kAny,     // the scheduler's usual limit
+    kByPlan,  // by the plan's schedule
+    // Like kByPlan, but never in batch blocks (sequences that begin together and end before the
+    // next ones begin): clients of a server do not come in these.
+    kContinuous,
     kWholeBlocks,  // in batch blocks of the zig-zag or row schedule, which keep prefill and decode
                    // apart
   };
@@ -39,7 +41,8 @@ struct RunOrder {
   Reuse reuse = Reuse::kNever;
   Session::KvStoreHost store = Session::KvStoreHost::kWhereAsked;
   // If there is no memory for all sequences, the runner is made for fewer. More than these may run
-  // if KV memory is over-committed, and the number of swapped layers is adapted.
+  // if KV memory is over-committed, and the number of swapped layers, whose KV is loaded from host
+  // memory in each step, is adapted.
   bool fits_fewer = false;
   // With fits_fewer: requests may wait for KV memory, so it may be over-committed.
   bool may_wait = false;

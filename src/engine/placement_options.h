@@ -28,14 +28,16 @@ struct PlacementOptions {
   std::string pin_memory;     // "": as much as the system allows
   std::string cpu_linear;     // "66" or "1:66,64:50"
   bool no_overlap = false;
-  // How many layers' KV is swapped on the device: "off", "auto" or a number; "" = as the plan says
-  // or, where it says nothing, `usual_kv_expansion`.
+  // How many layers are swapped, so that their KV lives in host memory and is on the device only
+  // for their part of a step: "off", "auto" or a number; "" = as the plan says or, where it says
+  // nothing, `usual_kv_expansion`.
   std::string kv_expansion, usual_kv_expansion = "off";
 
   // Returns the plan that file number `which` or --weights, --kv and the like give, or nullopt: the
   // planner decides.
   std::optional<Plan> try_explicit_plan(size_t which = 0) const;
-  // Returns what applies to every plan: shares, the schedule, overlap, micro-batches.
+  // Returns what applies to every plan: which share of weights, KV and activations each memory
+  // holds, the schedule, overlap, micro-batches.
   GivenFields given() const;
   // Sets what these options decide of a request for a plan; `which` of the plan files is used.
   void constrain(PlanRequest& request, size_t which = 0) const;
@@ -52,7 +54,8 @@ struct PlacementOptions {
   void take_from(const Plan& plan);
   // Returns the bytes of memory that a plan file allows; nullopt: as many as there are.
   std::optional<PlanMemory> memory_of_plan(size_t which = 0) const;
-  // Throws kInvalidArgument for a --kv-expansion that is neither a word nor a number.
+  // Returns how many layers --kv-expansion requests to be swapped. Throws kInvalidArgument if it is
+  // neither a word nor a number.
   KvExpansion expansion() const;
 };
 

@@ -56,7 +56,7 @@ struct Planner {
   FoundPlan answer(std::vector<std::string>& warnings) const;
   // Returns the same plan without fit suggestions; nullopt if nothing fits the budgets.
   std::optional<FoundPlan> try_best() const { return try_placed(placement()); }
-  // Returns the homes of the model's weights by a plan.
+  // Returns the memory in which each of the model's weights lives under a plan.
   const std::vector<Tier>& homes(const Plan& plan) const;
   // Returns the plan with every field set that a run needs to repeat it.
   Plan complete(const FoundPlan& found) const;

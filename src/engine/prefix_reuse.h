@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reuse of KV among requests: finds the blocks that a prompt can begin with, keeps the blocks that
-// requests fill, and moves blocks between the pools and the KV stores.
+// requests fill, and moves blocks between the pools and the KV stores, which keep blocks beyond the
+// pools for later requests.
 #pragma once
 
 #include <chrono>

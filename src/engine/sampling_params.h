@@ -19,9 +19,10 @@ struct SamplingParams {
   float min_p = 0;        // drop tokens below this share of the most likely one's probability
   float repetition_penalty =
       1;  // divides positive and multiplies negative logits of tokens in prompt and answer
-  int repetition_window = 0;    // ... of the last so many of them; 0 = all
+  // repetition_penalty applies to this number of the last tokens; 0 = all
+  int repetition_window = 0;
   float presence_penalty = 0;   // taken off tokens in the answer, once
-  float frequency_penalty = 0;  // ... and once for each time they occur
+  float frequency_penalty = 0;  // taken off tokens in the answer, once for each time they occur
   std::vector<std::pair<TokenId, float>> logit_bias = {};
   uint64_t seed = 0;
   int logprobs = -1;  // -1: none; 0: of the chosen token; n: also of the n most likely

@@ -27,8 +27,8 @@
 namespace spillway {
 
 // Returns whether a model runs at any context length. Rotary positions have no end, and random
-// weights give no better text in a short context, so such a dummy model takes the requested
-// context.
+// weights give no better text in a short context, so a dummy model with rotary positions takes the
+// requested context.
 bool has_any_context(const std::string& model, const ModelSpec& spec);
 
 // A device and a model on it. Not movable, as runners refer to it.
@@ -36,21 +36,21 @@ struct Session {
   // Makes the device and reads the model's description and its tokenizer: enough to know what can
   // be run.
   Session(const SessionOptions& options, SessionServices services);
-  // Plans the placement for such a run. `which`: the number of the plan among those that the
-  // options name. Throws kOutOfMemory, naming what would help, before any work.
+  // Plans the placement for `run`. `which`: the number of the plan among those that the options
+  // name. Throws kOutOfMemory, naming what would help, before any work.
   void choose_plan(const ExpectedRun& run, size_t which = 0);
   // Loads the weights for that plan and reports its progress. If an allocation is refused that had
   // been planned, goes on with the next best plan. When called for another plan, keeps the weights
-  // that are loaded and only changes their homes; no runner may be left then, and after an error
-  // there is no model.
+  // that are loaded and only changes their homes, the memories in which they live; no runner may be
+  // left then, and after an error there is no model.
   void load();
   void load(const ExpectedRun& run, size_t which = 0) {
     choose_plan(run, which);
     load();
   }
 
-  // Estimates how long the plan takes for such requests, `sequences` of them concurrently, on this
-  // machine as far as it is known.
+  // Estimates how long the plan takes for the requests of `workload`, `sequences` of them
+  // concurrently, on this machine as far as it is known.
   Prediction predict_run(const Workload& workload, int64_t sequences) const;
   Prediction predict_run() const;  // for the run that was expected
   Workload expected_workload() const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Part of Session: makes the KV stores behind a runner's pools, and estimates by the cost model
-// what loading from them saves.
+// Part of Session: makes the KV stores of a runner, which keep KV blocks that its pools evict, and
+// estimates by the cost model what loading from them saves.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -27,7 +27,7 @@ std::optional<TokenId> try_token_id(const Metadata& m, const char* key, size_t t
   return static_cast<TokenId>(*id);
 }
 
-// Warns only, since everything else of the model can be used, and such files are common.
+// Warns only, since everything else of the model can be used, and files with a wrong id are common.
 void warn_about_stray_id(const Metadata& m, const char* key, int64_t id, size_t tokens) {
   log_warning("{}: {} is {}, but there are {} tokens; it is left out", m.source(), key, id, tokens);
 }

@@ -399,8 +399,8 @@ std::optional<Reservation> BlockTable::try_plan(int64_t tokens, const PoolRooms&
   if (!is_short) return plan;
   if (!has_room(plan.pool)) return std::nullopt;
   for (size_t group = 0; group < groups; ++group) {
-    // A group that keeps all its blocks takes them together here; a window group leaves the room
-    // behind its window to other sequences.
+    // A group that keeps all its blocks takes them together here; a window group leaves the room of
+    // tokens that its window has passed to other sequences.
     const bool takes_all =
         plan.pool != pools.front() && allocator_->rule(static_cast<int>(group)).keeps_all();
     plan.blocks[group] =

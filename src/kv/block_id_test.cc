@@ -16,8 +16,8 @@
 namespace spillway {
 namespace {
 
-// Whether a method of a KvCache can be called with these arguments, and whether a load can have
-// such a block.
+// Whether a method of a KvCache can be called with these arguments, and whether a load can have a
+// block of type Block.
 template <auto kMethod, class... Args>
 constexpr bool takes = std::is_invocable_v<decltype(kMethod), KvCache&, Args...>;
 template <class Block>

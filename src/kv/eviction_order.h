@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses which block of a store is evicted when there is no room for another.
+// Chooses which block of a KV store (kv_store.h) is evicted when there is no room for another.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,8 @@ class EvictionOrder {
   bool is_leaf(const BlockKey& key) const { return !children_.contains(key); }
 
   std::unordered_map<BlockKey, Entry> entries_;
-  std::unordered_map<BlockKey, int> children_;  // their number, also of keys that are not here
+  // The number of children of each key, also of keys without an entry.
+  std::unordered_map<BlockKey, int> children_;
   std::set<Place> leaves_;
   double floor_ = 0;
   uint64_t next_age_ = 0;

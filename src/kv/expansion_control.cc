@@ -49,8 +49,8 @@ constexpr double kWorthATry = 1.06;
 // five); with one buffer the only load is early if the link is in use for less than half of the
 // time.
 constexpr double kTimeToSpare = 0.4;
-// After such a growth less waiting is accepted, because it was not meant to fill the link
-// completely.
+// After a growth beyond the estimate, by kTimeToSpare, less waiting is accepted, because it was not
+// meant to fill the link completely.
 constexpr double kLittleWait = 0.01;
 
 }  // namespace
@@ -184,8 +184,8 @@ void ExpansionControl::decide() {
 
 void ExpansionControl::shrink_to_fit(double waits) {
   size_t to = level_ - 1;
-  // The level before such a growth was seen to fit, whatever the estimate says, provided that ops
-  // wait no longer than the added copies explain.
+  // The level before a growth beyond the estimate was seen to fit, whatever the estimate says,
+  // provided that ops wait no longer than the added copies explain.
   size_t least = 0;
   if (is_beyond_estimate()) {
     const double less = bytes_at(seen_) / bytes_at(level_);

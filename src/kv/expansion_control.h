@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides while serving how many layers' KV is swapped (Pie, 3.4 and 4.1).
+// Decides while serving how many layers are swapped (Pie, 3.4 and 4.1), so that their KV lives in
+// host memory and is on the device only for their part of a step (layer_table.h).
 #pragma once
 
 #include <cstdint>

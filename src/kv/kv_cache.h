@@ -29,16 +29,17 @@ class KvCache {
   using Direction = KvGroupCache::Direction;
 
   // A cache with this many blocks of each group on the device. Throws kOutOfMemory, and
-  // kUnsupported for heads that the type cannot hold.
+  // kUnsupported if the KV type cannot store heads of this size.
   KvCache(Device& device, const KvShapes& shapes, int32_t blocks);
-  // A cache of which parts are in the memory of `host`, pinned for the device, and on disk.
+  // The number of blocks in each memory.
   struct Sizes {
     int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;  // of each group
     IoQueue* queue = nullptr;  // the engine's, which outlives this; needed for blocks on disk
     std::filesystem::path disk_dir = {};
     uint64_t disk_budget = ~uint64_t{0};
     // The most layers of KvShapes::swapped_group() that may be swapped (0: none are), and the
-    // buffers that swapped layers share.
+    // device buffers that they share. A swapped layer's KV lives in host memory and is loaded into
+    // one of these buffers for the layer's part of a step.
     int most_swapped = 0;
     int spare_buffers = kSpareBuffers;
     // The blocks of each group, if they are not the same in all of them.
@@ -47,6 +48,8 @@ class KvCache {
     };
     std::vector<Blocks> groups = {};
   };
+  // A cache with blocks on the device, in the memory of `host` (pinned for the device) and on disk.
+  // Throws as above.
   KvCache(Device& device, Device& host, const KvShapes& shapes, const Sizes& sizes);
 
   const KvShapes& shapes() const { return shapes_; }
@@ -82,8 +85,8 @@ class KvCache {
     of(block.group).add_pieces(block, host, direction, pieces);
   }
   void reload(DeviceBlock block) { of(block.group).reload(block); }
-  // [layer] Where a step's ops find the KV on the device. Called before the step attends to its
-  // first layer.
+  // [layer] Where a step's ops find the KV on the device. Call it before the first attention of the
+  // step.
   std::vector<KvPlanes> planes_of_step() const;
 
   // The group whose layers may be swapped.

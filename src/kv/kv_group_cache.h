@@ -20,7 +20,8 @@
 
 namespace spillway {
 
-// The numbers of blocks in each memory. Only one group of a cache may have swapped layers.
+// The numbers of blocks in each memory. Only one group of a cache may have swapped layers, whose KV
+// lives in host memory and is on the device only for their part of a step.
 struct KvGroupSizes {
   int32_t device_blocks = 0, host_blocks = 0, disk_blocks = 0;
   // The most layers that may be swapped (0: none), and the buffers that swapped layers share.
@@ -28,7 +29,7 @@ struct KvGroupSizes {
   int spare_buffers = kSpareBuffers;
 };
 
-// Says where the file for blocks on disk is made.
+// Where the file for blocks on disk is made.
 struct KvDisk {
   IoQueue* queue = nullptr;  // the engine's, which outlives the cache; needed for blocks on disk
   std::filesystem::path dir = {};
@@ -45,7 +46,7 @@ struct KvDisk {
 class KvGroupCache {
  public:
   // Blocks beyond the device's are in the memory of `host`, pinned for the device, and on disk.
-  // Throws kOutOfMemory, and kUnsupported for heads that the type cannot hold.
+  // Throws kOutOfMemory, and kUnsupported if the KV type cannot store heads of this size.
   KvGroupCache(Device& device, Device& host, const KvGroupShape& shape, const KvGroupSizes& sizes,
                const KvDisk& disk);
 
@@ -79,11 +80,11 @@ class KvGroupCache {
   void add_pieces(DeviceBlock block, std::byte* host, Direction direction,
                   std::vector<CopyPiece>& pieces) const;
 
-  // [layer] Where a step's ops find the KV on the device. Called before the step attends to its
-  // first layer.
+  // [layer] Where a step's ops find the KV on the device. Call it before the first attention of the
+  // step.
   std::vector<KvPlanes> planes_of_step() const;
 
-  // Says which layers' KV is on the device. Changed by the code that moves it
+  // Tracks which layers' KV is on the device. Changed by the code that moves it
   // (runtime/layer_swapper.h).
   LayerTable& layers() { return layers_; }
   const LayerTable& layers() const { return layers_; }
@@ -126,7 +127,7 @@ class KvGroupCache {
   int32_t disk_blocks_ = 0;
   std::vector<Buffer> k_, v_;  // [layer], if none may be swapped
   Buffer region_;              // [buffer][k, v], if some may be swapped
-  PinnedBuffer away_;          // [buffer][k, v], the swapped layers' home
+  PinnedBuffer away_;          // [buffer][k, v], where the swapped layers' KV lives
   std::vector<BlockCopy> copies_;
   PinnedBuffer host_;  // [layer][k, v]
   bool host_readable_ = false;

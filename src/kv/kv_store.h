@@ -4,9 +4,9 @@
 // A full block never changes, so it may be in the pool and have a copy here at the same time; then
 // evicting it from the pool moves nothing. A block without a copy that the pool evicts is copied
 // out on a stream of its own, and blocks that a request begins with are loaded before the step.
-// Host memory is divided into slots of one block each. Behind them may be a folder (BlockFolder),
-// which a thread of the store writes and reads; blocks pass through a slot both ways, so that no
-// request begins with a block that has not arrived whole. See docs/kv-cache.md.
+// Host memory is divided into slots of one block each. Besides them there may be a folder on disk
+// (BlockFolder), which a thread of the store writes and reads; blocks pass through a slot both
+// ways, so that no request begins with a block that has not arrived whole. See docs/kv-cache.md.
 #pragma once
 
 #include <chrono>
@@ -54,7 +54,7 @@ class KvStore {
   // kOutOfMemory, the caller still owns the folder.
   KvStore(const KvCache& kv, TransferScheduler& transfers, Device& host, const Options& options,
           std::unique_ptr<BlockFolder>&& folder = nullptr);
-  // Copies and writes that are under way are finished first.
+  // Waits for copies and writes that are under way.
   ~KvStore();
   KvStore(const KvStore&) = delete;
   KvStore& operator=(const KvStore&) = delete;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what a KV store (kv_store.h) holds and what it has done.
+// Counts what a KV store (kv_store.h), which keeps blocks beyond the pools for later requests,
+// holds and what it has done.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The KV stores of a model: one for each group of layers (model/state_group.h), used together.
+// The KV stores of a model, which keep blocks beyond the pools for later requests: one for each
+// group of layers (model/state_group.h), used together.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tracks which layers' KV is on the device, if there is room for fewer layers than there are
-// (Pie, 3.1-3.2).
+// Tracks which layers' KV is on the device, if there is room for fewer layers than there are (Pie,
+// 3.1-3.2). The KV of swapped layers lives in host memory and is on the device only for their part
+// of a step.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ enum class LayerState : uint8_t {
   kNeverSwapped,  // always on the device
   kSwappedOut,    // swapped out: in host memory alone
   kLoading,       // loading: it has a buffer, but its bytes may not be read yet
-  kResident,      // resident: ops called from now on find it in its buffer
+  kResident,      // resident: ops queued from now on find it in its buffer
 };
 
 // Divides the device's memory for KV into equal buffers, and assigns layers to them. Most layers
@@ -39,8 +40,8 @@ class LayerTable {
   bool is_swapped(int layer) const { return of(layer).host >= 0; }
   // The layer's buffer on the device; of a swapped layer, the one it is in or is being loaded to.
   int device_buffer(int layer) const { return of(layer).device; }
-  // The buffer in which the layer will be in a step. Called before the step attends to its
-  // first layer.
+  // The buffer in which the layer will be in a step. Call it before the first attention of the
+  // step.
   int device_buffer_in_step(int layer) const;
   // A swapped layer's buffer in host memory; -1 for other layers.
   int host_buffer(int layer) const { return of(layer).host; }

@@ -18,7 +18,7 @@ struct DiskRates {
 };
 
 // Writes a temporary file of at most `most_bytes` (and at most a quarter of the free space) and
-// reads it again. Throws kIo; throws kInvalidArgument if there is no such folder.
+// reads it again. Throws kIo; throws kInvalidArgument if the folder does not exist.
 DiskRates measure_disk(IoQueue& queue, const std::filesystem::path& dir, uint64_t most_bytes,
                        MeasurePace& pace, double share);
 

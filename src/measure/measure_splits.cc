@@ -88,7 +88,7 @@ class SharedLinearLoad {
                        {DType::kF32, tokens, shape_.cols, shape_.cols, x_.data()},
                        {DType::kF32, tokens, split, split, out_.data()}, LinearMode::kStore);
   }
-  // Copies the rows behind the split to the device and multiplies them there.
+  // Copies the rows after the split to the device and multiplies them there.
   void bring_and_multiply(int64_t split, int64_t tokens) {
     const DType inner = device_.activation_type(shape_.type);
     const size_t turn = link_turn_++;

@@ -20,7 +20,7 @@ std::vector<SplitShape> split_shapes(const Model& model);
 struct MeasureSplitsOptions {
   std::vector<int64_t> tokens = {1, 8, 64, 512};
   uint64_t rotate_bytes = uint64_t{768} << 20;  // of a matrix's copies; more than caches hold
-  double point_s = 0.12;                        // for one share
+  double point_s = 0.12;                        // seconds for one share of an op's rows on the CPU
 };
 
 // Begins with the shares of equation 9, from what is known of the machine, and measures around

@@ -79,9 +79,9 @@ class BlockFolder {
   size_t stride() const { return stride_; }
 
   // Writes blocks, at most room() of them, concurrently; a block that is here already is replaced.
-  // Says for each whether it is here now.
+  // Returns for each whether it is here now.
   std::vector<bool> write(std::span<const FolderWrite> writes);
-  // Reads blocks, and says for each whether it came as it was written. The others are dropped.
+  // Reads blocks, and returns for each whether it came as it was written. The others are dropped.
   std::vector<bool> read(std::span<const FolderRead> reads);
   void drop(const BlockName& name);
 

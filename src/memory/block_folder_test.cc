@@ -72,7 +72,7 @@ class BlockFolderTest : public testing::Test {
     }
     return folder.write(writes);
   }
-  // Says which of these blocks come; those that come must be as they were written.
+  // Returns which of these blocks come; those that come must be as they were written.
   std::vector<bool> read(BlockFolder& folder, const std::vector<uint64_t>& which) {
     AlignedBuffer memory(which.size() * folder.stride());
     std::vector<FolderRead> reads;

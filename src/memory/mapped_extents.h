@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Maps extents of files into memory, as the page cache has them.
+// Maps extents of files into memory: their bytes are the page cache's, not copies.
 #pragma once
 
 #include <filesystem>

@@ -11,8 +11,8 @@
 namespace spillway {
 namespace {
 
-// Copies out of this many bytes are in flight while no awaited copy is: an awaited one that is
-// called next waits about a millisecond for them.
+// While no awaited copy is unfinished, another piece of copies out is issued only if fewer bytes
+// than these are in flight. An awaited copy that comes next waits about a millisecond for them.
 constexpr size_t kBytesOutInFlight = size_t{64} << 20;
 
 double now_s() {
@@ -325,7 +325,7 @@ void CopyOutQueue::issue(bool all) {
   }
 }
 
-// Issues so many of a batch's copies that they come to a piece.
+// Issues the next copies of a batch, until they have kPieceBytes together or the batch ends.
 void CopyOutQueue::issue_piece(Batch& batch) {
   if (batch.next == 0) {
     line_.queue->wait(*batch.computed);
@@ -344,7 +344,8 @@ void CopyOutQueue::issue_piece(Batch& batch) {
   batch.next = end;
 }
 
-// Copies of the batch that were issued are made first: they may still write to its memory.
+// Waits for those copies of the batch that were already issued, which may still write to its
+// memory, and then calls `done` with `failed`.
 void CopyOutQueue::end_failed(Batch batch) {
   try {
     line_.queue->synchronize();

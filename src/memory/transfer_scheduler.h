@@ -3,15 +3,17 @@
 // queues, decides which copy the link takes next, and counts what was copied.
 //
 // - Awaited copies, which ops of this step wait for (KV of the next layer, hidden states, q, k and
-//   v for attention on the CPU), are issued when they are called.
+//   v for attention on the CPU), are issued immediately.
 // - Weights that are read ahead are issued in pieces, few at a time. The thread that reads ahead
 //   waits while an awaited copy in the same direction is running.
-// - Copies out to a KV store, which nothing waits for, are queued and issued in pieces while no
-//   awaited copy in the same direction is running.
+// - Copies out are those of KV blocks to a KV store, which keeps them in host memory and on disk
+//   for later requests (kv/kv_store.h). Nothing waits for these copies: they are queued, and issued
+//   in pieces while no awaited copy in the same direction is running.
 //
 // A copy is running from the end of the work before it in its queue until its bytes have arrived.
 // One that still waits for an op holds nothing up: that op may wait for the weights that would be
-// held up. Where a direction has no other users, copies are issued whole and at once.
+// held up. Where no awaited queue is open in a direction, nothing is held back: all pieces are
+// issued immediately.
 #pragma once
 
 #include <array>
@@ -33,11 +35,11 @@ inline constexpr int kLinkDirections = 2;
 
 enum class TransferUse : uint8_t {
   kWeights,
-  kSwappedKv,     // KV of sequences that live in host memory or on disk
-  kLayerKv,       // KV of swapped layers
+  kSwappedKv,  // KV of sequences that live in host memory or on disk
+  kLayerKv,    // KV of swapped layers: in host memory, loaded whole for the layer's part of a step
   kHiddenStates,  // offloaded between layers
   kAttention,     // q, k and v for attention on the CPU
-  kStoredKv,      // blocks from and to a KV store
+  kStoredKv,      // KV blocks from and to a KV store
 };
 inline constexpr int kTransferUses = 6;
 const char* transfer_use_name(TransferUse use);
@@ -52,8 +54,8 @@ struct TransferStats {
 // The statistics by TransferUse and LinkDirection.
 using TransferTable = std::array<std::array<TransferStats, kLinkDirections>, kTransferUses>;
 
-// Is told of each copy that the scheduler holds back or cuts into pieces, to draw it. Methods are
-// called by the thread that fills the queue.
+// Is told of each copy that the scheduler may hold back or cuts into pieces, so that a timeline can
+// show when it ran. Methods are called by the thread that fills the queue.
 class TransferObserver {
  public:
   virtual ~TransferObserver() = default;
@@ -85,13 +87,13 @@ class TransferScheduler {
   std::unique_ptr<ReadAheadStream> open_read_ahead(TransferUse use);
   std::unique_ptr<CopyOutQueue> open_copies_out(TransferUse use);
 
-  // Issues copies out that are queued, as far as the link has room or `all` of them. Awaited copies
-  // do it, too; call it at the end of each step, with `all` if no other step follows.
+  // Issues queued copies out: as many as the link has room for, or `all`. Each call of an awaited
+  // copy does this too; call it at the end of each step, with `all` if no other step follows.
   void issue_copies_out(bool all = false);
 
   // Returns what was copied since the scheduler was made. Any thread may call it.
   TransferTable stats() const;
-  // Null ends that. Call it between steps.
+  // Tells `observer` of the copies from now on; null: no observer. Call it between steps.
   void observe(TransferObserver* observer) { observer_ = observer; }
 
  private:
@@ -155,8 +157,8 @@ class ReadAheadStream final : public DeviceStream {
   void wait(const DeviceEvent& event) override { line_.queue->wait(event); }
   void synchronize() override { line_.queue->synchronize(); }
 
-  // Says whether ops wait for this queue now, so that its copies are awaited ones. Any thread may
-  // call it.
+  // Sets whether ops wait for this queue now; while they do, its copies do not wait for awaited
+  // ones. Any thread may call it.
   void set_urgent(bool urgent) { urgent_ = urgent; }
 
  private:
@@ -171,21 +173,21 @@ class ReadAheadStream final : public DeviceStream {
 // Copies to host memory that nothing waits for. Used by the thread that runs steps.
 class CopyOutQueue {
  public:
-  // A copy's last act: called on a host thread when its bytes have arrived, or, with `failed`, as
-  // soon as it is known that they will not.
+  // Called on a host thread when a copy's bytes have arrived, or, with `failed`, as soon as it is
+  // known that they will not.
   using Done = std::function<void(bool failed)>;
 
   CopyOutQueue(TransferScheduler& transfers, TransferUse use);
-  // Copies are made or have failed first.
+  // Waits until all copies are made or have failed.
   ~CopyOutQueue();
   CopyOutQueue(const CopyOutQueue&) = delete;
   CopyOutQueue& operator=(const CopyOutQueue&) = delete;
 
-  // Queues copies of what the ops called so far leave. Does not throw what copies throw: a failed
-  // copy ends itself and no step.
+  // Queues copies that begin after the ops queued so far, and so copy their results. Does not throw
+  // if a copy fails: `done` is called with `failed`, and the step goes on.
   void add(std::vector<CopyPiece> pieces, Done done);
-  // Makes work called from now on in `queue` start after all copies added so far, which are issued
-  // now.
+  // Makes work that is added to `queue` from now on start after all copies added so far, which are
+  // issued now.
   void make_wait(DeviceStream& queue);
   // Waits until all copies added so far are made or have failed.
   void synchronize();

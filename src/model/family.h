@@ -35,7 +35,7 @@ struct Family {
   // Whether GGUF files order the rows of q and k so that rotary pairs are adjacent, where Hugging
   // Face has them in two halves.
   bool gguf_pairs_rope = false;
-  // How other programs handle such a file; empty if they read it.
+  // How other programs handle a GGUF of this family; empty if they read it.
   const char* gguf_caveat = "";
   // The published models; complete() sets what they have beyond these sizes, such as rope, biases
   // and the exact family name.

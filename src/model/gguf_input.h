@@ -10,9 +10,9 @@
 namespace spillway {
 
 // A GGUF is kept as it is. A Hugging Face folder gets GGUF's keys (except the tokenizer's) and
-// names; rows of q and k are reordered where GGUF has rotary pairs adjacent, norms, biases and
-// position tables become F32, and frequencies that are scaled one by one become a tensor. Throws
-// what describe_model() throws.
+// tensor names. Rows of q and k are reordered if GGUF keeps the two values of a rotary pair
+// adjacent. Norms, biases and position tables become F32. If RoPE frequencies have a divisor each,
+// the divisors become the tensor rope_freqs.weight. Throws what describe_model() throws.
 ConvertInput gguf_input(const ModelFiles& files);
 
 // A note for users about this model's GGUF in other programs; empty if there is nothing to say.

@@ -17,7 +17,7 @@ namespace spillway {
 std::string_view state_kind_name(StateKind kind);  // "full", "window", "chunk", "recurrent"
 
 // In a paged kind, every plane has rows of [heads][width] for each token; the type of their
-// elements is chosen when a run begins. A recurrent kind has one such array per sequence.
+// elements is chosen when a run begins. A recurrent kind has one array [heads][width] per sequence.
 struct StatePlaneSpec {
   std::string_view name = {};  // "k", "v"
   int heads = 0, width = 0;

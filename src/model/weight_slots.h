@@ -35,7 +35,8 @@ struct WeightSlot {
   bool is_norm_scale() const { return kind == OpKind::kNorm && !is_bias; }
   // Whether rows are looked up in it.
   bool is_table() const { return kind == OpKind::kEmbedding; }
-  // Whether it is a matrix of a layer: these have homes.
+  // Whether it is a matrix of a layer: a plan gives each of these a home, the memory where it
+  // lives.
   bool is_layer_matrix() const { return in_layer() && !is_vector(); }
   // The shape as a tensor has it: a vector's elements are rows of one column.
   int64_t stored_rows() const { return is_vector() ? cols : rows; }

@@ -58,8 +58,8 @@ class Scheduling {
     int layer = -1, op = -1, batch = -1, group = -1;
   };
 
-  // Estimates the number of events: each op and the hidden states of each batch in a layer, and the
-  // loads for them.
+  // Estimates the number of events, so that their list seldom grows: each op and the hidden states
+  // of each batch in a layer, and the loads of weights. Steps that swap KV have more.
   size_t most_events() const {
     const size_t ops = shape_.model->layer(0).ops.size() + 4;
     const auto batches = static_cast<size_t>(batches_);
@@ -84,8 +84,9 @@ class Scheduling {
     // The CPU multiplies its rows while the device multiplies the resident rows and then each
     // segment that was loaded.
     if (streamed != nullptr && streamed->on_cpu) add(Kind::kStart, Subject::kCpu, here);
-    // The projections may append to the KV. They do so in swapped layers, too, because other ops in
-    // their place would round differently.
+    // A projection may write its K and V into the KV cache itself (LinearFinish::kAppend), so a
+    // swapped layer's KV must be there before it, not only before attention. Separate ops could
+    // append later, but would round differently.
     if (of.finish == LinearFinish::kAppend) wait_for_layer(layer, b);
     add(Kind::kRun, Subject::kOp, here);
     if (streamed == nullptr) return;

@@ -24,7 +24,7 @@ enum class EventKind : uint8_t {
   kRun,      // the device computes
   kStart,    // work begins beside what the device computes next
   kJoin,     // later computations find that work done
-  kStore,    // is copied back to its home
+  kStore,    // is copied back to the memory in which it lives
   kRelease,  // its memory on the device is free
 };
 
@@ -36,8 +36,9 @@ enum class EventSubject : uint8_t {
   kOp,
   kWeights,  // the segment `group`, numbered in the order of use
   kKv,       // KV pages of `group` of the batch's swapped sequences, in `layer`
-  // All KV of a swapped layer. A load without a batch, at the start of a step, loads what was not
-  // loaded during the step before.
+  // All KV of a swapped layer, which is in host memory except for the layer's part of a step
+  // (kv/layer_table.h). A load without a batch, at the start of a step, loads what was not loaded
+  // during the step before.
   kLayerKv,
   kHiddenStates,  // the residual stream of `batch`
   kCpu,           // the CPU's rows of a linear op, or its sequences of an attention op
@@ -64,7 +65,7 @@ struct StepEvent {
 std::string event_name(const LoweredModel& model, const StepEvent& event);
 
 // Returns whether the host decides what such an event does only when the step reaches it, so that a
-// recorded graph must end before it. Its price is the expected one.
+// recorded graph must end before it. The cost model uses its expected time.
 bool is_decided_in_step(const StepEvent& event);
 
 // A range of a step's events: [begin, ops) are decided by the host when the step reaches them, and
@@ -98,7 +99,8 @@ struct StreamedShape {
 struct StepShape {
   std::shared_ptr<const LoweredModel> model = {};
   std::vector<StreamedShape> streamed = {};  // in the order of their use
-  // By weight segment: its slot group, numbered 0, 1, ...; a group shares a slot.
+  // By weight segment: its slot group, numbered 0, 1, ... Segments of one slot group are in the
+  // same slot at the same time.
   std::vector<int> slot_groups = {};
   int weight_slots = 2;             // all are filled before the first step
   int segments_read_ahead = 0;      // weight segments read from disk before a slot for them is free

@@ -22,7 +22,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Makes a network of so many layers, as devices run it. The ops of a layer are qkv, attention,
+// Makes a network of `count` layers, as devices run it. The ops of a layer are qkv, attention,
 // attention_out, mlp_up and mlp_down.
 std::shared_ptr<const LoweredModel> layers(int count, const char* of = "opt-125m") {
   TransformerShape shape = try_known_model(of).value();

@@ -16,8 +16,8 @@
 namespace spillway {
 namespace {
 
-// The estimated time of a plan must be below this fraction of the time of the plan that options
-// give with everything else on the device to replace it.
+// The estimated time of a plan must be below this fraction of the time of the plan as options set
+// it, with everything else on the device, to replace it.
 constexpr double kWorthChanging = 0.9995;
 
 // Returns the average number of tokens that a sequence has when it ends, with sequences limited to
@@ -176,7 +176,7 @@ class Placer {
                            : place_greedily(weights, trial.size, traits, careful(trial.budgets));
     }
     GivenFields given = r_.given;
-    // A trial replaces the shares that options give.
+    // A trial replaces the shares that options set.
     if (trial.greedy) given.weights = given.kv = given.activations = {}, given.embeddings = {};
     if (trial.kv) given.kv = trial.kv;
     given.apply_to(placed.plan);
@@ -251,7 +251,7 @@ class Placer {
     require_fit(placed.needs, discrete_, trial.budgets);
   }
 
-  // Searches for the fastest plan of such a run, with the fields that options give.
+  // Searches for the fastest plan of a run of `size`, with the fields that options set.
   std::optional<ChosenPlan> try_search(const RunSize& size, const FitTrial& trial) {
     const DeviceTraits traits = r_.traits(trial.budgets);
     auto found = search_plans(
@@ -313,9 +313,10 @@ class Placer {
     return r_.fixed && r_.by_options_alone && !trial.greedy && !trial.kv;
   }
 
-  // Searches for what options leave open. `resident` has all of that on the device; it is returned
-  // where the search finds nothing better, and is null if it does not fit. Nothing is searched if
-  // nothing moves by it, or for fewer sequences than wanted where it does not fit.
+  // Searches for the settings that options leave open. `resident` is the plan that has all of them
+  // on the device, or null if that does not fit; it is returned if the search finds nothing better.
+  // Nothing is searched if a search could move nothing, or for fewer sequences than wanted where
+  // `resident` does not fit.
   std::optional<ChosenPlan> around_given(std::optional<ChosenPlan> resident,
                                          const FitTrial& trial) {
     const bool is_first = trial.size.tokens == sizes_.front().tokens &&
@@ -343,7 +344,7 @@ class Placer {
     if (run.max_concurrent < 2 || run.answers.empty() || whole.by_hand || !discrete_ ||
         !r_.may_preempt)
       return std::nullopt;
-    // This gains nothing if everything is on the device already.
+    // Sharing gains nothing if everything is on the device already.
     if (whole.plan.all_on_device() && whole.size.sequences >= wanted_.sequences)
       return std::nullopt;
     ChosenPlan shared{.plan = {}, .size = wanted_};

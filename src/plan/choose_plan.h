@@ -13,7 +13,7 @@ namespace spillway {
 // impossible.
 ResolvedPlan choose_plan(const PlanRequest& request);
 
-// Returns the plan that options or a file give for a run of that size, whether it fits or not.
+// Returns the plan that options or a file set for a run of `size`, whether it fits or not.
 Plan plan_as_given(const PlanRequest& request, const RunSize& size);
 
 }  // namespace spillway

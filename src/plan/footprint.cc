@@ -138,8 +138,8 @@ RunLayout layout_run(const Model& model, const Plan& plan, const RunSize& size,
   place_kv(plan, size, !traits.host_visible, layout);
   place_activations(spec, plan, size, traits, streams_weights, layout);
   const int swapped = layout.kv.swapped_group();
-  // A layer whose KV other layers read would have to stay until the last of them has read it, so
-  // such a group is not swapped layer by layer.
+  // A layer whose KV other layers read would have to stay until the last of them has read it, so a
+  // group with shared layers is not swapped layer by layer.
   const bool is_shared = layout.kv.readers(swapped) > layout.kv.group(swapped).layers;
   if (is_shared) return layout;
   layout.swap_sizes = {.layers = layout.kv.group(swapped).layers,

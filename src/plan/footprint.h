@@ -35,14 +35,16 @@ struct RunSize {
   // The most sequences that may run concurrently in the KV memory of `sequences`, if they turn out
   // shorter; 0: no more than those.
   int64_t max_concurrent = 0;
-  int most_swapped = 0;    // the most layers whose KV may be swapped (tensor/layer_swap_sizes.h)
+  // The most layers that may be swapped: their KV lives in host memory and is on the device only
+  // for their part of a step (tensor/layer_swap_sizes.h).
+  int most_swapped = 0;
   int swapped_layers = 0;  // layers that are swapped from the first step on
   // The most draft tokens that a step computes for a sequence besides its newest token.
   int draft_tokens = 0;
 
   int64_t max_running() const { return std::max(sequences, max_concurrent); }
 };
-// Returns the most rows of logits of a step in which so many sequences generate. Drafts are for
+// Returns the most rows of logits of a step in which `sequences` sequences generate. Drafts are for
 // small batches: they add no rows beyond kMostDraftRows.
 inline constexpr int kMostDraftRows = 32;
 int rows_with_drafts(int sequences, int draft_tokens);
@@ -50,8 +52,9 @@ int rows_with_drafts(int sequences, int draft_tokens);
 // planes are still small.
 inline constexpr int64_t kFixedPartitionBlocks = 256;
 
-// Staging planes on the device for KV whose home is elsewhere (runtime/kv_swap.h): while attention
-// reads a group in one plane, the pages of the next group are loaded into the other.
+// Staging planes on the device for KV whose home, the memory in which it lives, is elsewhere
+// (runtime/kv_swap.h): while attention reads a group in one plane, the pages of the next group are
+// loaded into the other.
 inline constexpr int kKvStagingBuffers = 2;
 
 // The sizes of everything that the runtime allocates for a run, as plan and run size decide them.
@@ -68,7 +71,7 @@ struct RunLayout {
   int32_t staging_blocks = 0;
   bool partitioned = false;  // some sequence may be attended to in partitions (docs/kv-cache.md)
   int64_t fixed_blocks = 0;  // of a partition; 0: a partition is as large as fits
-  int max_tokens = 0;        // in a step, which is a batch block in FlexGen's words
+  int max_tokens = 0;        // in a step
   int micro_tokens = 0;      // in a micro-batch
   int logit_rows = 0;        // in a step that generates
   int draft_tokens = 0;      // RunSize::draft_tokens
@@ -91,7 +94,7 @@ struct RunLayout {
   int64_t least_staging() const;
   // Returns the blocks of a group in a memory with capacity for `blocks` blocks of tokens.
   int32_t group_blocks(int group, int64_t blocks) const;
-  // Returns the bytes of so many blocks of tokens in all groups.
+  // Returns the bytes of `blocks` blocks of tokens in all groups.
   uint64_t kv_bytes(int64_t blocks) const;
   uint64_t kv_file_bytes() const;
 };

@@ -43,7 +43,7 @@ std::string text_of(const LoweredModel& model, const StepEvent& event) {
   return text + "\n";
 }
 
-// Makes a model of so many layers, each with a gated MLP whose weights are divided into two
+// Makes a model of `count` layers, each with a gated MLP whose weights are divided into two
 // segments.
 Model layers_of(int count) {
   TransformerShape shape = try_known_model("tinyllama-1.1b").value();

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether layers' KV is swapped on the device, so that it has room for more sequences (Pie, 3.1).
+// How many layers are swapped: their KV lives in host memory and is on the device only for their
+// part of a step, so that the device has room for more sequences (Pie, 3.1). The paper's expansion
+// is the ratio n / (n - m), for n layers of which m are swapped.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides how many layers' KV is swapped on the device (Pie, 3.1), as --kv-expansion requests it.
+// Decides how many layers are swapped (Pie, 3.1), as --kv-expansion requests it: their KV lives in
+// host memory and is on the device only for their part of a step.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@
 namespace spillway {
 
 // Returns the number of swapped layers that is requested, or 0 if no KV is on the device. Throws
-// kInvalidArgument if so many layers gain no room, or are not fewer than the layers that have KV.
+// kInvalidArgument if that number of layers gains no room, or is not less than the number of layers
+// that have KV.
 int requested_swapped_layers(const KvExpansion& expansion, const LayerSwapSizes& sizes);
 
 // Returns the most layers that a run may swap if it finds the number itself. `needs` is its

@@ -23,8 +23,8 @@ constexpr double kSameShare = 0.01;  // closer shares make no noticeable differe
 constexpr double kMostAttending = 0.1;
 
 // Steps with drafts have a few tokens of each sequence. Products of matrix slices are not measured
-// at such numbers, so the CPU is assumed to be slower there than by the rates of whole matrices,
-// which hold at kFew.
+// at so small numbers, so the CPU is assumed to be slower there than by the rates of whole
+// matrices, which hold at kFew.
 constexpr int64_t kMostDrafting = 16;
 constexpr double kRateOfSlices = 0.7;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes which share of the weights in host memory the CPU multiplies there while the others are
 // copied to the GPU. Both should finish together (HeteGen, equation 9), by the machine's rates, or
-// by measurements of such ops (equation 10).
+// by measurements of linear ops that CPU and GPU share (equation 10).
 #pragma once
 
 #include <cstdint>
@@ -38,15 +38,15 @@ double balanced_share(const Hardware& hardware, const SplitShape& shape, double 
 // Returns a share for each number of tokens that steps of this plan have: a decoding step, a prompt
 // chunk, and a few in between. It takes into account the CPU's attention and the KV on the link, as
 // `predicted`, an estimate without these shares, has them. Returns none if the CPU has no time for
-// it, or if no op's matrices are all in host memory or all on disk. `homes` has the home of each of
-// the model's weights by the plan.
+// it, or if no op's matrices are all in host memory or all on disk. `homes` has the memory in which
+// each of the model's weights lives under the plan.
 std::vector<CpuLinearShare> balanced_linear_shares(const Hardware& hardware, const Model& model,
                                                    std::span<const Tier> homes, const Plan& plan,
                                                    const RunLayout& layout, int64_t sequences,
                                                    const Prediction& predicted);
 
-// Returns the bytes of weights per second that the CPU is expected to multiply by the plan in steps
-// of so many tokens; 0 if it has no share.
+// Returns the bytes of weights per second that the CPU is expected to multiply under the plan in
+// steps of `tokens` tokens; 0 if it has no share.
 double expected_cpu_rate(const Hardware& hardware, const Model& model, std::span<const Tier> homes,
                          const Plan& plan, double tokens);
 

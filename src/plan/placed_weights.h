@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Caches what depends only on the homes of a model's weights, for the next plan with the same
-// homes: a search tries thousands of plans that differ in little else.
+// Caches what depends only on the homes of a model's weights, the memories in which they live, for
+// the next plan with the same homes: a search tries thousands of plans that differ in little else.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ struct StreamingNeeds {
   uint64_t slot_bytes = 0;
   int stages = 0;          // staging buffers for weights read from disk
   uint64_t disk_rows = 0;  // bytes of a buffer into which the CPU's rows are read from disk
-  // With the largest token count of each share, not limited by a run.
+  // The CPU's rows for each of its shares of linear ops, with the largest token count of that
+  // share, not limited by a run.
   std::vector<CpuRows> cpu_rows = {};
 };
 

@@ -27,7 +27,9 @@ namespace spillway {
 // step has one micro-batch.
 enum class ScheduleKind : uint8_t {
   kContinuous,  // a sequence that ends is replaced in the next step
-  kZigzag,      // batch blocks of sequences that begin together: FlexGen's schedule
+  // In batch blocks: sequences begin together, and the next ones when all of these have ended
+  // (FlexGen).
+  kZigzag,
   // Like kContinuous, but a few are admitted at a time, so sequences are at different positions.
   kDiagonal,
   kRow,  // one micro-batch is finished before the next: the baseline
@@ -83,7 +85,8 @@ struct PlanMemory {
 
 struct Plan {
   TierShares weights;  // for the layers' matrices; norms and biases are on the device
-  std::vector<WeightOverride> overrides = {};  // homes of matrices to which the shares do not apply
+  // Matrices for which a memory is named; the shares do not apply to them.
+  std::vector<WeightOverride> overrides = {};
   // How the shares are placed. kByGain is replaced by overrides before the plan is used.
   Residence residence = Residence::kEven;
   // The home of the token and position embeddings and the head: the device or host memory. In host
@@ -108,11 +111,11 @@ struct Plan {
   std::optional<int64_t> context = {};       // tokens of a sequence
   std::optional<int> chunk = {};             // the most tokens that go through a layer together
   std::optional<int> sequences = {};         // concurrent sequences with room for `context`
-  // That may share the KV memory of `sequences` (RunSize::max_concurrent).
+  // The most sequences that may share the KV memory of `sequences` (RunSize::max_concurrent).
   std::optional<int> max_concurrent = {};
   std::vector<CpuLinearShare> cpu_linear = {};
   std::optional<bool> deterministic = {};        // as --deterministic
-  std::optional<KvExpansion> kv_expansion = {};  // as --kv-expansion
+  std::optional<KvExpansion> kv_expansion = {};  // --kv-expansion: swapped layers
   std::optional<bool> lookup_drafts = {};        // as --draft lookup
   // Passed back, the run stays within these bytes where the machine has more.
   std::optional<PlanMemory> memory = {};
@@ -150,8 +153,8 @@ int concurrent_sequences(const Plan& plan, int sequences);
 
 // Reads "20,80,0": percent on GPU, host and disk, adding up to 100. Errors name `option`.
 TierShares parse_shares(std::string_view text, std::string_view option);
-// Reads "66", a percentage for any number of tokens, or "1:66,64:50", percentages for at most so
-// many tokens.
+// Reads "66", a percentage for any number of tokens, or "1:66,64:50", percentages for at most 1 and
+// at most 64 tokens.
 std::vector<CpuLinearShare> parse_cpu_linear(std::string_view text, std::string_view option);
 ScheduleKind parse_schedule(std::string_view text);
 AttentionPlace parse_attention_place(std::string_view text);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model on a machine with everything that its plans have in common: searches, trials of a refusal
-// and fit suggestions compute the homes, streaming schedules and step prices of a plan only once.
+// and fit suggestions compute the homes of a plan's weights (the memories in which they live), its
+// streaming schedules and its step prices only once.
 #pragma once
 
 #include <functional>

@@ -54,7 +54,7 @@ struct PlanRequest {
   std::function<FitLimits()> limits = {};
 };
 
-// Returns the requests of such a run, with usual lengths for those that are not known.
+// Returns the requests of `run`, with usual lengths for those that are not known.
 Workload workload_of(const ExpectedRun& run, const RunSize& size);
 
 // Returns a device's traits within these budgets.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rounds the shares that a search finds to what the runtime has: thousandths of the weights, whole
-// sequences, whole tokens.
+// Rounds the shares that a search finds, of the weights, the KV and the hidden states in each
+// memory, to what the runtime has: thousandths of the weights, whole sequences, whole tokens.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace spillway {
 
-// Weight shares are thousandths: a home is given to whole matrices, of which a model has hundreds.
+// Weight shares are thousandths: a home, the memory in which it lives, is given to whole matrices,
+// of which a model has hundreds.
 inline constexpr double kWeightSteps = 1000;
 
 // Keeps a reference to the request. Thread-safe.
@@ -19,7 +20,7 @@ class PlanShares {
       : request_(request), discrete_(request.hardware.has_device()) {}
 
   // These set the shares of a plan. The rest is on disk if there is one; without a GPU, `device` is
-  // the host's memory. Shares that the request gives stay as given.
+  // the host's memory. Shares that the request fixes (SearchRequest::given) stay as they are.
   void set_weights(Plan& plan, double device, double host) const;
   void set_kv(FoundPlan& found, double device, double host) const;
   // Sets the shares of the hidden states between layers. Those of decoding tokens always stay on

@@ -35,8 +35,10 @@ struct Workload {
 
 struct Prediction {
   double prefill_s = 0, decode_s = 0;  // for the whole workload
-  double first_token_s = 0;  // until a batch block has its first tokens, after all of its prompts
-  double step_s = 0;         // the average decoding step
+  // The time until a batch block (sequences that begin together) has its first tokens, after all of
+  // its prompts.
+  double first_token_s = 0;
+  double step_s = 0;     // the average decoding step
   double latency_s = 0;  // for a batch block: its prompts, then all tokens of its longest answer
   double generated_tokens_per_s = 0;
   double decode_tokens_per_s = 0;

@@ -23,14 +23,15 @@ class PricedSteps {
 
   const Hardware& hardware() const { return hardware_; }
   PlacedWeights& weights() const { return weights_; }
-  // Returns the price of one step by the plan, simulated or by sums over its events. The reference
-  // is valid until the next call.
+  // Returns the price of one step under the plan, simulated or by sums over its events. The
+  // reference is valid until the next call.
   enum class Method : uint8_t { kSums, kSimulated };
   const Priced& price(const Plan& plan, const RunLayout& layout, const StepSize& size,
                       Method method);
 
  private:
-  // The cache is emptied when it has so many prices, so that a long refusal does not fill memory.
+  // The cache is emptied when it has this number of prices, so that a long refusal does not fill
+  // memory.
   static constexpr size_t kMost = 200'000;
 
   const Hardware& hardware_;

@@ -31,9 +31,9 @@ std::vector<ResidenceGain> residence_gains(const Hardware& hardware, const Model
 // Replaces Residence::kByGain in a plan by overrides that name matrices. As many bytes of linear
 // layers are on the device as before, but those of the ops that gain the most; shares are left for
 // the others. Ops go to the device with all their layers at first, and the last one with layers
-// spread evenly. `sequences` is how many decode together. Returns the plan with the same homes if
-// host and device do not share the layers. Throws kInvalidArgument for a plan with overrides of its
-// own or with weights on disk.
+// spread evenly. `sequences` is how many decode together. Returns the plan with the weights in the
+// same memories if host and device do not share the layers. Throws kInvalidArgument for a plan with
+// overrides of its own or with weights on disk.
 Plan with_residence_by_gain(const Hardware& hardware, const Model& model, const Plan& plan,
                             int64_t sequences);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan with everything that follows from it. plan/ makes it once; loading, runners, reports, the
-// server and the journal read it and compute none of it again.
+// server and the journal of a batch job (serve/batch_journal.h) read it and compute none of it
+// again.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +24,23 @@ namespace spillway {
 struct MaxConcurrent {
   // Each has room for its longest KV, so none ever waits for memory.
   int64_t full_reservation = 1;
-  // They share that room, because most stay shorter. A sequence that finds no free block waits or
-  // is preempted.
+  // They share room for fewer sequences of full length, because most stay shorter. A sequence that
+  // finds no free block waits or is preempted.
   int64_t over_commit = 1;
 };
 
 struct ResolvedPlan {
   Plan plan = {};  // passed back as a file, it resolves to the same again
   RunSize size = {};
-  Footprint needs = {};          // the footprint of a run of that size, with its layout
+  Footprint needs = {};          // the footprint of a run of `size`, with its layout
   std::vector<Tier> homes = {};  // by index in Model::weights
-  // One for each entry of plan.cpu_linear, and one without the CPU.
+  // One schedule for each CPU share of the linear layers (the entries of plan.cpu_linear, by tokens
+  // in a step), and one in which the CPU has no share.
   std::vector<StreamingSchedule> streaming = {};
-  KvExpansion expansion = {};  // as requested; size.most_swapped is the resulting number of layers
+  // How many layers' KV is swapped between host memory and the device to gain room
+  // (--kv-expansion), as requested. size.most_swapped is the most layers that may be swapped as a
+  // result.
+  KvExpansion expansion = {};
   // The footprint of the smallest run with which the work can begin (ExpectedRun::least_tokens).
   Footprint least_needs = {};
   MaxConcurrent max_concurrent = {};
@@ -44,10 +49,10 @@ struct ResolvedPlan {
   const RunLayout& layout() const { return needs.layout; }
 };
 
-// Returns the plan with all other settings that a run of that size depends on.
+// Returns the plan with all other settings that a run of `size` depends on.
 Plan completed(Plan plan, const RunSize& size, const PlanRequest& request);
 
-// Resolves a plan for a run whose size is completely known.
+// Resolves a plan for a run of `size`, which already has the number of swapped layers.
 ResolvedPlan resolve(const Model& model, const Plan& plan, const RunSize& size,
                      const DeviceTraits& traits);
 
@@ -63,7 +68,7 @@ ResolvedPlan resolve_again(PlanContext& context, bool compress, const ResolvedPl
                            int64_t tokens, int64_t sequences, const DeviceTraits& traits,
                            const Budgets& budgets);
 
-// Returns how many sequences such a run may have concurrently by the plan.
+// Returns how many sequences of `run` may run concurrently under the plan.
 MaxConcurrent max_concurrent_of(PlanContext& context, bool compress, const ResolvedPlan& resolved,
                                 const ExpectedRun& run, const DeviceTraits& traits,
                                 const Budgets& budgets);

@@ -107,8 +107,8 @@ class PlanSearch::Impl {
   }
 
   // Returns candidates with more and more concessions, which cost time and free memory, as long as
-  // that pays. Greedy placement makes concessions of its own, including some that the linear
-  // program does not know.
+  // the best plan gets better. Greedy placement makes concessions of its own, including some that
+  // the linear program does not know.
   std::vector<Candidates> candidates_for(int64_t sequences) {
     std::vector<Candidates> all;
     const int micro_batch = r_.given.micro_batch.value_or(0);
@@ -159,7 +159,7 @@ class PlanSearch::Impl {
     }
   }
 
-  // Returns the score; lower is better. Plans that break a limit score behind all plans that do
+  // Returns the score; lower is better. Plans that break a limit score worse than all plans that do
   // not.
   double score(const FoundPlan& plan) const { return score(plan.predicted); }
   double score(const Prediction& p) const {
@@ -376,7 +376,7 @@ class PlanSearch::Impl {
   const SearchRequest& r_;
   const bool discrete_;
   std::map<int64_t, std::vector<Candidates>> candidates_;  // by the number of sequences
-  // With so many sequences no plan was found, so none fits with twice as many.
+  // With this number of sequences no plan was found, so none fits with twice as many.
   int64_t least_too_many_ = std::numeric_limits<int64_t>::max() / 2;
   PlanShares shares_;
   // The caches of this search, if the request brings none.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the fastest plan by the cost model. Numbers of concurrent sequences and their division into
-// micro-batches are enumerated. Shares of memories come from a linear program (FlexGen, 4.3), are
-// rounded to what the runtime has and checked against the footprint. The best few are simulated.
+// micro-batches are enumerated. The shares of weights, KV and hidden states in each memory come
+// from a linear program (FlexGen, 4.3), are rounded to what the runtime has and checked against the
+// footprint. The best few are simulated.
 //
 // Each number of sequences is searched separately, with the settings with which it fits (embeddings
 // on the device or in host memory, prompt chunks), so that the plan for many sequences is never

@@ -55,9 +55,9 @@ struct SearchRequest {
   GivenFields given = {};
   // The processor that attends to a sequence must not depend on the other sequences.
   bool same_for_every_sequence = false;
-  // Homes of weights and prices of steps that this search shares with other searches of this model
-  // on this machine (plan/plan_context.h); they must outlive the search. Null: the search has its
-  // own.
+  // The memories in which weights live, and prices of steps, that this search shares with other
+  // searches of this model on this machine (plan/plan_context.h); they must outlive the search.
+  // Null: the search has its own.
   PricedSteps* steps = nullptr;
   // Called with the share of the search that is done, 0 to 1, every few milliseconds. It may throw,
   // which ends the search. Empty: progress is not reported.

@@ -14,7 +14,7 @@
 namespace spillway {
 namespace {
 
-// Makes a network of so many layers, as devices run it; its sizes do not matter.
+// Makes a network of `count` layers, as devices run it; its sizes do not matter.
 std::shared_ptr<const LoweredModel> layers(int count) {
   TransformerShape shape = try_known_model("opt-125m").value();
   shape.layers = count;

@@ -43,15 +43,17 @@ struct StepEstimate {
 
 class StepPrices {
  public:
-  // `homes` has the home of each weight, as weight_homes() returns it. `hardware` and `model` must
-  // outlive this object.
+  // `homes` has the memory in which each weight lives, as weight_homes() returns it. `hardware` and
+  // `model` must outlive this object.
   StepPrices(const Hardware& hardware, const Model& model, const std::vector<Tier>& homes,
              const Plan& plan, const RunLayout& layout, const StepSize& size);
-  // The same with weights that were described before, with the split that cut_of() returns.
+  // The same with weights that were described before, with their rows split between CPU and GPU as
+  // cut_of() returns it.
   StepPrices(const Hardware& hardware, const ModelSpec& spec,
              std::shared_ptr<const StepWeights> weights, const Plan& plan, const RunLayout& layout,
              const StepSize& size);
-  // Returns how the weights of such a step are split and streamed.
+  // Returns how the weights of a step of `size` are streamed, and their rows split between CPU and
+  // GPU.
   static StreamSplit cut_of(const Hardware& hardware, const Plan& plan, const RunLayout& layout,
                             const StepSize& size);
 
@@ -108,8 +110,9 @@ class StepPrices {
   double new_kv_bytes(double sequences) const {
     return sequences * static_cast<double>(size_.tokens_each) * new_token_bytes_;
   }
-  // Bytes of a swapped layer's KV, and of the part that a step writes. Swapped layers are copied by
-  // whole blocks, those of all sequences on the device.
+  // Bytes of the KV of a swapped layer, which is loaded from host memory in each step, and of the
+  // part that a step writes. Swapped layers are copied by whole blocks, those of all sequences on
+  // the device.
   double bytes_of_layer() const;
   double new_bytes_of_layer() const;
   double activate(double elements) const;

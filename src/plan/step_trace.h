@@ -11,7 +11,7 @@
 namespace spillway {
 
 // Returns the trace of three consecutive steps of this size; the first one finds its first weights
-// already loaded. `homes` has the home of each of the model's weights by the plan.
+// already loaded. `homes` has the memory in which each of the model's weights lives under the plan.
 std::string trace_of_steps(const Hardware& hardware, const Model& model,
                            const std::vector<Tier>& homes, const Plan& plan,
                            const RunLayout& layout, const StepSize& size);

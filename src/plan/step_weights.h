@@ -66,8 +66,8 @@ struct StepWeights {
   }
 };
 
-// Describes the weights of a step. `homes` has the home of each of model.weights, as weight_homes()
-// returns it.
+// Describes the weights of a step. `homes` has the memory in which each of model.weights lives, as
+// weight_homes() returns it.
 StepWeights step_weights(const Model& model, const std::vector<Tier>& homes,
                          const StreamSplit& split);
 

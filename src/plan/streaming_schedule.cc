@@ -43,7 +43,7 @@ class Stacked {
     int64_t row = 0;
   };
   Place end() const { return {matrices_.size(), 0}; }
-  // Returns the last place that is not after so many bytes.
+  // Returns the last place that is not after `bytes` bytes.
   Place at(int64_t bytes) const {
     if (bytes >= this->bytes()) return end();
     for (size_t i = 0; i < matrices_.size(); ++i) {
@@ -234,7 +234,7 @@ size_t schedule_for(const std::vector<CpuLinearShare>& shares, int64_t tokens) {
 
 namespace {
 
-// Returns the extents of such rows in a file, or none if they are in host memory.
+// Returns the extents of `rows` in a file, or none if they are in host memory.
 std::vector<Extent> extents_of(const DeviceTraits& traits, const Model& model,
                                std::span<const Tier> homes, const MatrixRows& rows) {
   if (homes[rows.weight] != Tier::kDisk) return {};

@@ -65,10 +65,10 @@ struct StreamSplit {
   CpuLinearShare cpu = {};
   uint64_t segment_bytes = kStreamSegmentBytes;
 };
-// Returns the streaming schedule. `homes` has the home of each of model.weights. The CPU multiplies
-// its share of the bytes of each op, split at a multiple of 16 rows: q, k and v are split as one
-// matrix, gate and up at the same rows. It has no part in an op whose matrices are not all in host
-// memory, or all on disk.
+// Returns the streaming schedule. `homes` has the memory in which each of model.weights lives. The
+// CPU multiplies its share of the bytes of each op, split at a multiple of 16 rows: q, k and v are
+// split as one matrix, gate and up at the same rows. It has no part in an op whose matrices are not
+// all in host memory, or all on disk.
 StreamingSchedule streaming_schedule(const Model& model, std::span<const Tier> homes,
                                      const StreamSplit& split);
 // Returns a streaming schedule for each of a plan's shares, and at the end one without the CPU.
@@ -76,7 +76,7 @@ std::vector<StreamingSchedule> streaming_schedules(const Model& model, std::span
                                                    const std::vector<CpuLinearShare>& shares,
                                                    SlotContent slots,
                                                    uint64_t segment_bytes = kStreamSegmentBytes);
-// Returns the index of the streaming schedule for a step whose largest micro-batch has so many
+// Returns the index of the streaming schedule for a step whose largest micro-batch has `tokens`
 // tokens.
 size_t schedule_for(const std::vector<CpuLinearShare>& shares, int64_t tokens);
 // Returns the bytes of a slot in the device's memory.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides which weights live where and how many bytes of each memory they take, from the model and
-// a plan's shares, before anything is loaded.
+// a plan's shares of the weights in each memory, before anything is loaded.
 #pragma once
 
 #include <array>
@@ -15,13 +15,13 @@
 
 namespace spillway {
 
-// Returns a home for each of model.weights. Homes are given to whole linear ops (q, k and v; gate
-// and up): a layer has four, a model hundreds, so shares are met within a percent, and an op on the
-// device waits for no copy. Each tier gets its share of the layers' matrices, spread evenly over
-// the layers, so that every layer moves about as many bytes. Embeddings and head live where
-// `embeddings` says. Everything else (norms, biases, projections) is small and lives on the device.
-// If the device computes in host memory (`host_visible`), homes in host memory become homes on the
-// device.
+// Returns a home for each of model.weights, the memory in which it lives. Homes are given to whole
+// linear ops (q, k and v; gate and up): a layer has four, a model hundreds, so shares are met
+// within a percent, and an op on the device waits for no copy. Each tier gets its share of the
+// layers' matrices, spread evenly over the layers, so that every layer moves about as many bytes.
+// Embeddings and head live where `embeddings` says. Everything else (norms, biases, projections) is
+// small and lives on the device. If the device computes in host memory (`host_visible`), homes in
+// host memory become homes on the device.
 //
 // Matrices that an override names live where it says; the shares apply to the others as if those
 // were all. Throws kInvalidArgument for an override that names no matrix of this model, or a layer

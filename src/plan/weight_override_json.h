@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and writes homes for named matrices as a plan's file has them: {"layers": "0-3,40", "role":
-// "mlp_down", "home": "host"}. Layers and role may be left out.
+// Reads and writes the memories in which named matrices live (their homes), as a plan's file has
+// them: {"layers": "0-3,40", "role": "mlp_down", "home": "host"}. Layers and role may be left out.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

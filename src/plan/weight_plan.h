@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of a plan about weights: the share of each memory, and the matrices that are named to
-// live elsewhere.
+// The part of a plan about weights: which share of them each memory holds, and the matrices that
+// are named to live elsewhere.
 #pragma once
 
 #include <string>
@@ -23,7 +23,8 @@ struct LayerRange {
   bool operator==(const LayerRange&) const = default;
 };
 
-// A home for some of the layers' matrices, which overrides the shares.
+// A home for some of the layers' matrices, the memory in which they live, which overrides the
+// shares.
 struct WeightOverride {
   std::vector<LayerRange> layers = {};  // empty: all
   // The name of a matrix ("mlp_down"), or of an op with several ("qkv"); empty: all matrices.

@@ -17,8 +17,8 @@ namespace spillway {
 
 // Averages the probabilities of two linear models in one table: a softmax over the buckets, and one
 // logistic model per edge for whether the answer goes beyond it, which knows that buckets are
-// ordered. Both learn by AdaGrad. Owns some 5 MB. Not thread-safe. `more_slots` behind
-// kFeatureSlots are for features of other sources (EncoderPredictor).
+// ordered. Both learn by AdaGrad. Owns some 5 MB. Not thread-safe. `more_slots` after kFeatureSlots
+// are for features of other sources (EncoderPredictor).
 class NgramPredictor : public OnlinePredictor {
  public:
   explicit NgramPredictor(const LengthBuckets& buckets, size_t more_slots = 0);
@@ -43,7 +43,7 @@ class NgramPredictor : public OnlinePredictor {
   // The complete state, which a file stores: all that predicting and learning need.
   std::span<const float> weights() const { return weights_; }
   std::span<const float> gradients() const { return gradients_; }
-  // Restores such a state, which must have a new predictor's sizes. Throws kInvalidArgument for
+  // Restores a complete state, which must have a new predictor's sizes. Throws kInvalidArgument for
   // other sizes, weights that are not finite, and sums of squares that are not positive.
   void restore(std::span<const float> weights, std::span<const float> gradients, uint64_t examples);
 

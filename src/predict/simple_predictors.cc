@@ -9,7 +9,7 @@
 namespace spillway {
 namespace {
 
-// The key is the text, or the tokens' bytes, behind a letter that says which.
+// The key is a letter that says which, and then the text or the tokens' bytes.
 std::string key_of(const LengthQuery& query) {
   std::string key(1, query.text.empty() ? 'i' : 't');
   if (!query.text.empty()) return key.append(query.text);

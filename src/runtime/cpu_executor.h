@@ -29,10 +29,10 @@ class CpuExecutor {
   CpuExecutor& operator=(const CpuExecutor&) = delete;
 
   // Queues `work`: it is called after the work before it, when everything that `queue` has so far
-  // is done. If it throws, synchronize() rethrows that, and work behind it is skipped. Returns the
+  // is done. If it throws, synchronize() rethrows that, and work after it is skipped. Returns the
   // work's number. `ready` is this queue's signal, made by the device; it must outlive the work.
   uint32_t start(DeviceStream& queue, HostSignal& ready, std::function<void()> work);
-  // Makes ops called from now on wait until the work of this number is done or skipped.
+  // Makes ops queued from now on wait until the work of this number is done or skipped.
   void wait_for_work(uint32_t number);
   // Waits until all work is done; throws the first failure.
   void synchronize();

@@ -188,7 +188,7 @@ void Decoder::check_table(const KvCache& kv, const StepSequence& sequence, int g
   Tier tier = Tier::kDevice;
   for (size_t i = 0; i < table.size(); ++i) {
     const BlockId block = table[i];
-    // Tables may have blocks behind the step's tokens, some groups' tables more than others'.
+    // Tables may have blocks after the step's tokens, some groups' tables more than others'.
     SPW_ASSERT(block.group == group);
     SPW_ASSERT(i >= sequence.block_table.size() || block.tier == sequence.block_table[i].tier);
     if (block.is_released()) {
@@ -414,7 +414,7 @@ void Decoder::run_events(KvCache& kv) {
     ops_.run_step(batch, parts_of_step(kv));
   } else {
     // Each micro-batch's run of events is one step for the device. Loads join the run of what is
-    // computed before them: they call no ops, and each such step begins with an upload.
+    // computed before them: they call no ops, and each step for the device begins with an upload.
     for (size_t i = 0; i < events_.size();) {
       const StepEvent& first = events_[i];
       size_t end = i + 1;

@@ -41,15 +41,15 @@ namespace spillway {
 
 // How a decoder runs a model, in particular one that is not entirely on its device.
 struct DecoderOptions {
-  int max_tokens = 512;     // most tokens of a step (of FlexGen's batch block)
+  int max_tokens = 512;     // most tokens of a step
   int micro_tokens = 0;     // most tokens of a micro-batch; 0: max_tokens
   int micro_sequences = 0;  // most sequences of a micro-batch; 0: any number
   // The device's copies; null: the decoder has a scheduler of its own.
   TransferScheduler* transfers = nullptr;
   // Streams the weights that are not on the device; null: all are there.
   WeightStream* stream = nullptr;
-  // The CPU's share of linear ops, by the tokens of a step's largest micro-batch; this selects the
-  // streaming schedule of `stream`.
+  // The CPU's share of the rows of linear ops, by the tokens of a step's largest micro-batch; this
+  // selects the streaming schedule of `stream`.
   std::vector<CpuLinearShare> cpu_linear = {};
   // The CPU device, in whose memory KV and embeddings live that are not on the device; null: none
   // do.
@@ -102,7 +102,7 @@ class Decoder {
 
   const ModelSpec& spec() const { return spec_; }
   // Allocates memory for `logit_rows` rows of logits now. Without this call it is allocated in the
-  // first step that has so many.
+  // first step that has that number of rows.
   void expect_rows(int64_t logit_rows);
   int max_tokens() const { return options_.max_tokens; }
   Device& device() const { return device_; }
@@ -116,19 +116,19 @@ class Decoder {
                          std::span<const SequenceSpan> spans, const AttentionParams& params)>;
   void observe_attention(AttentionObserver observer) { observer_ = std::move(observer); }
 
-  // Allocates now what steps with this cache need besides the cache, instead of in the first such
-  // step. Throws kOutOfMemory.
+  // Allocates now what steps with this cache need besides the cache, instead of in the first step
+  // with it. Throws kOutOfMemory.
   void attach(const KvCache& kv);
 
-  // Changes the number of swapped layers to `swapped_layers`, at most the number that the cache was
-  // made for (LayerSwapper::change). This changes device_blocks() of the cache. Call it between
-  // steps.
+  // Changes the number of swapped layers, whose KV is loaded from host memory in each step, to
+  // `swapped_layers`, at most the number that the cache was made for (LayerSwapper::change). This
+  // changes device_blocks() of the cache. Call it between steps.
   void change_swapped_layers(KvCache& kv, int swapped_layers,
                              std::span<const KvCache::BlockCopy> moves = {});
 
   // Returns the statistics of the steps since the last call. Waits for the device.
   DecoderStats take_stats();
-  // Records the following steps in the timeline; recorded steps are never replayed. Null ends the
+  // Records the following steps in the timeline; recorded steps are never replayed. Null stops
   // recording.
   void record(Timeline* timeline);
 
@@ -145,7 +145,7 @@ class Decoder {
   }
 
   // Returns the last key or value that was beyond the range of the KV type, on the device or where
-  // the host computes attention. Steps continue after such a fault. Waits for the device.
+  // the host computes attention. Steps continue after this. Waits for the device.
   std::optional<KvFault> find_kv_fault();
 
   // Computes the step, appends K and V to the cache, and returns logits [sum of logit_rows, vocab],

@@ -18,7 +18,8 @@ namespace spillway {
 struct StepArguments {
   uint64_t weights = 0, activations = 0;  // address epochs of their owners
   KvShapes kv = {};
-  int swapped_layers = 0;  // swapped layers: the step is split into graph segments at them
+  // Layers whose KV is loaded in each step; the step is divided into graph segments at them.
+  int swapped_layers = 0;
   float attention_topk = 0;
   bool operator==(const StepArguments&) const = default;
 };

@@ -16,7 +16,7 @@ class HiddenStatesLink {
 
   // Fills these rows with what the previous part has sent for the same tokens, before it returns.
   virtual void receive(const Activations& rows) = 0;  // [tokens, hidden], F32
-  // Sends these rows, which ops called so far compute. After the return they may change.
+  // Sends these rows, which ops queued so far compute. After the return they may change.
   virtual void send(const Activations& rows) = 0;  // [tokens, hidden], F32
 };
 

@@ -163,8 +163,8 @@ void HostAttention::start(const Activations& qkv, const KvLayerView& kv, const H
   if (!overlap_) executor_.synchronize();
 }
 
-// Ops read the result directly from pinned memory, since a copy would wait behind weight copies
-// that are already queued on the link.
+// Ops read the result directly from pinned memory, since a copy would wait for weight copies that
+// are already queued on the link.
 void HostAttention::finish(StallClock& stalls) {
   stalls.time(StallCause::kHostAttention, [&] { executor_.wait_for_work(number_); });
   const int64_t shared = sums_.rows();

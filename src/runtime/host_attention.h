@@ -30,7 +30,7 @@ class HostAttention {
   // fewer KV heads.
   HostAttention(TransferScheduler& transfers, Device& host, CpuExecutor& executor, DType type,
                 int64_t rows, int64_t q_dim, int64_t kv_dim, bool overlap);
-  // Allocates now what rows with partitioned KV need in addition, not when the first such rows
+  // Allocates now what rows with partitioned KV need in addition, not when the first of these rows
   // come. Throws kOutOfMemory.
   void prepare_partitions(int heads);
   ~HostAttention();
@@ -43,7 +43,7 @@ class HostAttention {
   void start(const Activations& qkv, const KvLayerView& kv, const HostRows& rows,
              const AttentionParams& params, const Activations& out, const SoftmaxState& sums,
              class KvSwap* stores);
-  // Makes ops called from now on see the result.
+  // Makes ops queued from now on see the result.
   void finish(StallClock& stalls);
 
   struct Stats {
@@ -54,8 +54,8 @@ class HostAttention {
   };
   // Returns the statistics since the last call. Call it only while no work is queued.
   Stats take_stats() { return std::exchange(stats_, {}); }
-  // Records the CPU's work in the timeline from now on; null ends that. Call it only while no work
-  // is queued.
+  // Records the CPU's work in the timeline from now on; null stops recording. Call it only while no
+  // work is queued.
   void record(Timeline* timeline) { timeline_ = timeline; }
   // The last key or value so far that exceeded the range of the device's activation type.
   const std::optional<KvFault>& fault() const { return fault_; }

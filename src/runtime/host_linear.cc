@@ -118,9 +118,9 @@ LinearOp HostLinear::on_host(const LinearOp& op, const StreamedLinear& streamed)
   return host;
 }
 
-// For a token or a few, ops access host memory directly: a copy would wait behind weight copies
-// that are already queued on the link. Larger transfers use copies, since ops cross the link at a
-// tenth of its speed.
+// For a token or a few, ops access host memory directly: a copy would wait for weight copies that
+// are already queued on the link. Larger transfers use copies, since ops cross the link at a tenth
+// of its speed.
 bool HostLinear::goes_straight(const Activations& some) const {
   constexpr int64_t kStraightBytes = 256 << 10;
   return ops_reach_them_ && row_bytes(DType::kF32, some.rows * some.cols) <= kStraightBytes;

@@ -69,7 +69,7 @@ class HostLinear {
   // head's, if the logits of a whole prompt are wanted), they are computed in several passes, of
   // which all but the last are waited for.
   void start(const LinearOp& op, const StreamedLinear& streamed, StallClock& stalls);
-  // Makes ops called from now on see the result of what was started.
+  // Makes ops queued from now on see the result of what was started.
   void join(StallClock& stalls);
 
   struct Stats {
@@ -83,8 +83,8 @@ class HostLinear {
   };
   // Returns the statistics since the last call. Call it only while no work is queued.
   Stats take_stats() { return std::exchange(stats_, {}); }
-  // Records the CPU's work in the timeline from now on; null ends that. Call it only while no work
-  // is queued.
+  // Records the CPU's work in the timeline from now on; null stops recording. Call it only while no
+  // work is queued.
   void record(Timeline* timeline) { timeline_ = timeline; }
 
  private:

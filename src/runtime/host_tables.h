@@ -32,7 +32,7 @@ class HostTables {
   std::span<const int32_t> numbers(int64_t rows) const {
     return std::span(numbers_).first(static_cast<size_t>(rows));
   }
-  // Copies the rows of these ids to `to` on the device (at most sizes().bytes()), for ops called
+  // Copies the rows of these ids to `to` on the device (at most sizes().bytes()), for ops queued
   // from now on. `positions` is ignored if there is no position table.
   WeightViews::HostTables bring(std::span<const int32_t> ids, std::span<const int32_t> positions,
                                 std::byte* to);

@@ -11,7 +11,7 @@
 
 namespace spillway {
 
-// Moves the bytes of `count` extents of a batch, beginning with number `first`, directly behind
+// Moves the bytes of `count` extents of a batch, beginning with number `first`, directly after
 // those of the first of them. They were read into `memory`, in this order. Returns where they
 // begin. Call it only once for a batch's extents.
 inline const std::byte* join_reads(const ExtentBatch& read, size_t first, size_t count,

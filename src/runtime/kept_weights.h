@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps the bytes of weights between two plans, for which only their homes change.
+// Keeps the bytes of weights between two plans, for which only their homes change, the memories in
+// which they live.
 #pragma once
 
 #include <cstddef>

@@ -31,7 +31,8 @@ void add_partitions(Tier tier, int64_t begin, int64_t end, int64_t each,
 int64_t most_staged_rows(const PartitionLimits& limits) {
   if (limits.fixed_blocks > 0)
     return limits.fixed_blocks <= limits.staging_blocks ? limits.fixed_blocks * kKvBlockTokens : 0;
-  // Rows may begin anywhere in a block, and that block anywhere behind where a partition may begin.
+  // Rows may begin anywhere in a block, and that block anywhere after a place where a partition may
+  // begin.
   const int64_t blocks = limits.staging_blocks - 1 - kPartitionBlocks;
   return blocks < kPartitionBlocks ? 0 : blocks * kKvBlockTokens;
 }

@@ -10,8 +10,8 @@
 namespace spillway {
 namespace {
 
-// Describes the partitions of a sequence with so many blocks in each tier, whose last `written`
-// blocks get rows.
+// Describes the partitions of a sequence with these numbers of blocks in each tier, whose last
+// `written` blocks get rows.
 std::string cut(int32_t device, int32_t host, int32_t disk, int64_t written,
                 const PartitionLimits& limits, double host_share = 0) {
   std::vector<BlockId> table = block_range(0, device);

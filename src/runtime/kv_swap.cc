@@ -133,8 +133,8 @@ std::span<const CopyPiece> KvSwap::bounce_pieces(std::byte* bounce, const Planes
 void KvSwap::load(const KvCache& kv, int layer, const SwapGroup& group) {
   SPW_ASSERT(loaded() < kKvStagingBuffers);
   Staging& to = staging(loaded_);
-  // Wait for the stores of the item that used this buffer, and of the item before this one, which
-  // may have written what is read now.
+  // Wait for the stores of the item that used this buffer, and of the item before this one (in the
+  // other of the two buffers), which may have written what is read now.
   in_->wait(*to.stored);
   in_->wait(*staging(loaded_ + 1).stored);
   const std::vector<BlockMove> loads = loads_of(layer, group);
@@ -146,7 +146,8 @@ void KvSwap::load(const KvCache& kv, int layer, const SwapGroup& group) {
     if (group.tier == Tier::kDisk) {
       std::byte* const buffer = bounce(bounce_in_);
       if (!loads.empty()) {
-        // The read runs in this queue, so the buffer is free when the copies before it are done.
+        // The read runs in this queue, after the earlier copies from the buffer, so it finds the
+        // buffer free.
         in_->run_on_host([disk = kv.disk(layer), buffer, ids = disk_ids(kv, layer, loads)] {
           disk->read(ids, buffer);
         });

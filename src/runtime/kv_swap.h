@@ -34,7 +34,7 @@ class KvSwap {
   // Queues the copies of an item's pages: those of `layer` for the sequences of a group. At most
   // `kKvStagingBuffers` items are loaded and not yet ended.
   void load(const KvCache& kv, int layer, const SwapGroup& group);
-  // Returns the staging planes of the oldest item. Ops called from now on find its pages there, and
+  // Returns the staging planes of the oldest item. Ops queued from now on find its pages there, and
   // V that stayed in host memory in KvLayerView::home_v.
   KvLayerView begin(const KvCache& kv, int layer, const SwapGroup& group,
                     const AttentionParams& params, StallClock& stalls);
@@ -49,7 +49,7 @@ class KvSwap {
   // After a step that ended early: waits, and forgets what is loaded.
   void reset();
 
-  // Records the copies in the timeline from now on; null ends that.
+  // Records the copies in the timeline from now on; null stops recording.
   void record(Timeline* timeline) { timeline_ = timeline; }
 
   int loaded() const { return static_cast<int>(loaded_ - ended_); }

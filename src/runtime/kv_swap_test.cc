@@ -94,7 +94,7 @@ class KvSwapTest : public testing::TestWithParam<SwapCase> {
         << "V of block " << block << " at home";
   }
 
-  // The bytes of a block in staging, as ops called now see and change them.
+  // The bytes of a block in staging, as ops that are queued now see and change them.
   static std::span<std::byte> staged(const KvLayerView& pages, int32_t block, bool value) {
     return {(value ? pages.v : pages.k) + block * pages.block_bytes(), block_bytes()};
   }

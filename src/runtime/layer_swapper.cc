@@ -298,7 +298,7 @@ void LayerSwapper::carry_over(const KvGroupCache& kv, const LayerTable::Recut& c
   };
   for (const LayerTable::Copy& copy : cut.closing) move(before(copy.from), before(copy.to));
   for (const LayerTable::Copy& copy : cut.moves) move(before(copy.from), now(copy.to));
-  // Ops called from now on find the layers that come to the device.
+  // Ops queued from now on find the layers that come to the device.
   device_.compute().record(*cut_);
   in_->wait(*cut_);
   for (const LayerTable::Copy& in : cut.ins)

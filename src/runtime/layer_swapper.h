@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies the KV of swapped layers (Pie; kv/layer_table.h), as the events of the step schedule say:
-// to the device before a layer's projections, which append to it, and what the layer wrote to host
-// memory after its attention.
+// Copies the KV of swapped layers, which lives in host memory (Pie; kv/layer_table.h), as the
+// events of the step schedule say: to the device before a layer's projections, which append to it,
+// and what the layer wrote to host memory after its attention.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,7 @@ class LayerSwapper {
   // Queues the copies of a swapped layer's KV to the next free buffer. If the layer has been
   // loading since the previous step, only blocks that did not come with that load are copied.
   void load(KvGroupCache& kv, int layer);
-  // Makes ops called from now on find the layer's KV in its buffer.
+  // Makes ops queued from now on find the layer's KV in its buffer.
   void wait_for(KvGroupCache& kv, int layer);
   // store() queues the copies of what was written to host memory, after the last op that reads or
   // writes the layer's KV. release() gives up the layer's buffer.
@@ -79,7 +79,7 @@ class LayerSwapper {
   };
   // Returns the statistics since the last call; waits for the device.
   Stats take_stats();
-  // Records copies and waits in the timeline from now on; null ends that.
+  // Records copies and waits in the timeline from now on; null stops recording.
   void record(Timeline* timeline) { timeline_ = timeline; }
 
  private:

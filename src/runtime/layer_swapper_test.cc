@@ -21,7 +21,7 @@
 namespace spillway {
 namespace {
 
-// With so many layers, two swapped layers share one buffer, and more of them share two.
+// With this number of layers, two swapped layers share one buffer, and more of them share two.
 constexpr KvGroupShape kShape{.layers = 14, .kv_heads = 1, .head_dim = 8, .type = KvType::kF32};
 
 // Runs a step of one batch: the events of its schedule that are about swapped layers, and `attend`

@@ -147,7 +147,7 @@ struct MicroBatchLimits {
   // For decoding sequences swapped from host memory only K is copied to the device, and V of the
   // one block that is written to, so that this block goes back as a whole.
   bool values_stay = false;
-  // Decoding rows attend to a share of their positions. Such rows have no partitions, so the host
+  // Decoding rows attend to a share of their positions. These rows have no partitions, so the host
   // attends to a sequence in host memory that does not fit into staging.
   bool sparse = false;
 };

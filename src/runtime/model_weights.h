@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network's weights: each as a view with its shape, and the memory and files behind them.
+// A network's weights: each as a view with its shape, and the memory and files in which their bytes
+// are.
 //
 // Three files share what happens to a weight's bytes: this one owns them while a plan runs,
 // kept_weights.h keeps them between two plans, and weight_mover.h moves them from their source to
@@ -88,7 +89,7 @@ struct WeightViews {
 
   // Returns the view of a weight, which may be set; a missing layer, op or matrix is added.
   WeightView& view(const WeightSlot& slot);
-  // Returns a layer's weights, or the head's for any number behind the last layer.
+  // Returns a layer's weights, or the head's for any number after the last layer.
   const ListWeights& list(int layer) const {
     return static_cast<size_t>(layer) < layers.size() ? layers[static_cast<size_t>(layer)] : head;
   }
@@ -129,7 +130,7 @@ class ModelWeights : public WeightViews {
     int made = 0, kept = 0;
   };
   ModelWeights() = default;  // has no weights
-  // `homes` has the home of each weight, by number in Model::weights.
+  // `homes` has the memory in which each weight lives, by number in Model::weights.
   ModelWeights(WeightViews views, WeightMemory memory, std::vector<Tier> homes, Counts counts);
 
   const Counts& counts() const { return counts_; }

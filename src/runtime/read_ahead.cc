@@ -12,7 +12,7 @@
 namespace spillway {
 namespace {
 
-// Enough for any disk. Other readers of the disk do not wait behind more reads than these.
+// Enough for any disk. Other readers of the disk wait for no more reads than these.
 constexpr int64_t kReadsInFlight = 32;
 
 }  // namespace

@@ -159,7 +159,7 @@ void ResidualStore::put(StallClock& stalls) {
   out_->record(*from.stored);
   stats_.to_host_bytes += bytes;
   if (current_.home == Tier::kDisk) {
-    // The write runs in this queue, so the buffer is free again for the copies behind it.
+    // The write runs in this queue, before the next copies to the buffer, so these find it free.
     out_->run_on_host([file = file_.get(), file_row, rows = current_.rows, to] {
       file->write(file_row, rows, to).wait();
     });

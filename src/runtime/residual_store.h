@@ -41,13 +41,12 @@ class ResidualStore {
   // are on the device.
   ResidualStore(TransferScheduler& transfers, Device& host, const ResidualStoreOptions& options);
 
-  // Returns the rows of a micro-batch, on the device for ops called from now on, until put() or
+  // Returns the rows of a micro-batch, on the device for ops queued from now on, until put() or
   // release(). With `fresh` their contents are undefined; otherwise they are as put last. Throws
   // kCorrupt if rows read from disk differ from what was written (or synchronize() throws that),
   // and kIo if something could not be written.
   Activations take(int64_t first_row, int64_t rows, bool fresh, StallClock& stalls);
-  // Sends the rows that were taken back to where they live. The ops called so far have written
-  // them.
+  // Sends the rows that were taken back to where they live. The ops queued so far write them.
   void put(StallClock& stalls);
   // Call it instead of put() for rows that are not taken again before they are made anew.
   void release();

@@ -46,7 +46,7 @@ class ResidualStoreTest : public testing::TestWithParam<ResidualCase> {
   static float value(int64_t row, int64_t column, int time) {
     return static_cast<float>(row * 100 + column) + static_cast<float>(time) * 10'000;
   }
-  // Checks what ops called now would read from rows `first` and following.
+  // Checks what ops that are queued now would read from rows `first` and following.
   static void expect_rows(const Activations& x, int64_t first, int time) {
     ASSERT_EQ(x.cols, kColumns);
     for (int64_t i = 0; i < x.rows; ++i) {

@@ -24,7 +24,7 @@ enum class StallCause : uint8_t {
 inline constexpr int kStallCauseCount = 6;
 const char* stall_cause_name(StallCause cause);
 
-// Marks points in the compute queue before and after each wait; between two such marks ops had
+// Marks points in the compute queue before and after each wait; between these two marks ops had
 // nothing to do. This costs two events per wait.
 class StallClock {
  public:
@@ -38,7 +38,7 @@ class StallClock {
     pending_.push_back({cause, begin, mark()});
     if (pending_.size() >= kMostPending) drain();
   }
-  // Also records the waits in this timeline; null ends that.
+  // Also records the waits in this timeline from now on; null stops recording.
   void record(Timeline* timeline) { timeline_ = timeline; }
   // Returns the seconds by cause since the last call; waits for the device.
   std::array<double, kStallCauseCount> take();

@@ -19,10 +19,10 @@
 
 namespace spillway {
 
-// Brings every weight of `model` to its home: from `kept` if it is there (the rest of `kept` is
-// released), else from the model's files. Without files (`paths` is empty) weights are random. If
-// all weights are wanted as the files have them, they are mapped. Throws what FileSource and
-// WeightFileFiller throw, and kOutOfMemory if a tier is too small.
+// Brings every weight of `model` to its home, the memory in which it lives: from `kept` if it is
+// there (the rest of `kept` is released), else from the model's files. Without files (`paths` is
+// empty) weights are random. If all weights are wanted as the files have them, they are mapped.
+// Throws what FileSource and WeightFileFiller throw, and kOutOfMemory if a tier is too small.
 ModelWeights load_weights(Device& device, const Model& model,
                           std::span<const std::filesystem::path> paths,
                           const WeightLoadOptions& options, const WeightPlacement& placement = {},

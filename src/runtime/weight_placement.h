@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The homes that weights should have, and the devices, queue and folder that are needed to bring
-// them there.
+// The homes that weights should have (the memories in which they live), and the devices, queue and
+// folder that are needed to bring them there.
 #pragma once
 
 #include <cstdint>

@@ -62,7 +62,7 @@ class WeightStream {
 
   // Allows one more segment to be loaded: the next in order.
   void load_next();
-  // Returns the rows of a segment, each part on the device for ops called from now on, until
+  // Returns the rows of a segment, each part on the device for ops queued from now on, until
   // release().
   std::span<const WeightView> acquire(int segment, StallClock& stalls);
   // Call it after the last op that reads the segment.
@@ -79,7 +79,7 @@ class WeightStream {
   Stats take_stats();
   // Segments loaded so far, including those that are not acquired yet.
   int64_t segments_loaded() const;
-  // Records loads in the timeline from now on; null ends that. Call it between steps.
+  // Records loads in the timeline from now on; null stops recording. Call it between steps.
   void record(Timeline* timeline);
   int slots() const { return static_cast<int>(slots_.size()); }
   uint64_t slot_bytes() const { return slot_bytes_; }

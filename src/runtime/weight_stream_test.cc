@@ -101,7 +101,7 @@ class WeightStreamTest : public testing::TestWithParam<Homes> {
         std::vector{make_schedule(by_layers), make_schedule(by_layers, 16)}, options);
   }
 
-  // Checks what ops called now would read of a segment.
+  // Checks what ops that are queued now would read of a segment.
   void expect_segment(const StreamingSchedule& schedule, int segment,
                       std::span<const WeightView> got) {
     int before = 0;

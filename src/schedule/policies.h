@@ -109,7 +109,7 @@ class Admission {
   // The most admissions in this step. A preempted sequence may always come back.
   virtual int max_admissions(const AdmissionState& state) const = 0;
   virtual bool prompts_first() const { return false; }
-  // Called after so many admissions; `full`: the next request found no room.
+  // Called after `admissions` requests were admitted; `full`: the next request found no room.
   virtual void began(int /*admissions*/, bool /*full*/, int /*running_before*/) {}
 };
 
@@ -125,7 +125,8 @@ class PlannedAdmission : public Admission {
  private:
   int block_room(int running) const { return running == 0 ? policy_.max_sequences : block_room_; }
   AdmissionPolicy policy_;
-  int block_room_ = 0;  // sequences that may still join the batch block
+  // Sequences that may still begin with those of the batch block (admission.h).
+  int block_room_ = 0;
 };
 
 // The preemption policy: chooses which sequence loses its blocks when none are free. It is computed

@@ -16,10 +16,10 @@
 
 namespace spillway {
 
-// A full group needs all blocks before a length, a window those that the next token reaches, and
-// a recurrent group a state that was kept at exactly that length. Blocks are searched in the
-// pools and, after those of a pool, with `is_stored` in the stores. Uses the allocator as it is
-// at each call.
+// A full group needs all blocks before a length, a window those that the next token reaches, and a
+// recurrent group a state that was kept at exactly that length. Blocks are searched in the pools
+// and, after those of a pool, with `is_stored` in the KV stores (kv/kv_store.h), which keep blocks
+// beyond the pools. Uses the allocator as it is at each call.
 class PrefixSearch {
  public:
   struct Sequence {
@@ -29,7 +29,7 @@ class PrefixSearch {
     // The keys of the whole blocks of these tokens, in the first group.
     std::span<const BlockKey> keys = {};
     bool spans = false;  // it may be in several pools
-    // It was preempted, so a partial block may be stored, which no other sequence needs.
+    // The sequence was preempted, so a partial block may be stored, which no other sequence needs.
     bool has_stored_tail = false;
   };
   PrefixSearch(const BlockAllocator& allocator, const Sequence& sequence);

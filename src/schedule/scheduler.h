@@ -104,7 +104,7 @@ class Scheduler {
   void rename(std::span<const BlockAllocator::Move> moves);
 
   // Releases checkpoints, and blocks that no token of their sequence reaches any more, such as
-  // those behind a window. Call it once before each step.
+  // those that a window has passed. Call it once before each step.
   void release_behind();
   // Plans the next step without changing anything. No chunks means that there is nothing to do.
   StepPlan prepare() const;

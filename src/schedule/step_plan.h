@@ -36,8 +36,9 @@ struct ScheduledChunk {
 // The beginning of a request that other sequences have computed, in each group of layers.
 struct FoundPrefix {
   GroupBlocks blocks = {};  // whole shared blocks, after placeholders for those not needed
-  // After them, blocks that are loaded from the store (kv/kv_store.h) into the sequence's own
-  // device blocks. All are whole, except the last if `tokens` ends in it.
+  // After them, blocks that are loaded from the KV store, which keeps blocks beyond the pools
+  // (kv/kv_store.h), into the sequence's own device blocks. All are whole, except the last if
+  // `tokens` ends in it.
   PerGroup<std::vector<BlockKey>> loads = {};
   // After both, a block that begins with the same tokens, which are copied. A recurrent state is
   // always copied.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a batch job: requests from its input through the engine into its journal.
+// Runs a batch job: requests from its input through the engine into its journal, the file of
+// finished results from which an interrupted job is resumed.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ namespace spillway {
 struct BatchJobOptions {
   std::string fingerprint;  // system_fingerprint of answers
   // Requests in the engine. These are more than it runs, so that a request that ends is replaced in
-  // the same step; twice as many if it runs batch blocks, so that the next one is there when a
-  // block has ended.
+  // the same step; twice as many if it runs batch blocks (sequences that begin together), so that
+  // the next one is there when a block has ended.
   int max_outstanding = 256;
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Writes bytes as Python does, which is how OpenAI names such tokens.
+// Writes bytes as Python does, which is how OpenAI names tokens that are not text.
 std::string spelled_bytes(std::string_view bytes) {
   std::string text;
   for (const char c : bytes) {

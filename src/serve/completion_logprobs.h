@@ -42,7 +42,7 @@ class CompletionLogprobs {
   CompletionLogprobs(const Tokenizer* tokenizer, TextOffset& offset)
       : tokenizer_(tokenizer), offset_(offset) {}
 
-  // Tells that the next token begins a prompt, whose text may lack the token's leading space.
+  // Call it before the first token of a prompt, whose text may lack the token's leading space.
   void begin_prompt() {
     strips_space_ = tokenizer_ != nullptr && tokenizer_->strips_leading_space();
   }

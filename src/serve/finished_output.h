@@ -29,7 +29,7 @@ class FinishedOutput {
   size_t sound() const { return results_.size(); }
   // Returns when these results were created; nullopt if none says so.
   [[nodiscard]] std::optional<int64_t> try_created() const;
-  // Appends the results that the journal lacks.
+  // Appends the results that the job's journal (batch_journal.h) lacks.
   void copy_to(BatchJournal& journal) const;
 
   // Returns the first system_fingerprint in the file, even if another job wrote it.

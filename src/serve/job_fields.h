@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Describes a batch job for journals and results.
+// Describes a batch job for its results and for its journal, the file from which it is resumed.
 #pragma once
 
 #include <string>
@@ -19,8 +19,8 @@ std::string job_key(const JobFields& job);
 // has a few digits of each field's checksum, so that it also tells which fields differ.
 std::string system_fingerprint(const JobFields& settings);
 
-// Returns the names of the fields in which `settings` differ from those behind `fingerprint`; empty
-// if that is not a fingerprint of such settings.
+// Returns the names of the fields in which `settings` differ from those of which `fingerprint` was
+// made; empty if `fingerprint` has another form.
 std::vector<std::string> differing_settings(std::string_view fingerprint,
                                             const JobFields& settings);
 

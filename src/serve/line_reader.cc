@@ -11,7 +11,7 @@ constexpr size_t kPieceBytes = size_t{1} << 18;
 LineReader::LineReader(const PosixFile& file, size_t max_line_bytes)
     : file_(file), max_line_bytes_(max_line_bytes) {}
 
-// Reads more bytes behind those in the buffer; returns false at the end of the file.
+// Reads more bytes after those in the buffer; returns false at the end of the file.
 bool LineReader::fill() {
   buffer_.erase(0, begin_);
   begin_ = 0;

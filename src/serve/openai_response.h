@@ -88,7 +88,7 @@ class AnswerStream {
   Usage usage_;                        // usage so far
   std::string head_;                   // the start of every event, up to the choices
   std::vector<size_t> told_logprobs_;  // tokens of each choice whose logprobs were sent
-  std::vector<TextOffset> offsets_;    // text offset of each choice behind these tokens
+  std::vector<TextOffset> offsets_;    // text offset of each choice after these tokens
 };
 
 }  // namespace spillway

@@ -86,7 +86,7 @@ constexpr UnsupportedField kFields[] = {
 };
 
 bool asks_for_nothing(const UnsupportedField& field, const json& value) {
-  if (field.is_neutral == is_true) return is_true(value);  // for such a field, false is not neutral
+  if (field.is_neutral == is_true) return is_true(value);  // if true is neutral, false is not
   return value == false || value == json::array() || field.is_neutral(value);
 }
 

@@ -80,7 +80,7 @@ struct IoQueueOptions {
 // or be delayed by, another one's. Transfers go on while the callers compute.
 //
 // Order: the reads of a user (IoUser) start in the order of submission, and so do its writes, in a
-// queue of their own: what a layer needs next does not wait behind what another layer writes. Users
+// queue of their own: what a layer needs next does not wait for what another layer writes. Users
 // are served round-robin, one piece each, and each may have up to `depth` pieces (or `threads`) in
 // flight, whatever the others have. A user that reads a whole layer ahead, or from a slow disk,
 // therefore delays no other user, as if each had a ring of its own. PieceQueue::next_locked()

@@ -38,7 +38,7 @@ class ExtentReader {
 
   // Returns the buffer size that begin() needs for these extents; whole blocks are read for each.
   static size_t buffer_bytes(std::span<const Extent> extents);
-  // Begins to read the extents, one behind another, into `buffer` (aligned to kDirectAlignment).
+  // Begins to read the extents, one after another, into `buffer` (aligned to kDirectAlignment).
   // Each begins at its offset % kDirectAlignment in a block. Throws kInvalidArgument for a file
   // index that does not exist, and kIo for extents that end past their file.
   ExtentBatch begin(std::span<const Extent> extents, std::span<std::byte> buffer) const;

@@ -245,7 +245,7 @@ TEST(GgufReaderTest, OverlappingTensorsAreRefused) {
   writer.add_tensor("a", DType::kF32, {16}, zeros(64));
   writer.add_tensor("b", DType::kF32, {16}, zeros(64));
   Bytes bytes = writer.bytes();
-  // The offset field of tensor b is behind 24 + 33 bytes of tensor a and 25 bytes of b.
+  // The offset field of tensor b comes after 24 + 33 bytes of tensor a and 25 bytes of b.
   EXPECT_THAT(error_of([&] { parse(with(bytes, 24 + 33 + 25, uint64_t{32})); }),
               AllOf(HasSubstr("'a' (extent"), HasSubstr("'b' (extent"), HasSubstr("overlap")));
 }

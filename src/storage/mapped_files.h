@@ -18,9 +18,9 @@ void forget_map(const std::byte* data) noexcept;
 // text. This is needed because the lost part of a file's last page reads as zeros without a signal.
 std::string lost_pages_message();
 
-// Makes the process end when a page of such a map cannot be read (because the file was truncated or
-// its disk fails): it writes `before` and one line naming the file to standard error, and exits
-// with `exit_code`. Any other SIGBUS has its former effect. Called once, from main().
+// Makes the process end when a page of a recorded map cannot be read (because the file was
+// truncated or its disk fails): it writes `before` and one line naming the file to standard error,
+// and exits with `exit_code`. Any other SIGBUS has its former effect. Called once, from main().
 void end_when_maps_lose_pages(std::string before, int exit_code);
 
 }  // namespace spillway

@@ -37,7 +37,7 @@ bool has_no_unnamed_files(int error);
 // Creates a file with a new name and locks it; `label` has a-z and 0-9.
 FileDescriptor open_named(const std::filesystem::path& dir, std::string_view label, int mode,
                           std::filesystem::path& name);
-// Gives an unnamed file such a name and locks it. Returns 0 or -errno.
+// Gives an unnamed file a new name, as open_named() does, and locks it. Returns 0 or -errno.
 int64_t give_name(int fd, const std::filesystem::path& dir, std::string_view label,
                   std::filesystem::path& name);
 // Returns a path that opens the same file again from this process, on systems with /proc.

@@ -123,8 +123,9 @@ class KvShapes {
     return static_cast<double>(block_bytes()) / kKvBlockTokens /
            static_cast<double>(std::max(1, layers()));
   }
-  // The group whose layers may be swapped: the one with the most bytes per token among those that
-  // keep all tokens, or the first group if none does.
+  // The group whose layers may be swapped (their KV is then loaded from host memory in each step):
+  // the one with the most bytes per token among those that keep all tokens, or the first group if
+  // none does.
   int swapped_group() const {
     int found = 0;
     for (int i = 0; i < groups(); ++i) {

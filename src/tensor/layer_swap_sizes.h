@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes how the device's memory for KV is divided if some layers are swapped (Pie, 3.1).
+// Computes how the device's memory for KV is divided if some layers are swapped (Pie, 3.1): their
+// KV lives in host memory and is on the device only for their part of a step.
 #pragma once
 
 #include <cstdint>

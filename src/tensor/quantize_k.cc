@@ -18,8 +18,9 @@ int nearest(float value, int low, int high) {
       nearest_level(clamp_level(value, static_cast<float>(low), static_cast<float>(high))));
 }
 
-// Rounds to F16, upwards if rounding down loses more than 1/512. F16 has few bits for the scales of
-// small weights, and with a smaller scale the largest factor would not reach that of its sub-block.
+// Rounds to F16, upwards if rounding down loses more than 1/512. F16 keeps few bits of very small
+// numbers. If d were rounded down far, even the largest factor times d would be less than the scale
+// that its sub-block needs.
 Half half_that_reaches(float value) {
   Half half = to_half(value);
   if (to_float(half) < value * (1 - 1.0F / 512) && half.bits < 0x7bffU) ++half.bits;

@@ -41,7 +41,7 @@ struct WeightView {
   int64_t grouped_rows() const {
     return layout == WeightLayout::kGroups16 ? rows / kGroupRows * kGroupRows : 0;
   }
-  // Returns where row i begins. In a packed group only the first row has such a place.
+  // Returns where row i begins. In a packed group only the first row has a place of its own.
   const std::byte* row(int64_t i) const { return data + i * row_bytes(); }
   // Returns a range of rows. In a packed matrix it must consist of whole groups, except that it may
   // include the rows after the last one.

@@ -52,7 +52,7 @@ class Builder final : public JsonHandler {
   }
 
   // Returns a node for the string that the parser has just read. The parser hands out copies, but
-  // the string stands in the text behind the next quote; if it has no escapes, the node points
+  // the string stands in the text after the next quote; if it has no escapes, the node points
   // there.
   JsonNode string_node(const std::string& value) {
     const size_t begin = text_.find('"', position_) + 1;

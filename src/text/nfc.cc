@@ -22,7 +22,7 @@ constexpr char32_t kVowelCount = 21;
 constexpr char32_t kTailCount = 28;
 constexpr char32_t kSyllableCount = kLeadCount * kVowelCount * kTailCount;
 
-// No character below this one is a combining mark, so text of such characters alone is already NFC.
+// No character below this one is a combining mark, so text that has only lower ones is already NFC.
 constexpr char32_t kFirstInteresting = 0x300;
 
 struct Decomposed {

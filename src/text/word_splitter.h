@@ -32,7 +32,8 @@ class WordSplit {
   explicit WordSplit(const WordSplitter& splitter);
 
   // Returns the words of `text` (valid UTF-8), which cover it in order. They are valid until the
-  // next call. A stage on bytes may split inside a character.
+  // next call. A stage with on_bytes matches letters that stand for single bytes
+  // (text/byte_alphabet.h), so it may split inside a character.
   std::span<const std::string_view> split(std::string_view text);
 
  private:

@@ -22,7 +22,8 @@ struct AttentionArgs {
   int64_t sums_stride = 0;
   const uint8_t* k = nullptr;  // [block][kv_head] pages of `layout`
   const uint8_t* v = nullptr;
-  const uint8_t* home_v = nullptr;  // V of tiles that have home blocks
+  // V of tiles whose V is read in host memory (KvLayerView::home_v).
+  const uint8_t* home_v = nullptr;
   KvPageLayout layout{KvType::kF32, 1};
   int64_t kv_heads = 0;
   int64_t group = 0;  // query heads per KV head
@@ -71,8 +72,8 @@ inline const uint8_t* values_page(const AttentionArgs& a, const AttentionTile& t
 }
 
 // The unnormalised results of a tile's queries over some keys: the result of query i is out[i] /
-// sum[i], relative to e^maximum[i]. A query that attended to no key has sum 0. Another device would
-// send such results to be merged.
+// sum[i], relative to e^maximum[i]. A query that attended to no key has sum 0. Results of two
+// devices over different keys can be merged in this form.
 struct AttentionPartial {
   float* out = nullptr;      // [queries, padded_dim]
   float* maximum = nullptr;  // [queries]

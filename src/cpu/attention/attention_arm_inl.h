@@ -75,7 +75,7 @@ struct BlockRows {
   int64_t stride;
 };
 // Returns the rows of a block. Rows whose size is not a multiple of 16 bytes are copied to `padded`
-// [64, columns] with zeros behind them, so that kernels need no tails. If only keys [low, high) of
+// [64, columns] with zeros after them, so that kernels need no tails. If only keys [low, high) of
 // the block were stored, rows are copied too, with zeros for the others: 0 times NaN would be NaN.
 static inline BlockRows block_rows(const AttentionArgs& a, const BlockPages& pages, int64_t columns,
                                    int64_t low, int64_t high, uint8_t* padded) {

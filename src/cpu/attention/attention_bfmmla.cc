@@ -229,7 +229,7 @@ static inline float largest_of(const float* x, int64_t n) {
 }
 
 // Converts two rows times their factors to operands of both parts: [dim / 8][kPairs][2][8] each,
-// the low bytes behind all of the high ones.
+// the low bytes after all of the high ones.
 template <int kPairs>
 static inline void pack_pair(const float* first, const float* second, const float* factors,
                              int64_t dim, int8_t* to) {

@@ -125,7 +125,7 @@ struct Ahead {
     share = ((end - page) * ((bytes + 63) / 64 * 64) + units - 1) / units;
   }
   // Prefetches the share of `units` units. A core can wait for a dozen lines together, and what it
-  // reads from its second-level cache waits behind them: units should be small.
+  // reads from its second-level cache waits for them: units should be small.
   [[gnu::noinline]] void step(int64_t units) {
     for (due += units * share; due > 0;) {
       if (byte >= bytes && !next_page()) return;

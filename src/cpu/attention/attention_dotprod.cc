@@ -179,7 +179,7 @@ template <bool kInt4, bool kEven>
   if (!kEven && i < queries) score.template operator()<1>(i);
 }
 
-// The rows of a page, with zeros behind those that do not fill their last group.
+// The rows of a page, with zeros after those that do not fill their last group.
 struct CodeRows {
   const uint8_t* at;
   int64_t stride;

@@ -2,11 +2,11 @@
 // Attention of the many query heads of a KV head over F16 pages, in the arithmetic of halves. The
 // file is compiled for it, so it contains nothing else.
 //
-// Such tiles are limited by arithmetic, not by memory; the queries of a KV head are taken four (a
-// quad) at a time. Softmax raises e to the scores, and with them their errors: so products for
-// scores are added to floats. Values are averaged, and so are their errors: halves are multiplied
-// eight at a time, twice as fast, and their sums of 16 products, which have 11 bits, are added to
-// floats. Converting keys or values for matrix instructions takes longer than these save.
+// Tiles with many query heads are limited by arithmetic, not by memory; the queries of a KV head
+// are taken four (a quad) at a time. Softmax raises e to the scores, and with them their errors: so
+// products for scores are added to floats. Values are averaged, and so are their errors: halves are
+// multiplied eight at a time, twice as fast, and their sums of 16 products, which have 11 bits, are
+// added to floats. Converting keys or values for matrix instructions takes longer than these save.
 //
 // An overflow of halves leaves non-finite numbers in the results. Then, and if keys or values are
 // not finite themselves, the cut is done again by the kernel that adds to floats.

@@ -29,7 +29,7 @@ struct HalfRows {
   const uint8_t* at;
   int64_t stride;
 };
-// Returns the rows in place, or copied to `padded` [16, columns] with zeros behind them.
+// Returns the rows in place, or copied to `padded` [16, columns] with zeros after them.
 static inline HalfRows half_rows(const AttentionArgs& a, const uint8_t* page, int64_t columns,
                                  uint8_t* padded) {
   const int64_t bytes = a.layout.row_bytes;

@@ -183,8 +183,8 @@ void finish_tile(const AttentionArgs& a, const AttentionTile& tile,
   }
 }
 
-// Returns where the outputs of query i of a tile are in a.sums; its maximum and sum are behind
-// those of all heads.
+// Returns where the outputs of query i of a tile are in a.sums; its maximum and sum come after the
+// outputs of all heads.
 HWY_INLINE float* sums_of(const AttentionArgs& a, const AttentionTile& tile, int64_t i,
                           float** maximum, float** sum) {
   const int64_t per_head = tile.rows * a.group, heads = a.kv_heads * a.group;

@@ -34,8 +34,7 @@ InflectionPoints default_points(const WeightView& w) {
   return {.m1 = 2, .m2 = cpu.i8mm ? 72 : cpu.avx512_vnni ? 56 : 16};
 }
 
-// Multiplies many tokens; rows behind the last whole packed group are multiplied like unpacked
-// ones.
+// Multiplies many tokens; rows after the last whole packed group are multiplied like unpacked ones.
 void multiply_panels(ThreadPool& pool, Workspace& workspace, const Projection& part,
                      const Activations& x, LinearMode mode) {
   const WeightView& w = part.w;
@@ -54,7 +53,7 @@ void multiply_panels(ThreadPool& pool, Workspace& workspace, const Projection& p
     decode_row(part.bias.dtype, part.bias.data, scratch + floats, w.rows);
     a.bias = scratch + floats;
   }
-  // A slice that has only such rows is computed as in the whole matrix.
+  // A slice that has only rows of whole groups is computed as in the whole matrix.
   const int64_t done = w.layout == WeightLayout::kGroups16 ? w.grouped_rows() : w.rows;
   if (done > 0) linear_bf16(pool, workspace, scratch, w, done, x, a);
   if (done == w.rows) return;

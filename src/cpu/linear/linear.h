@@ -31,8 +31,8 @@ void linears(ThreadPool& pool, Workspace& workspace, std::span<const Projection>
              const Activations& x, bool deterministic = false, const TuningTable* tuning = nullptr);
 
 // Returns the kind of kernel that linear() takes: the one in the table or, if it has none, a
-// default, as far as such kernels exist. Never GEMM when `deterministic`, because GEMM rounds
-// weights and activations.
+// default. GEMM becomes kFlat if there is no GEMM for these weights, and always when
+// `deterministic`, because GEMM rounds weights and activations.
 LinearKernel choose_linear_kernel(const WeightView& w, int64_t tokens, bool deterministic,
                                   const TuningTable* tuning);
 

@@ -76,7 +76,7 @@ struct Tile {
     add(part[0], x);
     add(part[1], x + 16);
   }
-  // Adds the `count` < 32 columns of a last line; nothing behind them is read.
+  // Adds the `count` < 32 columns of a last line; nothing after them is read.
   [[gnu::always_inline]] inline void add_last(const uint8_t* const w[kRows], int64_t at,
                                               int64_t count, const float* x) {
     const uint32_t valid = (uint32_t{1} << count) - 1;

@@ -87,7 +87,7 @@ static void multiply_rows(const HalfProduct& a, int64_t begin, int64_t end) {
       for (int j = 0; j < kAll; ++j) w[j] += 2 * kHalfStep;
       x += Group::kWidth * kHalfStep;
     }
-    if (rest > 0) {  // nothing behind a row's end is read: it may be the end of the file
+    if (rest > 0) {  // nothing after a row's end is read: it may be the end of the file
       uint8_t lines[kAll][2 * kHalfStep] = {};
 #pragma GCC unroll 8
       for (int i = 0; i < kAll; ++i) {
@@ -102,16 +102,18 @@ static void multiply_rows(const HalfProduct& a, int64_t begin, int64_t end) {
   }
 }
 
-// Like multiply_rows(), with each stream a quarter of a row behind the one before, so that every
-// part of the activations is used again before weights push it out of the nearest cache. Sums are
-// those of quarters of a row, added in ascending order. Group needs kTokens, kWidth, start() and
+// Like multiply_rows(), with each stream a quarter of a row later than the one before, so that
+// every part of the activations is used again before weights push it out of the nearest cache. Sums
+// are those of quarters of a row, added in ascending order. Group needs kTokens, kWidth, start()
+// and
 //   add_line(s, w, x)       adds 32 columns of stream s,
 //   take(s, totals)         adds stream s's sums to totals[kTokens] and sets them to zero.
 constexpr int64_t kQuarters = 4;
 constexpr int64_t kQuartersBytes = 20 << 10;  // of packed activations, at most
 
-// Returns whether that pays. If only a part of the activations survives in a cache of 64 KB, that
-// costs up to a sixth of the speed of memory; larger ones stream through it like the weights.
+// Returns whether multiplying by quarters pays. If only a part of the activations survives in a
+// cache of 64 KB, that costs up to a sixth of the speed of memory; larger ones stream through it
+// like the weights.
 template <class Group>
 [[maybe_unused, gnu::always_inline]] static inline bool fits_quarters(int64_t k) {
   return k % (kQuarters * kHalfStep) == 0 && k * Group::kWidth * 2 <= kQuartersBytes;

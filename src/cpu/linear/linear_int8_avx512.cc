@@ -75,7 +75,7 @@ struct Panel {
   }
 };
 
-// Prefetches sub-block s of a block, or the data `ahead` bytes behind it.
+// Prefetches sub-block s of a block, or the data `ahead` bytes after it.
 template <class W, _mm_hint kHint>
 [[gnu::always_inline]] static inline void prefetch_block(const uint8_t* block, int s,
                                                          int64_t ahead) {

@@ -48,7 +48,8 @@ struct I8mm {
     return vmmlaq_s32(acc, w, x);
   }
 
-  // Multiplies two rows with a token that is there twice; rows() takes the sums of two such pairs.
+  // Multiplies two rows with a token that is there twice; rows() takes the sums of two pairs of
+  // rows.
   template <bool kUnsigned>
   [[gnu::always_inline]] static inline int32x4_t dot(int32x4_t acc, int8x16_t w, int8x16_t x) {
     return product<kUnsigned>(acc, w, x);

@@ -158,7 +158,7 @@ template <class Isa, class Source, int kPairs>
 struct SuperTileSums;
 
 // A panel of a type, unpacked once for many tokens: for each sub-block bytes, then scales and
-// minima of row pairs as 32-bit numbers; behind the eight of them d and dmin.
+// minima of row pairs as 32-bit numbers; after the eight of them d and dmin.
 template <class W>
 struct SuperPanel {
   static constexpr bool kMinima = W::kMinima, kUnsigned = W::kUnsigned, kExact = W::kExact;

@@ -17,7 +17,7 @@ namespace spillway::cpu {
 enum class LinearPath {
   kFloatRows,   // linear_f32.h: any type, any processor, the one order of `deterministic`
   kHalfRows,    // linear_half.h
-  kInt8Groups,  // linear_int8.h: packed rows; those behind the last whole group as kFloatRows
+  kInt8Groups,  // linear_int8.h: packed rows; those after the last whole group as kFloatRows
 };
 
 // Collects products, then computes all of them: activations are converted once to each form that is
@@ -29,7 +29,7 @@ class LinearJobs {
   explicit LinearJobs(const Activations& x) : x_(x) {}
 
   // Adds part.out (+)= x * part.w^T + part.bias, for rows [first, all) of the matrix; for packed
-  // ones `first` is 0 or the first row behind the groups.
+  // ones `first` is 0 or the first row after the groups.
   void add(const Projection& part, LinearPath path, LinearMode mode, int64_t first = 0);
   void run(ThreadPool& pool, Workspace& workspace);
 

@@ -201,7 +201,7 @@ BlockSums block_sums(const QuantizedBlock& block, const Int8Form& form) {
     return {{m, m}};
   }
   const auto start = [&](int sum) { return std::bit_cast<float>(-form.offset * sum); };
-  if (form.skew) {  // in sixteenths, like the sums of such kernels
+  if (form.skew) {  // in sixteenths, like the sums of kernels that use the skewed form
     const float skewed = start(16 * whole + block.sum[1]);
     return {{skewed, skewed}};
   }

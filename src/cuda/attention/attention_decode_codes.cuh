@@ -157,7 +157,7 @@ requires(is_quantized(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, t
     for (int c = 0; c < kGroups; ++c) {
       const Bytes16 scales = shared16(scales_at + c * 2 * kKvBlockTokens);
       uint4 q[2];
-      // Behind the row's end queries are zero, so any key will do.
+      // After the row's end queries are zero, so any key will do.
       constexpr int kChunks = Shape::kRowBytes / 16;
       const int chunk = kChunks % 4 == 0 ? t + 4 * c : min(t + 4 * c, kChunks - 1);
       const int place = Shape::kSwapsHalves ? chunk ^ (g & 1) * 4 : chunk;

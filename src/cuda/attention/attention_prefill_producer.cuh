@@ -75,7 +75,7 @@ struct Memory {
 };
 
 // Returns the map's row at which this lane's page of the tile starting at `first` begins. A page
-// that no row attends to gets `none`, a row behind the last, which is copied as zeros.
+// that no row attends to gets `none`, a row after the last, which is copied as zeros.
 template <int kSlices>
 __device__ __forceinline__ int page_row(const PrefillPlace& p, int kv_heads, int first, int none,
                                         int lane) {

@@ -8,7 +8,7 @@
 namespace spillway::cuda {
 namespace {
 
-// Chunks that end inside, at and behind tiles of 64 and 128, from the start and from later
+// Chunks that end inside, at and after tiles of 64 and 128, from the start and from later
 // positions.
 const std::vector<SequenceCase> kChunks = {{0, 1},    {0, 17},   {0, 64},    {0, 130}, {100, 33},
                                            {255, 70}, {63, 129}, {500, 257}, {1000, 1}};

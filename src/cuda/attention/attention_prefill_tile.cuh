@@ -29,7 +29,7 @@ struct PrefillPlace {
   const int32_t* table;
 };
 
-// Returns false if there are no such rows.
+// Finds the rows of a tile; returns false if the sequence has no rows there.
 __device__ __forceinline__ bool place_rows(const PrefillArgs& a, int tile_rows, int tile,
                                            int sequence, int head, PrefillPlace& p) {
   const int first = tile * tile_rows;

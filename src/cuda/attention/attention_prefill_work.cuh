@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The work of thread blocks of Hopper's prefill kernel, and its order.
 //
-// A work item (`piece`) is one head's tile of rows. Items are in sections of so many kv heads that
-// their KV stays in L2; within a section those with the most work come first. Thread blocks take
+// A work item (`piece`) is one head's tile of rows. Items are in sections of a few kv heads each,
+// whose KV stays in L2; within a section those with the most work come first. Thread blocks take
 // the first items by their number and, with counters, further ones as they finish.
 //
 // Tiles of keys and values end where the rows do (at the end of that page), and go backwards: only

@@ -21,7 +21,7 @@ struct SumsArgs {
   __device__ __forceinline__ float* outputs(int64_t row, int head) const {
     return rows + row * stride + int64_t{head} * head_dim;
   }
-  // The head's sum lies `heads` floats behind its maximum.
+  // The head's sum lies `heads` floats after its maximum.
   __device__ __forceinline__ float* maximum(int64_t row, int head) const {
     return rows + row * stride + int64_t{heads} * head_dim + head;
   }

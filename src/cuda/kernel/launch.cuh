@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches kernels one behind the other in a stream, overlapping where the hardware supports it.
+// Launches kernels one after the other in a stream, overlapping where the hardware supports it.
 //
 // On Hopper a kernel may start while the previous one still runs (programmatic dependent launch):
 // it fetches data that no other kernel writes (weights), calls wait_for_previous(), and only then

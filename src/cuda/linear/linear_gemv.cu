@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kWarps = 4;  // per thread block; small thread blocks leave no gap when they end
 
-// Says that sums go only where LinearParams says.
+// For kernels that append nothing to the KV: sums go only where LinearParams directs them.
 struct NoAppend {};
 
 // The kernel has M tokens, R rows per warp (gated: R / 2 of each matrix), U chunks in flight per

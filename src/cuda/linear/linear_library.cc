@@ -274,7 +274,7 @@ uint32_t alignment_of(std::initializer_list<uint64_t> offsets) {
   return static_cast<uint32_t>(bits & (~bits + 1));
 }
 
-// The scratch memory behind its counters and `used` bytes.
+// The scratch memory after its counters and `used` bytes.
 struct Workspace {
   std::byte* data = nullptr;
   size_t bytes = 0;

@@ -46,8 +46,8 @@ int row_groups(const LinearParams& p, int rows);
 // --- Device code
 
 // Loads 16 bytes of weights, which are read once, so they bypass the L1 cache and leave it to x. It
-// is not ld.global.nc: ptxas moved all such loads of linear_flat.cu behind wait_for_previous(),
-// which they must precede.
+// is not ld.global.nc: ptxas moved all such loads of linear_flat.cu to a place after
+// wait_for_previous(), which they must precede.
 __device__ __forceinline__ uint4 load_weights(const std::byte* address) {
   uint4 v;
 #if __CUDA_ARCH__ >= 800

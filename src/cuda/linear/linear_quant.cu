@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chooses among the kernels of quant_linear(), and defines the one that reads any type in any
-// layout: for matrices in the file's layout and for the rows behind the last whole group.
+// layout: for matrices in the file's layout and for the rows after the last whole group.
 #include "cuda/linear/linear_quant.h"
 
 #include <algorithm>
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kGenericWarps * 32)
   }
 }
 
-// Computes all rows of each part, or with `only_ungrouped` those behind the groups.
+// Computes all rows of each part, or with `only_ungrouped` those after the groups.
 void launch_generic(const LinearCall& call, const QuantArgs& args, bool only_ungrouped,
                     cudaStream_t stream) {
   GenericArgs g{};

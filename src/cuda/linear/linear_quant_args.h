@@ -60,7 +60,7 @@ struct QuantArgs {
   int slices;   // slices of K that a thread block has
   int slices_log2;
   int set_items_log2;       // items that a cluster takes at a time
-  int sets;                 // number of such sets of items
+  int sets;                 // number of these sets of items
   int stages;               // buffers of a warp's ring
   int phases;               // parts in which a slice is computed, so that x fits
   int phase_tiles;          // the most columns / 32 of a slice in a phase
@@ -91,7 +91,7 @@ struct QuantDeviceLimits {
 };
 
 // Chooses the shape of the launch and launches, for tokens <= kQuantLinearTokens. Returns false if
-// not even the smallest shape fits this device with so many tokens.
+// not even the smallest shape fits this device with that number of tokens.
 using QuantLauncher = bool (*)(QuantArgs args, const QuantLinearTuning& tuning,
                                const QuantDeviceLimits& limits, cudaStream_t stream);
 

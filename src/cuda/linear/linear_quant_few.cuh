@@ -41,7 +41,7 @@ void complete_few(QuantArgs& a) {
   at.total = at.x + tiles * tokens * 64;
 }
 
-// Tokens of x, each `stride` elements behind the previous one, in memory that other thread blocks
+// Tokens of x, each `stride` elements after the previous one, in memory that other thread blocks
 // write or in shared memory.
 struct FewX {
   const __half* data;
@@ -151,7 +151,7 @@ class FewSums {
       const int base = set * kSetTiles;
       if (!kWhole && base >= tiles) return;
       uint32_t b[8];
-      // Behind the last tile begins memory that another warp may still be writing: nothing is read
+      // After the last tile begins memory that another warp may still be writing: nothing is read
       // there.
       load_x(first_tile + base, kWhole || base + tile_ < tiles, b);
       // The tiles of this lane's two columns.

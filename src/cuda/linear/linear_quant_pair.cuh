@@ -29,8 +29,8 @@ struct PairFormat {
   static constexpr int kTileStride =
       Block::kElements == 32 ? Format::kUnitBytes : Format::kSubBytes;
   static constexpr int kPairStride = Block::kElements == 64 ? Format::kUnitBytes : 2 * kTileStride;
-  // Says which pair of rows a thread takes, so that loads of eight threads use no bank twice (where
-  // tiles are a multiple of 128 bytes apart they do not anyhow).
+  // Whether the pairs of rows are dealt to threads in another order, so that loads of eight threads
+  // use no bank twice (where tiles are a multiple of 128 bytes apart they do not anyhow).
   static constexpr bool kSwapPairs = kTileStride % 64 == 32 && Format::kBits != 8;
 };
 

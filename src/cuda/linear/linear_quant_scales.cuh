@@ -82,7 +82,7 @@ __device__ __forceinline__ float split_minimum(float minimum) {
 //
 // Floats: every lane computes eight of the block's 256 scales and minima. `prepared` is [2][16
 // rows][8]: scales, then minima; or the scales of sub-blocks 0-7, then 8-15. For Q2_K as many
-// minima follow behind all scales (see split_minimum()).
+// minima follow after all scales (see split_minimum()).
 template <class Block>
 __device__ __forceinline__ void prepare_scales(const uint8_t* block, float* prepared, int lane) {
   const int row = lane % 16, half = lane / 16;

@@ -38,7 +38,7 @@ struct Case {
   ActivationKind kind = ActivationKind::kSilu;
   DType out = DType::kF32;
   bool bias = false;
-  int64_t x_gap = 8;    // columns of x's buffer behind the k columns of x
+  int64_t x_gap = 8;    // columns of x's buffer after the k columns of x
   int64_t out_gap = 3;  // the same for outputs
   bool odd_x = false;   // x has an address that fast kernels do not support
 
@@ -181,7 +181,7 @@ class QuantLinearTest : public testing::TestWithParam<DType> {
     }
     return cuda::run(*inputs_, tuning);
   }
-  // Returns a K of so many whole quantization blocks.
+  // Returns a K of `count` whole quantization blocks.
   static int64_t blocks(int64_t count) { return count * dtype_info(GetParam()).block_elements; }
 
  private:
@@ -271,7 +271,7 @@ TEST_P(QuantLinearTest, RoundedWeightsInAnyShapeOfLaunch) {
   }
 }
 
-// These rows fill a ring's buffers, with and without quantization blocks behind the last whole
+// These rows fill a ring's buffers, with and without quantization blocks after the last whole
 // buffer.
 TEST_P(QuantLinearTest, LongRows) {
   Case c{.type = GetParam(), .n = {48}};

@@ -46,7 +46,8 @@ struct TileFormat {
       std::is_same_v<Block, BlockQ2_K> || std::is_same_v<Block, BlockG4>;
   // True if `low` and `high` also have a minimum each.
   static constexpr bool kSplitMinimum = kSplit && kMinimum;
-  // True if scales and minima must be computed before use; so many values per group block.
+  // True if scales and minima must be computed before use, and the number of their values per group
+  // block.
   static constexpr bool kPrepared = Block::kElements == 256;
   static constexpr int kPreparedValues = !kPrepared ? 0 : kSplitMinimum ? 512 : 256;
   // Codes in two's complement become unsigned by flipping their highest bit.
@@ -112,7 +113,8 @@ __device__ __forceinline__ RowPairs word_pairs(uint32_t four, uint32_t two, uint
     out.high[0] = __byte_perm(two, 0x64646464U, 0x4140);
     out.high[1] = __byte_perm(two, 0x64646464U, 0x4342);
   } else if constexpr (kBits == 2) {
-    // Both get the same exponent: the larger one would leave sums of such small codes few digits.
+    // Both get the same exponent: the larger one would leave few digits to sums of these small
+    // codes.
     constexpr uint32_t kBoth = 0x5c005c00U;
     out.low[0] = and_xor(two << 2, 0x000c000cU, kBoth);
     out.low[1] = and_xor(two >> 6, 0x000c000cU, kBoth);

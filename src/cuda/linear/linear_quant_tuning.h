@@ -33,7 +33,7 @@ struct QuantLinearTuning {
 inline constexpr int kQuantLinearTokens = 64;
 inline constexpr int kQuantSameBitsTokens = 16;
 inline constexpr int kQuantFewTokens = 4;
-// Up to so many tokens, no other kernel is faster than kSlices on Hopper.
+// Up to this number of tokens, no other kernel is faster than kSlices on Hopper.
 inline constexpr int kQuantSliceTokens = 8;
 
 }  // namespace spillway::cuda

@@ -352,9 +352,9 @@ bool stream_supports(int index, const LinearProblem& problem, const GpuShape& gp
 int plan_stream(const LinearProblem& problem, const GpuShape& gpu) {
   if (!stream_supports(0, problem, gpu)) return -1;
   // Low tiles do not keep their few warps busy (index 0). If every tile can have a multiprocessor
-  // to itself and most multiprocessors have one, the lowest such tiles are best: the fewer rows,
-  // the sooner a thread block ends (H200, 12288 rows of 4096 columns: 26 us with 96 rows a tile, 31
-  // with 128).
+  // to itself and most multiprocessors have one, the lowest of these tiles are best: the fewer
+  // rows, the sooner a thread block ends (H200, 12288 rows of 4096 columns: 26 us with 96 rows a
+  // tile, 31 with 128).
   const auto tiles = [&](int index) { return problem.n / (32 * kWarps[index]); };
   const auto serves_most = [&](int index) { return tiles(index) * 10 >= int64_t{gpu.sms} * 7; };
   // With many tokens x leaves less room for the ring, and lower tiles win (32 tokens: 48.0 us

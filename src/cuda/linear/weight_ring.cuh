@@ -98,7 +98,7 @@ class WeightRing {
     __syncwarp();
 #endif
   }
-  // Says that the buffer that was read may be filled again.
+  // Frees the buffer that was read, so that it may be filled again.
   __device__ __forceinline__ void release() { __syncwarp(); }
 
  private:

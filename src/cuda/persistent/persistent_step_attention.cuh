@@ -127,7 +127,7 @@ struct WarpQueries {
 };
 
 // A thread's share of what a thread block loads first: the queries, and the page that the token was
-// written to, whose rows behind the token are zeroed. All loads are issued before any of them is
+// written to, whose rows after the token are zeroed. All loads are issued before any of them is
 // waited for: if each were stored as it comes, the page would be requested only when the queries
 // have arrived.
 template <int D, int G>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Persistent steps over F16 and BF16, and the shared memory that each kind of weights needs.
+// Chooses the persistent kernel for a model's types of weights (one launch of it runs all phases of
+// a step), has the kernels for F16 and BF16, and computes the shared memory that each one needs.
 #include "cuda/persistent/persistent_step_kernel.h"
 
 #include <algorithm>
@@ -18,8 +19,8 @@ constexpr int kAttentionBytes = sizeof(AttentionShared<128, 4>);
 constexpr int kLeastStages = 4;
 static_assert(sizeof(StepPhases) <= 32764, "a kernel's arguments");
 
-// The memory that weights of a type need, in bytes: a stage of a ring, the kernel's static shared
-// memory, and the input of k columns.
+// The shared memory that weights of a type need, in bytes: a stage of a warp's ring buffer of
+// weights, the kernel's static shared memory, and a phase's input of k columns.
 struct WeightShape {
   int stage_bytes, declared_bytes, input_bytes;
 };

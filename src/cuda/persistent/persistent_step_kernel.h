@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels behind persistent_step.h.
+// The kernels of persistent_step.h, each of which computes the ops of a step of one token in one
+// launch, phase by phase: a phase is the work of all thread blocks between two grid barriers.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,8 +13,8 @@
 
 namespace spillway::cuda {
 
-// Returns whether there is a kernel for weights of these types: F16 and BF16 in rows, others
-// packed.
+// Returns whether there is a kernel for weights of these types: F16 and BF16 stored row by row,
+// quantized types packed (tensor/packed_layout.h).
 bool has_persistent_kernel(const WeightTypes& weights);
 // The shared memory for the input of a phase with k columns (k = 0: for attention), and the number
 // of stages that each warp's ring has beside it; 0 stages if the GPU cannot run the kernel.

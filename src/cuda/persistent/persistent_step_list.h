@@ -347,7 +347,7 @@ class StepCursor {
   }
 
   constexpr bool at_end() const { return phase_ >= phases_.count; }
-  // Tells whether the current read is a page of KV or a piece of weights.
+  // Returns whether the current read is a page of KV; otherwise it is a piece of weights.
   constexpr bool is_page() const { return is_attention_; }
   constexpr const std::byte* page() const {
     const PhaseSequence& s = phases_.sequence;

@@ -33,7 +33,7 @@ __device__ __forceinline__ float norm_sum(float (&values)[kNormThreads / Threads
 }
 
 // A thread's float4 elements of a row. The one of slot s and round j has index threadIdx.x + s *
-// Threads + j * kNormThreads. Those behind the row's end are zero.
+// Threads + j * kNormThreads. Those after the row's end are zero.
 template <int Threads, int Rounds>
 using NormFours = float4[kNormThreads / Threads][Rounds];
 

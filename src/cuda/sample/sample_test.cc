@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests sampling on the GPU where the right tokens are known, and log-probabilities: with rows of
-// every length and alignment, so that what matters lies before, in, between and behind the vectors
+// every length and alignment, so that what matters lies before, in, between and after the vectors
 // that the kernels read.
 #include "cuda/sample/sample.h"
 
@@ -40,7 +40,7 @@ int32_t best_of(const std::vector<float>& row) {
   return best;
 }
 
-// Rows of equal length on the GPU, `offset` floats behind a multiple of 16 bytes, with `padding`
+// Rows of equal length on the GPU, `offset` floats after a multiple of 16 bytes, with `padding`
 // floats between them.
 class LogitRows {
  public:

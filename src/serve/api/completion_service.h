@@ -73,7 +73,7 @@ class CompletionService {
                 std::shared_ptr<HttpReply> reply);
   void tokenize(std::shared_ptr<const HttpRequest> request, std::shared_ptr<HttpReply> reply);
   void detokenize(std::shared_ptr<const HttpRequest> request, std::shared_ptr<HttpReply> reply);
-  // Tells what clients that make their own prompts need to know of the tokenizer. Throws
+  // Sends what clients that make their own prompts need to know of the tokenizer. Throws
   // ApiError(400) if there is none.
   void send_tokenizer(HttpReply& reply) const;
 

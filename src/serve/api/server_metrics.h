@@ -30,7 +30,7 @@ class ServerMetrics {
 
   void set_facts(const ServingFacts& facts);
   void step(const StepReport& report);
-  // Takes figures of the KV store, which also change while no step runs.
+  // Takes figures of the KV store (kv/kv_store.h), which also change while no step runs.
   void store(const KvStoreStats& stats);
   void first_token(double seconds);
   void next_token(double seconds);

@@ -261,7 +261,7 @@ void HttpConnection::take_bytes(std::string_view bytes) {
       return refuse(ApiError(500, "internal_error", "", "the server had an error"));
     }
   }
-  // Bytes behind a request that ends the connection are dropped.
+  // Bytes after a request that ends the connection are dropped.
   if (state_ == State::kAnswering && !closes_) pipelined_ += bytes;
 }
 

@@ -57,7 +57,7 @@ void RequestParser::end_head_line() {
     return;
   }
   if (lines_ == 0) {
-    // Old clients send a line end behind a body (RFC 9112, section 2.2).
+    // Old clients send a line end after a body (RFC 9112, section 2.2).
     if (std::exchange(had_blank_line_, true))
       throw ApiError(400, "invalid_http", "", "blank lines before a request");
     text_.clear();

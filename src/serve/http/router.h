@@ -20,9 +20,9 @@ namespace spillway {
 // Turns "/v1/models/" into "/v1/models"; "/" and "//" stay as they are.
 std::string_view without_trailing_slash(std::string_view path);
 
-// Matches exact paths, also with one slash behind them; there are no patterns and no files. A key
-// is checked before the answer reveals which paths exist. HEAD is answered like GET, OPTIONS with
-// the methods of a path. Thread-safe once all routes are added.
+// Matches exact paths, also with one slash after them; there are no patterns and no files. A key is
+// checked before the answer reveals which paths exist. HEAD is answered like GET, OPTIONS with the
+// methods of a path. Thread-safe once all routes are added.
 class Router : public HttpHandler {
  public:
   using Action =

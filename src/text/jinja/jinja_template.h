@@ -34,10 +34,10 @@ class JinjaTemplate {
   explicit JinjaTemplate(std::string_view source);
 
   // `variables` must be an object. Text of the template and of trusted variables is in marker
-  // segments; text of other variables never is, whatever the template does to it. Segments are not
-  // empty, and neighbours differ in is_marker. Throws Error(kInvalidArgument) if the template
-  // cannot be rendered or reaches a limit; if it calls raise_exception(), the error has the
-  // template's own message.
+  // segments, the only ones in which control tokens are recognized; text of other variables never
+  // is, whatever the template does to it. Segments are not empty, and neighbours differ in
+  // is_marker. Throws Error(kInvalidArgument) if the template cannot be rendered or reaches a
+  // limit; if it calls raise_exception(), the error has the template's own message.
   std::vector<TextSegment> render(const nlohmann::ordered_json& variables,
                                   const JinjaOptions& options = {}) const;
   // Does the same with a list of variables; if a name occurs several times, the last one counts.
