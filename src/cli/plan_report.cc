@@ -72,10 +72,42 @@ std::string describe_batched(const FoundPlan& found) {
   if (requests == 1) return "more requests together are hardly faster";
   const Prediction& p = found.predicted;
   return fmt::format(
-      "{0} such requests together: {1} tokens/s over everything, first tokens after {2}, all after "
-      "{3}; --requests {0} says more",
+      "{0} such requests together: {1} tokens/s with their prompts' time, first tokens after {2}, "
+      "all after {3}; --requests {0} says more",
       requests, format_number(p.generated_tokens_per_s, 4), format_seconds(p.first_token_s),
       format_seconds(p.latency_s));
+}
+
+// Returns text such as "computes with 83% of the weights that are not on the GPU, in steps of 1
+// token; the rest is copied to the GPU".
+std::string describe_cpu_shares(const std::vector<CpuLinearShare>& shares) {
+  std::string text = "computes with ";
+  for (size_t i = 0; i < shares.size(); ++i) {
+    const CpuLinearShare& at = shares[i];
+    std::string modules;
+    for (const auto& [op, share] : at.modules)
+      modules += fmt::format("{}{} {:.0f}%", modules.empty() ? "" : ", ", op, share * 100);
+    text += fmt::format("{}{:.0f}%{}{}", i == 0 ? "" : ", with ", at.share * 100,
+                        modules.empty() ? "" : fmt::format(" ({})", modules),
+                        i == 0 ? " of the weights that are not on the GPU" : "");
+    if (at.tokens == 1) {
+      text += ", in steps of 1 token";
+    } else if (at.tokens != kAnyTokens) {
+      text += fmt::format(", in steps of up to {} tokens", at.tokens);
+    }
+  }
+  return text + "; the rest is copied to the GPU";
+}
+
+// Returns which processor computes attention over KV in host memory, given the CPU's share of the
+// sequences that have it there.
+std::string describe_kv_attention(double by_cpu) {
+  const std::string percent = fmt::format("{:.0f}%", by_cpu * 100);
+  if (percent == "0%") return "the GPU computes attention, with KV copied to it";
+  if (percent == "100%") return "the CPU computes attention over KV in host memory";
+  return fmt::format(
+      "the CPU computes attention for {} of those with KV in host memory, the GPU for the others",
+      percent);
 }
 
 }  // namespace
@@ -117,34 +149,22 @@ void print_plan(const Planner& planner, const PlanReport& report) {
   const size_t named = found.plan.overrides.size();
   line("weights", shares(placed_shares(planner.model, planner.homes(found.plan), discrete)) +
                       (named > 0 ? "; with the plan's " + format_count(named, "override") : ""));
-  if (discrete && !found.plan.cpu_linear.empty()) {
-    std::string text;
-    for (const CpuLinearShare& at : found.plan.cpu_linear) {
-      std::string modules;
-      for (const auto& [op, share] : at.modules)
-        modules += fmt::format("{}{} {:.0f}%", modules.empty() ? "" : ", ", op, share * 100);
-      text += fmt::format(
-          "{}{:.0f}%{}{}", text.empty() ? "" : "; ", at.share * 100,
-          modules.empty() ? "" : fmt::format(" ({})", modules),
-          at.tokens == kAnyTokens ? "" : " in steps of up to " + format_count(at.tokens, "token"));
-    }
-    line("CPU", "of the weights that are not on the GPU, it multiplies " + text);
-  }
+  if (discrete && !found.plan.cpu_linear.empty())
+    line("CPU", describe_cpu_shares(found.plan.cpu_linear));
   line("KV", shares(found.plan.kv) + describe_partitions(found.needs.layout));
   if (found.plan.activations.disk > 0 || (discrete && found.plan.activations.device < 1))
     line("activations", shares(found.plan.activations));
-  line("concurrent",
-       fmt::format("{}{}{}", format_count(found.size.sequences, "sequence"),
-                   found.plan.micro_batch > 0
-                       ? fmt::format(", {} in a micro-batch", found.plan.micro_batch)
-                       : "",
-                   found.plan.kv.host > 0 && discrete
-                       ? fmt::format("; the CPU attends to {} of those with KV in host memory",
-                                     fmt::format("{:.0f}%", p.cpu_attention * 100))
-                       : ""));
-  line("speed", fmt::format("{} tokens/s over everything; decode {} tokens/s, prefill {}",
-                            format_number(p.generated_tokens_per_s, 4),
-                            format_number(p.decode_tokens_per_s, 4), format_seconds(p.prefill_s)));
+  line(
+      "concurrent",
+      fmt::format(
+          "{}{}{}", format_count(found.size.sequences, "sequence"),
+          found.plan.micro_batch > 0 ? fmt::format(", {} in a micro-batch", found.plan.micro_batch)
+                                     : "",
+          found.plan.kv.host > 0 && discrete ? "; " + describe_kv_attention(p.cpu_attention) : ""));
+  line("speed", fmt::format("decode (answers) {} tokens/s, prefill (prompts) {}; {} tokens/s "
+                            "over both",
+                            format_number(p.decode_tokens_per_s, 4), format_seconds(p.prefill_s),
+                            format_number(p.generated_tokens_per_s, 4)));
   line("latency", fmt::format("first tokens after {}, a step {}, all after {}",
                               format_seconds(p.first_token_s), format_seconds(p.step_s),
                               format_seconds(p.latency_s)));

@@ -139,6 +139,7 @@ def folder(tmp_path, chat_model, tiny_model, tiny_folder):
     models = tmp_path / "cache" / "spillway" / "models"
     models.mkdir(parents=True)
     (models / conftest.SMOLLM2).symlink_to(chat_model)
+    (tmp_path / "llama-2-13b-chat.Q4_K_M.gguf").symlink_to(chat_model)
     (tmp_path / "model.gguf").symlink_to(tiny_model)
     (tmp_path / "model-F16.gguf").symlink_to(tiny_model)
     (tmp_path / "Llama-3.2-1B").symlink_to(tiny_folder)
@@ -180,7 +181,8 @@ WRITE_EXAMPLES = bool(os.environ.get("SPILLWAY_WRITE_EXAMPLES"))
 
 
 def prints_what_is_shown(here, line):
-    """The fenced block below the command is what it prints, but for the line of the machine where the page has none."""
+    """The fenced block below the command is what it prints, but for the line of the machine where the page has none. A block
+    that ends with a line "..." shows the first lines alone."""
     for page in PAGES:
         text = page.read_text()
         found = re.search(rf"^    {re.escape(line)}\n\n```\n(.*?)```", text, re.MULTILINE | re.DOTALL)
@@ -189,6 +191,9 @@ def prints_what_is_shown(here, line):
         printed = here.run(line)
         if not re.search("^machine ", found.group(1), re.MULTILINE):
             printed = re.sub("^machine .*\n", "", printed, flags=re.MULTILINE)
+        if found.group(1).endswith("\n...\n"):
+            first = found.group(1).count("\n") - 1
+            printed = "".join(printed.splitlines(keepends=True)[:first]) + "...\n"
         if WRITE_EXAMPLES:
             page.write_text(text[: found.start(1)] + printed + text[found.end(1) :])
         return WRITE_EXAMPLES or printed == found.group(1)
@@ -198,8 +203,12 @@ def prints_what_is_shown(here, line):
 # The check of each command's output or files.
 RUN = {
     "spillway plan smollm2": lambda here, line: "weights" in here.run(line),
-    "spillway plan dummy:llama-2-13b --gpu-memory 8GiB --hardware laptop": prints_what_is_shown,
+    "spillway plan dummy:llama-2-13b:q4_0 --hardware laptop --gpu-memory 8GiB --prompt-len 3584 --gen-len 512": prints_what_is_shown,
+    "spillway plan dummy:llama-2-13b:q8_0 --hardware laptop --gpu-memory 8GiB": prints_what_is_shown,
     "spillway plan dummy:opt-30b --hardware h200 --gpu-memory 16GiB --host-memory 100GiB --requests 64": prints_what_is_shown,
+    "spillway plan llama-2-13b-chat.Q4_K_M.gguf": lambda here, line: "weights" in here.run(line),
+    "spillway chat llama-2-13b-chat.Q4_K_M.gguf": lambda here, line: here.run(line, "-n", "8", stdin="Name three rivers.\n").strip(),
+    "spillway serve llama-2-13b-chat.Q4_K_M.gguf": lambda here, line: here.serve(line) == "llama-2-13b-chat.Q4_K_M",
     "spillway chat smollm2": lambda here, line: here.run(line, "-n", "8", stdin="Name three rivers.\n").strip(),
     "spillway run smollm2 --chat 'Tell me about rivers.'": lambda here, line: here.run(line, "-n", "8").strip(),
     "spillway run smollm2 'The capital of France is' -n 16": lambda here, line: "Paris" in here.run(line),
