@@ -268,7 +268,7 @@ int run_main(int argc, char** argv) {
     scheduled.push_back(scheduled_run(*device, host, options, timeline.get()));
   }
   if (timeline != nullptr) {
-    timeline->settle();
+    timeline->drain();
     std::ofstream(options.trace) << timeline->chrome_trace();
   }
   const double compute_s = options.layers * options.layer_ms / 1e3;

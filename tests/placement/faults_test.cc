@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/fault_points.h"
 #include "engine/runner.h"
+#include "memory/transfer_scheduler.h"
 #include "plan/resolved_plan.h"
 #include "plan/weight_homes.h"
 #include "runtime/device_traits.h"
@@ -97,7 +98,7 @@ struct PlannedModel {
          .queue = &machine.queue,
          .disk_dir = machine.folder.path(),
          .disk_budget = ~uint64_t{0}});
-    return make_runner(device, machine.host, machine.queue, loaded,
+    return make_runner(transfers, machine.host, machine.queue, loaded,
                        resolve(loaded.model, plan,
                                {.tokens = kTokens,
                                 .sequences = kSequences,
@@ -133,7 +134,8 @@ struct PlannedModel {
     }
     return all;
   }
-
+  Device& device;
+  TransferScheduler transfers{device};
   Device& device;
   LoadedModel loaded;
   Runner runner;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "engine/runner.h"
+#include "memory/transfer_scheduler.h"
 #include "plan/memory_fit.h"
 #include "plan/resolved_plan.h"
 #include "plan/weight_homes.h"
@@ -107,7 +108,8 @@ TEST(NeedsTest, APlanTakesWhatItSaidItNeeds) {
                                    .disk_dir = folder.path(),
                                    .disk_budget = ~uint64_t{0}});
     {
-      Runner runner = make_runner(device, host, queue, loaded, resolved, {folder.path()});
+      TransferScheduler transfers(device);
+      Runner runner = make_runner(transfers, host, queue, loaded, resolved, {folder.path()});
       runner.decoder.expect_rows(size.max_running());
       run_steps(runner);
     }
@@ -161,7 +163,8 @@ TEST(NeedsTest, ALongSequenceTakesWhatItSaidItNeeds) {
         EXPECT_EQ(needs.layout.partitioned, away);
         loaded.weights = load_weights(device, loaded.model, {}, {});
         {
-          Runner runner = make_runner(device, host, queue, loaded, resolved, {folder.path()},
+          TransferScheduler transfers(device);
+          Runner runner = make_runner(transfers, host, queue, loaded, resolved, {folder.path()},
                                       traits.memory_bytes);
           Engine engine(runner.decoder, runner.kv, nullptr, {});
           EXPECT_EQ(engine.max_sequence_tokens(), kLong.tokens);
@@ -189,7 +192,8 @@ TEST(NeedsTest, SwappedLayersNeedTheirRoomInHostMemory) {
   const Footprint& needs = resolved.needs;
   EXPECT_GT(needs.host.of(MemoryTag::kKv), 0u);
   loaded.weights = load_weights(accelerator, loaded.model, {}, {}, {.host = &host});
-  Runner runner = make_runner(accelerator, host, queue, loaded, resolved);
+  TransferScheduler transfers(accelerator);
+  Runner runner = make_runner(transfers, host, queue, loaded, resolved);
   const int32_t before = runner.kv.device_blocks();
   for (const int swapped : {0, 4}) {
     runner.decoder.change_swapped_layers(runner.kv, swapped);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/fault_points.h"
 #include "engine/runner.h"
+#include "memory/transfer_scheduler.h"
 #include "plan/resolved_plan.h"
 #include "plan/weight_homes.h"
 #include "runtime/device_traits.h"
@@ -105,8 +106,9 @@ class ReplanTest : public testing::Test {
   }
   std::vector<float> logits(Machine& machine, const LoadedModel& loaded,
                             const TierShares& weights) {
+    TransferScheduler transfers(machine.device());
     Runner runner = make_runner(
-        machine.device(), machine.host, machine.queue, loaded,
+        transfers, machine.host, machine.queue, loaded,
         resolve(loaded.model, plan_of(weights), size(), traits_of(machine.device(), machine.host)),
         {folder_.path()});
     std::vector<std::vector<int32_t>> tokens;
