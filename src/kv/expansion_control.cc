@@ -11,8 +11,9 @@ namespace {
 
 constexpr int kWindowSteps = 8;
 constexpr int kUnmeasuredSteps = 2;
-// Shares of an interval in which ops wait: up to kNoWait counts as no wait; above kLongWait
-// patience is short.
+// Steps are judged in intervals of kWindowSteps. Shares of an interval in which ops wait: up to
+// kNoWait counts as no wait. After kPatience intervals in a row with more, fewer layers are
+// swapped; with more than kLongWait, after kShortPatience.
 constexpr double kNoWait = 0.025, kLongWait = 0.1;
 constexpr int kPatience = 5, kShortPatience = 3;
 constexpr int kQuietWindows = 16;
@@ -21,7 +22,7 @@ constexpr int kFirstHold = 8, kLongestHold = 256;
 constexpr double kMuchMore = 1.25;
 constexpr int kJudgingWindows = 3;
 constexpr int kLongestLook = 8;  // intervals, for the new room to come into use
-constexpr int kTryWindows = 24;  // intervals in which a growth is measured, doubted and decided
+constexpr int kTryWindows = 24;  // for so many intervals a growth counts as a try, which may fail
 // Throughput must grow by at least this share of what the added room would bring at best; less
 // counts as nothing.
 constexpr double kWorthwhile = 0.2;
@@ -40,14 +41,14 @@ constexpr double kInUse = 0.4;
 // A copy may be estimated to take this many times the time that it has: the excess is as good as no
 // wait.
 constexpr double kFull = 1.02;
-// Growth is tried up to this factor: not all room is in use all the time, and when it is, waits
-// show it.
+// Growth is tried even if copies are estimated to take this many times the time that they have with
+// all room in use: it is not in use all the time, and when it is, waits show it.
 constexpr double kWorthATry = 1.06;
 // If this share of the loads that come ahead of a step is complete before the previous step ends,
-// one more level is tried whatever the estimate says. With two shared buffers two loads come ahead,
-// and the first of them is early as long as the link is not full (a share of 1/2, in four steps of
-// five); with one buffer the only load is early if the link is in use for less than half of the
-// time.
+// one more level is tried whatever the estimate says. Swapped layers share one or two spare
+// buffers. With two, two loads come ahead, and the first of them is early as long as the link is
+// not full: a share of 1/2. It is enough if that is so in four steps of five: 0.4. With one buffer
+// the only load is early if the link is in use for less than half of the time.
 constexpr double kTimeToSpare = 0.4;
 // After a growth beyond the estimate, by kTimeToSpare, less waiting is accepted, because it was not
 // meant to fill the link completely.

@@ -26,7 +26,7 @@ struct EncoderLayer {
 
 enum class EncoderPrecision : uint8_t {
   kFast,   // matrices and tables in 8 bits (Q8_0) where rows are whole blocks of it
-  kExact,  // as stored
+  kExact,  // F32, which keeps every stored value
 };
 
 // Holds the weights and owns their memory; the device must outlive it. Immutable and thread-safe.

@@ -21,7 +21,8 @@ namespace {
 
 // The most bytes of a tokenizer.json or vocab.txt.
 constexpr uint64_t kMaxTokenizerBytes = uint64_t{32} << 20;
-// Only this much of a text is tokenized; words may be long.
+// Only this much of a text is tokenized: the limit on tokens alone would not bound the time, since
+// one word may be very long.
 constexpr size_t kMaxEncodedBytes = size_t{16} << 10;
 
 WordPieceVocabulary read_vocabulary(const ModelFiles& files) {

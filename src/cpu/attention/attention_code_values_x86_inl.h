@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes weighted sums of values of int8 or int4 on x86, with any of its sets of vectors `V`.
+// Computes weighted sums of values of int8 or int4 on x86, where `V` wraps the vectors of one
+// instruction set.
 //
-// The codes of a byte's tokens are stored together: multiplied with the tokens' weights in place, a
-// vector of codes stays a vector of sums over all pages of the cut. The unit of a query's weights
-// is that of the whole cut.
+// A page stores a column's codes of all its tokens next to each other. So a vector of codes is
+// multiplied with the tokens' weights as it lies, and sums are added up in vectors over all pages
+// of the cut, which are up to 256 keys that are done together. A query's integer weights have one
+// unit (WeightUnit) for all keys of the cut.
 //
 // The file has static functions only, because each object that includes it is compiled for other
 // instructions.
@@ -17,12 +19,13 @@ namespace {
 
 constexpr int64_t kStepPages = 4;  // the pages between prefetches
 
-// The sums of a group's values: 2 kinds of 32 columns or one of 64, times 4 lanes.
+// The integer totals of a group of 64 columns (int4: 32 of low halves, then 32 of high ones), with
+// four partial sums for each column.
 constexpr int64_t kTotals = kKvGroup * 4;
 
 struct ValueScratch {
   float* scales;     // [groups, 256]
-  float* means;      // [groups, 256]; minima moved by kInt4Mean
+  float* means;      // [groups, 256]; int4 only: minimum + kInt4Mean * scale
   float* products;   // [V::kMostQueries, 256], of probabilities and scales
   uint8_t* weights;  // [V::kMostQueries, 16 pages, 64]
   int32_t* totals;   // [V::kMostQueries, kTotals]
@@ -103,7 +106,7 @@ static inline void finish_columns(const int32_t* totals, int64_t columns, const 
   }
 }
 
-// Facts about a query's probabilities times the scales of V.
+// Facts about a query's probabilities times the scales of the values.
 struct Products {
   float largest;  // NaN if a product is NaN
   float offset;   // sum of probabilities times means
@@ -129,8 +132,8 @@ static inline Products multiply(const float* p, const float* scales, const float
 template <class V, bool kInt4>
 static inline WeightUnit round_products(const Products& all, const float* products, int64_t pages,
                                         uint8_t* weights) {
-  // Below this limit the inverse would overflow, and it is negligible beside the largest
-  // probability, which is 1.
+  // The factor of smaller products would overflow. The largest probability is 1, so the scales that
+  // count are practically 0 then, and 0 will do.
   const auto factor = V::set(all.largest > 1e-30F ? V::kLargestWeight / all.largest : 0);
   auto total = V::set_ints(0);
   for (int64_t page = 0; page < pages; ++page, products += kPageTokens, weights += 64) {
@@ -195,7 +198,7 @@ static inline void add_head(const AttentionArgs& a, const uint8_t* const* pages,
   }
 }
 
-// Loads the scales and means of V of a KV head's keys, from the first page on.
+// Loads the scales and means of a KV head's values, from the first page on.
 template <class V, bool kInt4>
 static inline void load_value_scales(const KvPageLayout& layout, const uint8_t* const* pages,
                                      int64_t count, const ValueScratch& s) {

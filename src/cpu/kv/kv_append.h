@@ -12,11 +12,12 @@
 namespace spillway::cpu {
 
 // Writes k, v [rows, kv_heads * head_dim] of every span into its blocks, rounded or quantized as
-// store_kv_reference() does. `faults` is a KvFault's word, set by the first fault if it is 0.
+// store_kv_reference() does. The first number beyond the range of the KV type is reported in
+// `faults`, as KvFault::word(), unless that holds a fault (is not 0) already.
 void kv_append(ThreadPool& pool, const Activations& k, const Activations& v, const KvLayerView& kv,
                std::span<const SequenceSpan> spans, std::atomic<uint32_t>& faults);
 
-// Throws kInternal unless every position that a span reads or writes is in a block of `kv`, and its
+// Throws kInternal unless every span's block table has an entry for each of its positions, and its
 // rows are in [0, rows).
 void check_spans(const KvLayerView& kv, std::span<const SequenceSpan> spans, int64_t rows);
 

@@ -2,11 +2,11 @@
 // Converts the packed K types (tensor/packed_layout.h) to operands of 8-bit instructions.
 //
 // Blocks are super-blocks of 256 columns, whose sub-blocks' scales and minima are integers. For a
-// source S and a pointer to one of its blocks, in addition to those of linear_int8_types_inl.h:
+// type S and a pointer to one of its blocks, in addition to those of linear_int8_types_inl.h:
 //   kExact                  whether sums of 256 columns fit 32 bits (Int8Form::multipliers)
-//   kScaleLift              a power of two that scales can be multiplied by
-//   scales, minima(b, s, half)  the sub-block's, of sixteen rows
-//   d, dmin(b, quad)        what these are multiplied by, for rows 4 quad..
+//   kScaleLift              a power of two; scales times it still fit 8 bits
+//   scales, minima(b, s, half)  those of sub-block s, of sixteen rows; half: which 16 of its
+//   columns d, dmin(b, quad)        what these are multiplied by, for rows 4 quad..
 #pragma once
 
 #include "cpu/linear/linear_int8_types_inl.h"

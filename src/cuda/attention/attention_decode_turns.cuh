@@ -3,10 +3,10 @@
 // the thread block goes over its partition in up to four rounds, and a warp takes 32 tokens in
 // each.
 //
-// With several queries, a partition's slot is large compared with its KV, and so is the time in
-// which a thread block that starts or ends has no loads in flight. So the buffers of
-// attention_decode_mma.cuh become a ring across rounds: a page that has been read makes room for
-// the one kBuffers later, even if that belongs to the next round.
+// With several queries, the sums that a partition stores for merging are large compared with the KV
+// that it reads, and a thread block that starts or ends has no loads in flight for long. So the
+// buffers of attention_decode_mma.cuh become a ring across rounds: a page that has been read makes
+// room for the one kBuffers later, even if that belongs to the next round.
 //
 // With a unified maximum, the sums of rounds are just added (FlashDecoding++, section 3). A round
 // that is not in its range, and every round without one, may raise the reference that the sums are
@@ -188,7 +188,8 @@ requires(is_half(kType)) struct WarpPart<kType, kDim, kBuffers, kUnified, true>
   }
 
   // Turns scores into exponentials, and makes the sums of earlier rounds relative to the same
-  // reference. Returns whether this round's reference is not the unified maximum.
+  // reference. Returns whether this round used a maximum of its own instead of the
+  // unified one.
   __device__ __forceinline__ bool exponentiate(bool first_turn) {
     if (!is_whole()) {
 #pragma unroll
