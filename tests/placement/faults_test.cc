@@ -134,9 +134,9 @@ struct PlannedModel {
     }
     return all;
   }
+
   Device& device;
   TransferScheduler transfers{device};
-  Device& device;
   LoadedModel loaded;
   Runner runner;
 };
