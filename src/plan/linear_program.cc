@@ -5,6 +5,11 @@
 #include <CoinPackedMatrix.hpp>
 
 namespace spillway {
+namespace {
+
+constexpr int kSeed = 1234567;
+
+}  // namespace
 
 int LinearProgram::variable(double cost, double low, double high) {
   variables_.push_back({cost, low, high});
@@ -49,9 +54,16 @@ std::optional<std::vector<double>> LinearProgram::try_solve() const {
   };
   // Making a solver takes longer than solving a program of this size, and so does presolve, so one
   // solver is used again without it. Only if it finds no optimum does a new solver decide whether
-  // there is one.
+  // there is one. What the solver learned from the last program is reset: of several optima it must
+  // find the same one, whatever it has solved before.
   thread_local ClpSimplex quick;
+  thread_local const ClpSimplex untouched;
+  quick.randomNumberGenerator()->setSeed(kSeed);
+  quick.setInfeasibilityCost(untouched.infeasibilityCost());
+  quick.setDualBound(untouched.dualBound());
+  quick.setPerturbation(untouched.perturbation());
   load(quick);
+  quick.allSlackBasis(/*resetSolution=*/true);
   quick.primal();
   if (quick.isProvenOptimal()) return solution_of(quick);
   ClpSimplex thorough;

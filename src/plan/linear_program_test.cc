@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <random>
+#include <thread>
+#include <vector>
+
 namespace spillway {
 namespace {
 
@@ -35,6 +40,29 @@ TEST(LinearProgramTest, SaysWhereThereIsNoSolution) {
   const int x = program.variable(1, 0, 1);
   program.constrain({{x, 1}}, 2, LinearProgram::kAny);
   EXPECT_FALSE(program.try_solve());
+}
+
+// Programs with few distinct factors have many optima. A new thread has a new solver.
+TEST(LinearProgramTest, FindsTheSameOptimumWhateverWasSolvedBefore) {
+  std::mt19937 random(1);
+  const auto draw = [&](int most) {
+    return static_cast<double>(random() % static_cast<unsigned>(most));
+  };
+  for (int i = 0; i < 300; ++i) {
+    LinearProgram program;
+    const int variables = 2 + static_cast<int>(draw(8)), rows = 1 + static_cast<int>(draw(10));
+    for (int v = 0; v < variables; ++v) program.variable(draw(3), 0, 1 + draw(2));
+    for (int row = 0; row < rows; ++row) {
+      std::vector<std::pair<int, double>> terms;
+      for (int v = 0; v < variables; ++v)
+        if (draw(2) > 0) terms.emplace_back(v, 1 + draw(2) * 1e9);
+      program.constrain(terms, draw(2), LinearProgram::kAny);
+    }
+    const auto here = program.try_solve();
+    std::optional<std::vector<double>> there;
+    std::thread([&] { there = program.try_solve(); }).join();
+    EXPECT_EQ(here, there) << "program " << i;
+  }
 }
 
 }  // namespace

@@ -64,8 +64,8 @@ Outcome answer(Engine& engine, const std::vector<GenerationRequest>& requests) {
 GenerationRequest repeating_request(int n, int max_tokens = 60) {
   GenerationRequest request =
       make_request(4 + 5 * n, static_cast<uint32_t>(n), max_tokens, n % 3 == 0 ? 0.0F : 0.7F);
-  for (TokenId& token : request.prompt) token = 10 + token % 5;
-  for (TokenId token = 10; token < 15; ++token)
+  for (TokenId& token : request.prompt) token = 10 + token % 3;
+  for (TokenId token = 10; token < 13; ++token)
     request.sampling.logit_bias.emplace_back(token, 7.0F);
   return request;
 }
