@@ -142,8 +142,15 @@ std::shared_ptr<TransferScheduler::Track> TransferScheduler::issue(
     track->bytes = bytes;
     line.queue->record(*track->started);
   }
-  copy();
-  if (track != nullptr) line.queue->record(*track->done);
+  try {
+    copy();
+    if (track != nullptr) line.queue->record(*track->done);
+  } catch (...) {
+    // The queue may still reach the event of its start.
+    const std::lock_guard lock(mutex_);
+    if (track != nullptr) unused_.push_back(std::move(track));
+    throw;
+  }
   const std::lock_guard lock(mutex_);
   TransferStats& stats = stats_[index(line.use)][index(line.direction)];
   stats.bytes += bytes;

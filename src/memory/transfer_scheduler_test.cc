@@ -334,12 +334,15 @@ TEST(TransferSchedulerOnALinkTest, AllBytesArrive) {
   down->copy_to_host({&down_piece, 1});
   std::atomic<bool> done = false;
   out->add({{stored.data(), on_device.data(), bytes}}, [&](bool failed) { done = !failed; });
-  in->copy_to_device({&whole, 1});
+  Buffer other = device.allocate(bytes, MemoryTag::kKv);
+  const CopyPiece into_other{other.data(), up.data(), bytes};
+  in->copy_to_device({&into_other, 1});
   in->synchronize();
   down->synchronize();
   out->synchronize();
   EXPECT_TRUE(done);
   EXPECT_EQ(back, up);
+  EXPECT_TRUE(std::ranges::equal(up, std::span(other.data(), bytes)));
   EXPECT_EQ(stored, up);
 }
 
