@@ -64,11 +64,10 @@ TransferScheduler::Line::~Line() {
   std::erase(transfers.lines_, this);
 }
 
-// Keeps track of its copies; everything else goes to the queue as it is.
-class AwaitedStream final : public DeviceStream {
+class AwaitedStream final : public LineStream {
  public:
   AwaitedStream(TransferScheduler& transfers, TransferUse use, LinkDirection direction)
-      : transfers_(transfers), line_(transfers, use, direction, /*is_awaited=*/true) {}
+      : LineStream(transfers, use, direction, /*awaited=*/true) {}
 
   void copy_to_device(std::span<const CopyPiece> pieces) override {
     SPW_ASSERT(line_.direction == LinkDirection::kToDevice);
@@ -78,23 +77,12 @@ class AwaitedStream final : public DeviceStream {
     SPW_ASSERT(line_.direction == LinkDirection::kToHost);
     copy(pieces, [&] { line_.queue->copy_to_host(pieces); });
   }
-  void run_on_host(std::function<void()> work) override {
-    line_.queue->run_on_host(std::move(work));
-  }
-  void store(HostSignal& signal, uint32_t value) override { line_.queue->store(signal, value); }
-  void wait(const HostSignal& signal, uint32_t value) override { line_.queue->wait(signal, value); }
-  void record(DeviceEvent& event) override { line_.queue->record(event); }
-  void wait(const DeviceEvent& event) override { line_.queue->wait(event); }
-  void synchronize() override { line_.queue->synchronize(); }
 
  private:
   void copy(std::span<const CopyPiece> pieces, const std::function<void()>& work) {
-    transfers_.issue(line_, bytes_of(pieces), work);
-    transfers_.issue_copies_out();
+    line_.transfers.issue(line_, bytes_of(pieces), work);
+    line_.transfers.issue_copies_out();
   }
-
-  TransferScheduler& transfers_;
-  TransferScheduler::Line line_;
 };
 
 TransferScheduler::~TransferScheduler() = default;
@@ -218,9 +206,6 @@ TransferTable TransferScheduler::stats() const {
   return stats_;
 }
 
-ReadAheadStream::ReadAheadStream(TransferScheduler& transfers, TransferUse use)
-    : line_(transfers, use, LinkDirection::kToDevice, /*is_awaited=*/false) {}
-
 void ReadAheadStream::copy_to_host(std::span<const CopyPiece> /*pieces*/) {
   SPW_ASSERT(false);  // what is read ahead goes to the device
 }
@@ -261,28 +246,27 @@ void ReadAheadStream::send(const CopyPiece& piece) {
 }
 
 CopyOutQueue::CopyOutQueue(TransferScheduler& transfers, TransferUse use)
-    : transfers_(transfers),
-      line_(transfers, use, LinkDirection::kToHost, /*is_awaited=*/false),
+    : line_(transfers, use, LinkDirection::kToHost, /*is_awaited=*/false),
       issued_(transfers.device().make_event()) {
-  transfers_.copies_out_.push_back(this);
+  transfers.copies_out_.push_back(this);
 }
 
 CopyOutQueue::~CopyOutQueue() {
   synchronize();
-  std::erase(transfers_.copies_out_, this);
+  std::erase(line_.transfers.copies_out_, this);
 }
 
 void CopyOutQueue::add(std::vector<CopyPiece> pieces, Done done) {
   Batch batch{
       .computed = {}, .pieces = std::move(pieces), .done = std::move(done), .added_s = now_s()};
   try {
-    batch.computed = transfers_.device().make_event();
-    transfers_.device().compute().record(*batch.computed);
+    batch.computed = line_.transfers.device().make_event();
+    line_.transfers.device().compute().record(*batch.computed);
   } catch (const Error&) {
     return end_failed(std::move(batch));
   }
   batches_.push_back(std::move(batch));
-  issue(/*all=*/!transfers_.has_awaited(line_.direction));
+  issue(/*all=*/!line_.transfers.has_awaited(line_.direction));
 }
 
 void CopyOutQueue::make_wait(DeviceStream& queue) {
@@ -309,10 +293,10 @@ void CopyOutQueue::abandon() {
 
 bool CopyOutQueue::has_room() {
   while (!in_flight_.empty() && in_flight_.front()->done->is_reached()) in_flight_.pop_front();
-  if (transfers_.running(line_.direction) != nullptr) return false;
+  if (line_.transfers.running(line_.direction) != nullptr) return false;
   size_t bytes = 0;
   for (const auto& track : in_flight_) bytes += track->bytes;
-  const bool awaited = transfers_.has_unfinished(line_.direction);
+  const bool awaited = line_.transfers.has_unfinished(line_.direction);
   return awaited ? in_flight_.size() < TransferScheduler::kPiecesInFlight
                  : bytes < kBytesOutInFlight;
 }
@@ -336,13 +320,14 @@ void CopyOutQueue::issue(bool all) {
 void CopyOutQueue::issue_piece(Batch& batch) {
   if (batch.next == 0) {
     line_.queue->wait(*batch.computed);
-    transfers_.add_held(line_, now_s() - batch.added_s);
+    line_.transfers.add_held(line_, now_s() - batch.added_s);
   }
   size_t end = batch.next, bytes = 0;
   while (end < batch.pieces.size() && bytes < TransferScheduler::kPieceBytes)
     bytes += batch.pieces[end++].bytes;
   const std::span<const CopyPiece> pieces(batch.pieces.data() + batch.next, end - batch.next);
-  auto track = transfers_.issue_observed(line_, bytes, [&] { line_.queue->copy_to_host(pieces); });
+  auto track =
+      line_.transfers.issue_observed(line_, bytes, [&] { line_.queue->copy_to_host(pieces); });
   if (track != nullptr) in_flight_.push_back(std::move(track));
   if (end == batch.pieces.size()) {
     line_.queue->record(*issued_);

@@ -66,6 +66,7 @@ class TransferObserver {
 
 class ReadAheadStream;
 class CopyOutQueue;
+class LineStream;
 
 // One per device; the device must outlive it, and it must outlive the queues that it makes.
 class TransferScheduler {
@@ -97,6 +98,7 @@ class TransferScheduler {
   void observe(TransferObserver* observer) { observer_ = observer; }
 
  private:
+  friend class LineStream;
   friend class AwaitedStream;
   friend class ReadAheadStream;
   friend class CopyOutQueue;
@@ -141,13 +143,10 @@ class TransferScheduler {
   TransferTable stats_ = {};
 };
 
-// A queue that a thread fills with copies that are needed later. Copies may block that thread.
-class ReadAheadStream final : public DeviceStream {
+// A queue of the scheduler whose copies are issued in a way of its own; everything else goes to the
+// device's queue behind it.
+class LineStream : public DeviceStream {
  public:
-  ReadAheadStream(TransferScheduler& transfers, TransferUse use);
-
-  void copy_to_device(std::span<const CopyPiece> pieces) override;
-  void copy_to_host(std::span<const CopyPiece> pieces) override;
   void run_on_host(std::function<void()> work) override {
     line_.queue->run_on_host(std::move(work));
   }
@@ -157,6 +156,22 @@ class ReadAheadStream final : public DeviceStream {
   void wait(const DeviceEvent& event) override { line_.queue->wait(event); }
   void synchronize() override { line_.queue->synchronize(); }
 
+ protected:
+  LineStream(TransferScheduler& transfers, TransferUse use, LinkDirection direction, bool awaited)
+      : line_(transfers, use, direction, awaited) {}
+
+  TransferScheduler::Line line_;
+};
+
+// A queue that a thread fills with copies that are needed later. Copies may block that thread.
+class ReadAheadStream final : public LineStream {
+ public:
+  ReadAheadStream(TransferScheduler& transfers, TransferUse use)
+      : LineStream(transfers, use, LinkDirection::kToDevice, /*awaited=*/false) {}
+
+  void copy_to_device(std::span<const CopyPiece> pieces) override;
+  void copy_to_host(std::span<const CopyPiece> pieces) override;
+
   // Sets whether ops wait for this queue now; while they do, its copies do not wait for awaited
   // ones. Any thread may call it.
   void set_urgent(bool urgent) { urgent_ = urgent; }
@@ -165,7 +180,6 @@ class ReadAheadStream final : public DeviceStream {
   void hold_back();
   void send(const CopyPiece& piece);
 
-  TransferScheduler::Line line_;
   std::atomic<bool> urgent_ = false;
   std::deque<std::shared_ptr<TransferScheduler::Track>> in_flight_;
 };
@@ -208,7 +222,6 @@ class CopyOutQueue {
   void issue_piece(Batch& batch);
   void end_failed(Batch batch);
 
-  TransferScheduler& transfers_;
   TransferScheduler::Line line_;
   std::unique_ptr<DeviceEvent> issued_;
   std::deque<Batch> batches_;
