@@ -16,10 +16,6 @@
 namespace spillway {
 namespace {
 
-// The estimated time of a plan must be below this fraction of the time of the plan as options set
-// it, with everything else on the device, to replace it.
-constexpr double kWorthChanging = 0.9995;
-
 // Returns the average number of tokens that a sequence has when it ends, with sequences limited to
 // `most` tokens.
 int64_t mean_tokens(const ExpectedRun& run, int64_t most) {
@@ -330,7 +326,7 @@ class Placer {
     if (!resident) return around;
     if (around->size.sequences < resident->size.sequences ||
         price(around->plan, around->size, trial).total_s() >=
-            kWorthChanging * price(resident->plan, resident->size, trial).total_s())
+            kBetter * price(resident->plan, resident->size, trial).total_s())
       return resident;
     return around;
   }

@@ -30,8 +30,6 @@ constexpr size_t kSimulated = 16, kImproved = 4;
 // one's by this factor is not simulated (by the lower bound of its busiest worker), or not improved
 // (by the simulator).
 constexpr double kWorthSimulating = 1.05, kWorthImproving = 1.1;
-// A plan must score below this fraction of another one to replace it.
-constexpr double kBetter = 0.9995;
 // Hidden states above this fraction of the device's budget may be worth offloading.
 constexpr double kManyActivations = 0.01;
 constexpr double kNever = std::numeric_limits<double>::infinity();

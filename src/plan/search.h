@@ -18,6 +18,9 @@
 
 namespace spillway {
 
+// A plan's estimated time must be below this fraction of another one's to replace it.
+inline constexpr double kBetter = 0.9995;
+
 // Returns at most `most` plans, the best first; none if nothing fits.
 std::vector<FoundPlan> search_plans(const SearchRequest& request, int most = 1);
 
