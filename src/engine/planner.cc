@@ -200,7 +200,7 @@ FoundPlan Planner::found(const ResolvedPlan& resolved) const {
 std::optional<FoundPlan> Planner::try_with_at_least(int64_t sequences) const {
   PlanRequest asked = placement();
   if (!by_hand()) asked.run.least_sequences = std::min(sequences, asked.run.sequences);
-  asked.only_doubles = true;
+  asked.coarse = true;
   return try_placed(std::move(asked));
 }
 

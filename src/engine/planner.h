@@ -91,7 +91,7 @@ struct Planner {
   ResolvedPlan resolve_within(const Plan& plan, const RunSize& of, const Budgets& within) const;
   FoundPlan found(const ResolvedPlan& resolved) const;
   std::optional<FoundPlan> try_placed(PlanRequest asked) const;
-  // Searches coarsely (SearchRequest::only_doubles).
+  // Searches coarsely (SearchRequest::coarse).
   std::optional<FoundPlan> try_with_at_least(int64_t sequences) const;
   FoundPlan priced_beyond_budgets(std::vector<std::string>& warnings) const;
   FitLimits fit_limits() const;

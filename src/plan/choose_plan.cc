@@ -262,7 +262,7 @@ class Placer {
          .objective = r_.objective,
          .most_sequences = size.sequences,
          .least_sequences = r_.run.least_sequences > 0 ? r_.run.least_sequences : size.sequences,
-         .only_doubles = r_.only_doubles,
+         .coarse = r_.coarse,
          .max_latency_s = r_.max_latency_s,
          .max_first_token_s = r_.max_first_token_s,
          .given = r_.given,

@@ -35,8 +35,11 @@ const PlacedWeights::Homes& PlacedWeights::homes(const Plan& plan) {
   if (added) {
     same->second.number = number;
     same->second.of = std::move(homes);
-    same->second.mapped = weight_bytes(traits_, model_, same->second.of, /*may_map=*/true);
     same->second.loaded = weight_bytes(traits_, model_, same->second.of, /*may_map=*/false);
+    // Only where the device's kernels read host memory may weights be mapped.
+    same->second.mapped = traits_.host_visible
+                              ? weight_bytes(traits_, model_, same->second.of, /*may_map=*/true)
+                              : same->second.loaded;
   }
   return *homes_by_plan_.emplace(std::move(by_plan), &same->second).first->second;
 }

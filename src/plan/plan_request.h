@@ -48,7 +48,7 @@ struct PlanRequest {
   bool may_map = true, deterministic = false, may_preempt = false;
   Objective objective = Objective::kThroughput;
   std::optional<double> max_latency_s = {}, max_first_token_s = {};
-  bool only_doubles = false;                     // SearchRequest::only_doubles
+  bool coarse = false;                           // SearchRequest::coarse
   std::function<void(double)> on_progress = {};  // SearchRequest::on_progress of each search
   // Called if the run is refused. Empty: nothing is suggested.
   std::function<FitLimits()> limits = {};

@@ -25,11 +25,20 @@ namespace {
 
 // The number of candidates with the same number of sequences that are simulated, and the number of
 // those that are improved.
-constexpr size_t kSimulated = 16, kImproved = 4;
+constexpr size_t kSimulated = 16, kImproved = 3;
+// The same for a coarse search.
+constexpr size_t kCoarselySimulated = 6, kCoarselyImproved = 1;
 // Improvement by small changes of shares gains little. A plan whose time is worse than the best
 // one's by this factor is not simulated (by the lower bound of its busiest worker), or not improved
 // (by the simulator).
 constexpr double kWorthSimulating = 1.05, kWorthImproving = 1.1;
+// Fewer sequences are not tried once the best plan for a number of them is worse by this factor
+// than the best for more. Very few are tried in any case: they may need so little memory that all
+// weights are on the device.
+constexpr double kMuchWorse = 2;
+constexpr int64_t kVeryFew = 4;
+// The first change of a share by which a plan is improved.
+constexpr double kFirstStep = 0.05;
 // Hidden states above this fraction of the device's budget may be worth offloading.
 constexpr double kManyActivations = 0.01;
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -64,7 +73,7 @@ class PlanSearch::Impl {
     std::set<int64_t> tried = space_.counts(least_sequences, most_sequences);
     search_counts(tried);
     // The best number may be between two that were tried.
-    for (int round = 0; round < kRounds && best_ < kNever && !r_.only_doubles; ++round) {
+    for (int round = 0; round < kRounds && best_ < kNever && !r_.coarse; ++round) {
       const std::set<int64_t> more = SearchSpace::between(tried, best_sequences_);
       if (more.empty()) break;
       search_counts(more);
@@ -89,19 +98,45 @@ class PlanSearch::Impl {
     std::vector<const Candidates*> all;
     double done = 0;
     const auto step = 0.5 / static_cast<double>(counts.size());
-    for (const int64_t sequences : counts) {
-      if (sequences >= 2 * least_too_many_) break;
+    double best = kNever;
+    // Returns the best score of the candidates, or nothing if nothing fits.
+    const auto try_count = [&](int64_t sequences) -> std::optional<double> {
       const auto [known, added] = candidates_.try_emplace(sequences);
       if (added) known->second = candidates_for(sequences);
-      if (known->second.empty()) least_too_many_ = std::min(least_too_many_, sequences);
-      for (const Candidates& of : known->second) all.push_back(&of);
       report(done += step);
+      if (known->second.empty()) return std::nullopt;
+      double score = kNever;
+      for (const Candidates& of : known->second) {
+        all.push_back(&of);
+        score = std::min(score, of.best);
+      }
+      best = std::min(best, score);
+      return score;
+    };
+    const auto first = the_most_that_surely_fit(counts);
+    for (auto more = first; more != counts.end() && *more < 2 * least_too_many_; ++more)
+      if (!try_count(*more)) least_too_many_ = std::min(least_too_many_, *more);
+    bool slower = false;
+    for (auto fewer = first; fewer != counts.begin();) {
+      if (*--fewer > kVeryFew && slower) continue;
+      const auto score = try_count(*fewer);
+      slower = slower || (score && *score > kMuchWorse * best);
     }
     std::ranges::stable_sort(all, {}, [](const Candidates* of) { return of->best; });
     for (const Candidates* candidates : all) {
       refine(*candidates);
       report(done += 0.5 / static_cast<double>(all.size()));
     }
+  }
+
+  // Returns the largest number for which greedy placement finds room, or the first one. The linear
+  // program may find room for more.
+  std::set<int64_t>::const_iterator the_most_that_surely_fit(const std::set<int64_t>& counts) {
+    const std::vector<int64_t> order(counts.begin(), counts.end());
+    const auto too_many = std::ranges::partition_point(order, [&](int64_t sequences) {
+      return try_greedy(sequences, r_.smallest_chunk, r_.given.micro_batch.value_or(0)).has_value();
+    });
+    return counts.find(too_many == order.begin() ? order.front() : *std::prev(too_many));
   }
 
   // Returns candidates with more and more concessions, which cost time and free memory, as long as
@@ -252,7 +287,7 @@ class PlanSearch::Impl {
     if (candidates.bound > kWorthSimulating * best_) return;
     std::vector<FoundPlan> found;
     for (const FoundPlan& plan : candidates.plans) {
-      if (found.size() == kSimulated) break;
+      if (found.size() == (r_.coarse ? kCoarselySimulated : kSimulated)) break;
       if (bound(plan) <= kWorthSimulating * best_) simulate(found.emplace_back(plan));
     }
     if (shares_linears()) {
@@ -264,7 +299,8 @@ class PlanSearch::Impl {
       }
     }
     sort(found);
-    for (size_t i = 0; i < std::min(found.size(), kImproved); ++i) {
+    const size_t improved = r_.coarse ? kCoarselyImproved : kImproved;
+    for (size_t i = 0; i < std::min(found.size(), improved); ++i) {
       if (score(found[i]) > kWorthImproving * best_) break;
       improve(found[i], PriceBy::kSimulator);
       note(found[i]);
@@ -310,12 +346,12 @@ class PlanSearch::Impl {
     return found;
   }
 
-  // Improves a plan by changing its shares step by step. By sums the steps are coarse, because they
-  // only show what is worth simulating.
+  // Improves a plan by changing its shares step by step. By sums the steps are large, because they
+  // only show what is worth simulating, and in a coarse search they are larger.
   void improve(FoundPlan& found, PriceBy by) {
     if (found.plan.all_on_device()) return;
-    const double least = by == PriceBy::kSums ? 0.01 : 0.002;
-    for (double step = 0.05; step > 0.9 * least; step /= 5) {
+    const double least = r_.coarse ? kFirstStep : by == PriceBy::kSums ? 0.01 : 0.002;
+    for (double step = kFirstStep; step > 0.9 * least; step /= 5) {
       for (bool better = true; better;) {
         better = false;
         std::vector<FoundPlan> trials;

@@ -48,9 +48,10 @@ struct SearchRequest {
   // The most and the fewest concurrent sequences. `most_sequences` 0: as many as there are
   // requests.
   int64_t most_sequences = 0, least_sequences = 1;
-  // Tries only the least number of sequences, its doubles and the most: a quick estimate of what a
-  // machine or setting could gain.
-  bool only_doubles = false;
+  // Makes a quick estimate of what a machine or setting could gain: only the least number of
+  // sequences, its doubles and the most are tried, fewer plans are simulated, and they are improved
+  // by large changes alone.
+  bool coarse = false;
   std::optional<double> max_latency_s = {}, max_first_token_s = {};
   GivenFields given = {};
   // The processor that attends to a sequence must not depend on the other sequences.

@@ -22,7 +22,7 @@ std::set<int64_t> SearchSpace::counts(int64_t least, int64_t most) const {
   most = most > 0 ? std::min(most, requests_) : requests_;
   least = std::clamp<int64_t>(least, 1, most);
   std::set<int64_t> all{least, most};
-  if (r_.only_doubles) {
+  if (r_.coarse) {
     for (int64_t n = least; n < most; n *= 2) all.insert(n);
     return all;
   }
@@ -67,7 +67,8 @@ std::vector<Concession> SearchSpace::concessions() const {
 std::vector<int> SearchSpace::micro_batches_of(int64_t sequences) const {
   if (r_.given.micro_batch) return {*r_.given.micro_batch};
   std::vector<int> all{0};  // 0: all sequences together
-  for (int64_t parts = 2; discrete_ && parts <= 16 && parts <= sequences; parts *= 2)
+  for (int64_t parts = 2; discrete_ && parts <= 16 && parts <= sequences;
+       parts *= r_.coarse ? 4 : 2)
     all.push_back(static_cast<int>((sequences + parts - 1) / parts));
   return all;
 }

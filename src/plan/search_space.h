@@ -28,7 +28,7 @@ class SearchSpace {
   // are returned: powers of two and the numbers halfway between them, and the fewest (and for up to
   // four batch blocks also the most) sequences with which all requests are done in 2, 3, ... 8
   // batch blocks, groups of sequences that run one after the other. With
-  // SearchRequest::only_doubles, only the least number and its doubles, and the most.
+  // SearchRequest::coarse, only the least number and its doubles, and the most.
   std::set<int64_t> counts(int64_t least, int64_t most) const;
   // Returns a few numbers between the best of those that were tried and its neighbours.
   static std::set<int64_t> between(const std::set<int64_t>& tried, int64_t best);

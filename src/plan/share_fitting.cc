@@ -59,14 +59,16 @@ void ShareFitting::use_remaining(FoundPlan& found) const {
     };
     // A little more may fit worse than much more, because staging depends on which homes weights
     // have.
+    const int64_t least = r_.coarse ? 8 : 1;
     int64_t low = int64_t{1} << 9;
-    while (low > 0 && !fits_with(low)) low /= 2;
+    while (low >= least && !fits_with(low)) low /= 2;
+    if (low < least) return;
     int64_t high = 2 * low;
-    while (low + 1 < high) {
+    while (low + least < high) {
       const int64_t middle = low + (high - low) / 2;
       (fits_with(middle) ? low : high) = middle;
     }
-    if (low > 0 && fits_with(low)) found = std::move(trial);
+    if (fits_with(low)) found = std::move(trial);
   };
   if (discrete_ && had.device < 1) {
     more([&](Plan& plan, double share) {

@@ -11,13 +11,22 @@ namespace {
 constexpr Worker kAllWorkers[] = {Worker::kDevice, Worker::kCpu,      Worker::kToDevice,
                                   Worker::kToHost, Worker::kDiskRead, Worker::kDiskWrite};
 
+// The lists of a simulation. A search simulates thousands of steps of some ten thousand events, so
+// each thread uses its lists again.
+struct EventLists {
+  std::vector<StepEvent> events;
+  std::vector<EventPrice> prices;
+};
+
 // Simulates the waits of the runtime: weight_stream.h, residual_store.h, kv_swap.h,
 // layer_swapper.h, host_attention.h.
 class Simulation {
  public:
   // Every step has the same events at the same prices.
-  Simulation(const StepShape& shape, const PriceOfEvent& price, bool keep_events)
-      : shape_(shape), keep_events_(keep_events) {
+  Simulation(const StepShape& shape, const PriceOfEvent& price, bool keep_events, EventLists& lists)
+      : shape_(shape), keep_events_(keep_events), events_(lists.events), prices_(lists.prices) {
+    events_.clear();
+    prices_.clear();
     weights_there_.resize(shape.slot_groups.size());
     hidden_states_there_.resize(shape.batches.size());
     for (const BatchShape& batch : shape.batches) {
@@ -249,8 +258,8 @@ class Simulation {
 
   const StepShape& shape_;
   bool keep_events_;
-  std::vector<StepEvent> events_;
-  std::vector<EventPrice> prices_;
+  std::vector<StepEvent>& events_;
+  std::vector<EventPrice>& prices_;
   // The last event is the device's alone, and may be joined with the next one.
   bool joinable_ = false;
   size_t at_ = 0;  // index of the current event
@@ -284,7 +293,8 @@ const char* worker_name(Worker worker) {
 
 SimulatedSteps simulate_steps(const StepShape& shape, int steps, const PriceOfEvent& price,
                               bool keep_events) {
-  Simulation simulation(shape, price, keep_events);
+  static thread_local EventLists lists;
+  Simulation simulation(shape, price, keep_events, lists);
   for (int i = 0; i < steps; ++i) simulation.run_step();
   return simulation.take();
 }

@@ -53,6 +53,7 @@ std::optional<DType> try_dtype_from_name(std::string_view name) {
 
 int64_t row_bytes(DType type, int64_t columns) {
   const DTypeInfo& info = dtype_info(type);
+  if (info.block_elements == 1) return columns * info.block_bytes;
   SPW_ASSERT(columns >= 0 && columns % info.block_elements == 0);
   return columns / info.block_elements * info.block_bytes;
 }
