@@ -36,6 +36,8 @@ struct MatrixSpec {
   int64_t rows = 0, cols = 0;  // a norm's weight has 1 row
   bool bias = false;
   std::string_view same_as = {};  // the matrix of another list that this one shares; empty: its own
+  // For a norm's weight and bias: they are multiplied by this when they are loaded.
+  float scale = 1;
   bool operator==(const MatrixSpec&) const = default;
 };
 

@@ -55,6 +55,10 @@ BoundWeight bind(const ModelFiles& files, const TensorPlace& place, const Weight
             "{}: tensor '{}' is a vector of type {}; F32, F16 or BF16 expected", files.name, name,
             dtype_name(tensor->dtype));
   BoundWeight weight{slot, tensor->dtype, tensor->extent, {}, place.groups};
+  if (slot.scale != 1) {
+    weight.loaded_from = tensor->dtype;
+    weight.dtype = DType::kF32;
+  }
   if (place.transposed) {
     SPW_CHECK(!is_quantized(tensor->dtype), kUnsupported,
               "{}: tensor '{}' is transposed and of type {}; F32, F16 or BF16 expected", files.name,

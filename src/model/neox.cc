@@ -78,7 +78,8 @@ TransformerShape read_shape(const ModelFiles& files) {
   TransformerShape shape;
   set_family(shape);
   shape = is_gguf(files) ? read_usual_gguf(files, kGgufNames, shape, RopeStyle::kHalves)
-                         : read_usual_folder(files, kHuggingFaceNames, shape, kUsualRotaryShare);
+                         : read_usual_folder(files, kHuggingFaceNames, shape,
+                                             {.rotary_share = kUsualRotaryShare});
   const char* const key =
       is_gguf(files) ? "gptneox.use_parallel_residual" : "use_parallel_residual";
   if (!files.metadata.try_bool(key).value_or(true)) shape.wiring = ResidualWiring::kPreNorm;

@@ -57,4 +57,31 @@ void apply_llama3_scaling(const Llama3RopeScaling& scaling,
   }
 }
 
+std::vector<double> yarn_inverse_frequencies(const YarnRopeScaling& scaling, const RopeSpec& rope) {
+  // The pair that turns this often in the original context, as a fraction.
+  const auto pair_of = [&](double turns) {
+    return rope.dims * std::log(scaling.original_context / (turns * 2 * std::numbers::pi)) /
+           (2 * std::log(rope.theta));
+  };
+  double first = pair_of(scaling.fast), last = pair_of(scaling.slow);
+  if (scaling.whole_pairs) {
+    first = std::floor(first);
+    last = std::ceil(last);
+  }
+  first = std::max(first, 0.0);
+  last = std::min(last, rope.dims - 1.0);
+  if (first == last) last += 0.001;
+  std::vector<double> frequencies = base_inverse_frequencies(rope);
+  for (size_t i = 0; i < frequencies.size(); ++i) {
+    const double stretched =
+        std::clamp((static_cast<double>(i) - first) / (last - first), 0.0, 1.0);
+    frequencies[i] *= stretched / scaling.factor + (1 - stretched);
+  }
+  return frequencies;
+}
+
+double yarn_attention_factor(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
+
 }  // namespace spillway

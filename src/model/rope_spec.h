@@ -15,6 +15,7 @@ struct RopeSpec {
   double theta = 10000;
   // One per rotated pair, scaling (linear, Llama 3) already applied. Filled in by the family.
   std::vector<float> inverse_frequencies;
+  float scale = 1;  // of sine and cosine, and so its square of q . k (YaRN's attention factor)
   bool operator==(const RopeSpec&) const = default;
 };
 
@@ -43,5 +44,18 @@ struct Llama3RopeScaling {
 };
 void apply_llama3_scaling(const Llama3RopeScaling& scaling,
                           std::vector<double>& inverse_frequencies);
+
+// YaRN stretches by `factor` the pairs that turn less than `slow` times in the original context,
+// keeps those that turn more than `fast` times, and blends those between, in the order of pairs.
+struct YarnRopeScaling {
+  double factor = 1;
+  double fast = 32, slow = 1;
+  double original_context = 4096;
+  bool whole_pairs = true;  // the blend begins and ends at a whole pair
+};
+// Returns the frequencies of a rope whose plain ones are base_inverse_frequencies().
+std::vector<double> yarn_inverse_frequencies(const YarnRopeScaling& scaling, const RopeSpec& rope);
+// Returns YaRN's usual RopeSpec::scale.
+double yarn_attention_factor(double factor, double mscale = 1);
 
 }  // namespace spillway

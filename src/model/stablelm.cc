@@ -90,7 +90,7 @@ TransformerShape read_gguf(const ModelFiles& files, TransformerShape shape) {
 TransformerShape read_folder(const ModelFiles& files, TransformerShape shape) {
   const Metadata& m = files.metadata;
   check_head_norms(files, m.try_bool("qk_layernorm").value_or(false));
-  shape = read_usual_folder(files, kHuggingFaceNames, shape, kUsualRotaryShare);
+  shape = read_usual_folder(files, kHuggingFaceNames, shape, {.rotary_share = kUsualRotaryShare});
   shape.qkv_bias = m.try_bool("use_qkv_bias").value_or(false);
   if (m.try_bool("use_parallel_residual").value_or(false)) shape.wiring = ResidualWiring::kParallel;
   return shape;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -25,9 +26,9 @@ void check_range(const std::string& where, const char* field, int64_t value, int
 // Builds a list of ops, one after the other.
 class ListBuilder {
  public:
-  // `state_back`: as in AttentionSpec.
-  explicit ListBuilder(const TransformerShape& shape, int state_back = 0)
-      : shape_(shape), state_back_(state_back) {}
+  // `state_back`: as in AttentionSpec. `rotates`: q and k are rotated, if any layer does that.
+  explicit ListBuilder(const TransformerShape& shape, int state_back = 0, bool rotates = true)
+      : shape_(shape), state_back_(state_back), rotates_(rotates) {}
 
   Place place(std::string_view scratch, bool f32 = false) { return list_.place(scratch, f32); }
   LayerSpec take() { return std::move(list_); }
@@ -48,6 +49,7 @@ class ListBuilder {
               .norm = {.kind = shape_.norm, .eps = shape_.norm_eps}};
     if (shape_.norm_affine)
       op.matrices = {{.name = name, .rows = 1, .cols = shape_.hidden, .bias = shape_.norm_bias}};
+    if (name == "final_norm" && shape_.norm_affine) op.matrices.front().scale = shape_.logit_scale;
     add(std::move(op));
   }
   void head_norm(std::string_view name, Place at, int64_t first, int64_t columns) {
@@ -86,7 +88,7 @@ class ListBuilder {
       head_norm("query_norm", qkv, 0, q);
       if (state_back_ == 0) head_norm("key_norm", qkv, q, kv);
     }
-    if (shape_.position == PositionKind::kRope)
+    if (shape_.position == PositionKind::kRope && rotates_)
       add({.kind = OpKind::kRope, .name = "rope", .input = qkv, .output = qkv, .rope = 0});
     add({.kind = OpKind::kAttention,
          .name = "attention",
@@ -95,7 +97,9 @@ class ListBuilder {
          .attention = {.heads = shape_.heads,
                        .kv_heads = shape_.kv_heads,
                        .head_dim = shape_.head_dim,
-                       .scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim)),
+                       .scale = shape_.attention_scale > 0
+                                    ? shape_.attention_scale
+                                    : 1.0F / std::sqrt(static_cast<float>(shape_.head_dim)),
                        .window = shape_.sliding_window,
                        .chunked = shape_.chunked_window && shape_.sliding_window > 0,
                        .state_back = state_back_,
@@ -139,11 +143,12 @@ class ListBuilder {
 
   const TransformerShape& shape_;
   const int state_back_;
+  const bool rotates_;
   LayerSpec list_;
 };
 
-LayerSpec make_layer(const TransformerShape& shape, int state_back = 0) {
-  ListBuilder b(shape, state_back);
+LayerSpec make_layer(const TransformerShape& shape, int state_back, bool rotates) {
+  ListBuilder b(shape, state_back, rotates);
   switch (shape.wiring) {
     case ResidualWiring::kPreNorm: {
       const Place normed = b.place("normed");
@@ -183,15 +188,18 @@ void add_layers(const TransformerShape& shape, ModelSpec& spec) {
   const auto sees_all = [&](int layer) {
     return shape.has_no_window() || (every > 0 && (layer + 1) % every == 0);
   };
-  std::map<std::pair<bool, int>, std::shared_ptr<const LayerSpec>> made;
+  const int plain = shape.no_rope_every;
+  std::map<std::tuple<bool, int, bool>, std::shared_ptr<const LayerSpec>> made;
   const int owners = shape.layers - shape.shared_kv_layers;
   for (int layer = 0; layer < shape.layers; ++layer) {
     const bool all = sees_all(layer);
     int owner = std::min(layer, owners - 1);
     while (owner < layer && owner >= 0 && sees_all(owner) != all) --owner;
-    auto& list = made[{all, layer - owner}];
+    const bool rotates = plain == 0 || (layer + 1) % plain != 0;
+    auto& list = made[{all, layer - owner, rotates}];
     if (list == nullptr)
-      list = std::make_shared<const LayerSpec>(make_layer(all ? full : shape, layer - owner));
+      list =
+          std::make_shared<const LayerSpec>(make_layer(all ? full : shape, layer - owner, rotates));
     spec.layers.push_back(list);
   }
 }
@@ -232,6 +240,7 @@ LayerSpec make_head(const TransformerShape& shape) {
            {{.name = "head",
              .rows = shape.vocab_size,
              .cols = shape.embedding_dim,
+             .bias = shape.head_bias,
              .same_as = shape.tied_head ? "token_embedding" : std::string_view()}},
            from, b.place("logits", /*f32=*/true));
   return b.take();
@@ -259,6 +268,14 @@ void validate(const TransformerShape& shape, const std::string& where) {
       shape.sliding_window, kKvBlockTokens);
   check_range(where, "layers from one that attends to all tokens to the next",
               shape.full_attention_every, 0, shape.layers);
+  check_range(where, "layers from one that rotates nothing to the next", shape.no_rope_every, 0,
+              shape.layers);
+  const auto check_factor = [&](const char* what, float factor, bool may_be_zero) {
+    SPW_CHECK(std::isfinite(factor) && (factor > 0 || (may_be_zero && factor == 0)),
+              kInvalidArgument, "{}: {} is {}, which makes no sense", where, what, factor);
+  };
+  check_factor("the factor of attention scores", shape.attention_scale, true);
+  check_factor("the factor of logits", shape.logit_scale, false);
   check_range(where, "count of layers without keys and values", shape.shared_kv_layers, 0,
               shape.layers - 1);
   if (shape.shared_kv_layers > 0 && !shape.has_no_window() && shape.full_attention_every > 0)

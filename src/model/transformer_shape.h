@@ -46,6 +46,8 @@ struct TransformerShape {
   // If there is a window, layers n, 2n, 3n, ... (from 1) attend to all tokens, n being this number;
   // 0: none does.
   int full_attention_every = 0;
+  // Layers n, 2n, 3n, ... (from 1) do not rotate q and k, n being this number; 0: all do.
+  int no_rope_every = 0;
   // This many of the last layers have no keys and values: each reads those of the last layer before
   // them that attends in the same way.
   int shared_kv_layers = 0;
@@ -57,6 +59,10 @@ struct TransformerShape {
   bool norm_bias = false;
   bool final_norm = true;
   bool head_norms = false;  // q and k are normalized per head before they are rotated
+  // Factors of q . k (0: 1 / sqrt(head_dim)), and of the logits, which the final norm's weights
+  // take on when they are loaded.
+  float attention_scale = 0;
+  float logit_scale = 1;
 
   PositionKind position = PositionKind::kRope;
   int position_offset = 0;  // added to a position to index the learned table
@@ -67,6 +73,7 @@ struct TransformerShape {
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
+  bool head_bias = false;  // of the matrix that makes logits
   bool tied_head = false;
   bool executable = true;  // as in ModelSpec
 

@@ -42,6 +42,14 @@ int read_window(const ModelFiles& files, const std::string& key, int context) {
   return window;
 }
 
+void check_yarn(const YarnRopeScaling& yarn, const std::string& where) {
+  const auto is_positive = [](double value) { return std::isfinite(value) && value > 0; };
+  SPW_CHECK(is_positive(yarn.factor) && is_positive(yarn.slow) &&
+                is_positive(yarn.original_context) && std::isfinite(yarn.fast) &&
+                yarn.fast >= yarn.slow,
+            kInvalidArgument, "{}: the yarn rope scaling makes no sense", where);
+}
+
 // Divides the frequencies by a linear scaling factor, then rounds them once.
 void finish_rope(RopeSpec& rope, std::vector<double> frequencies, double linear_factor,
                  const std::string& where) {
@@ -63,13 +71,23 @@ void read_gguf_rope(const ModelFiles& files, RopeStyle style, TransformerShape& 
   auto frequencies = base_inverse_frequencies(shape.rope);
   double linear = 1;
   // A factor without a type means linear scaling; files from 2023 have it under another key.
+  shape.rope.scale = static_cast<float>(m.try_double(key("scaling.attn_factor")).value_or(1));
   const std::string scaling = read_string_or(m, key("scaling.type"), "linear");
-  if (scaling == "linear") {
+  if (scaling == "yarn") {
+    const YarnRopeScaling yarn{.factor = m.try_double(key("scaling.factor")).value_or(1),
+                               .fast = m.try_double(key("scaling.yarn_beta_fast")).value_or(32),
+                               .slow = m.try_double(key("scaling.yarn_beta_slow")).value_or(1),
+                               .original_context = static_cast<double>(read_size_or(
+                                   m, key("scaling.original_context_length"), shape.max_context))};
+    check_yarn(yarn, files.name);
+    frequencies = yarn_inverse_frequencies(yarn, shape.rope);
+    shape.rope.scale *= static_cast<float>(yarn_attention_factor(yarn.factor));
+  } else if (scaling == "linear") {
     const auto factor = m.try_double(key("scaling.factor"));
     linear = factor ? *factor : m.try_double(key("scale_linear")).value_or(1);
   } else {
     SPW_CHECK(scaling == "none", kUnsupported,
-              "{}: rope scaling '{}' is not supported; none and linear are", files.name,
+              "{}: rope scaling '{}' is not supported; none, linear and yarn are", files.name,
               printable(scaling));
   }
   // For Llama 3.1 and later, the converter wrote the divisors of all frequencies as a tensor.
@@ -83,6 +101,14 @@ void read_gguf_rope(const ModelFiles& files, RopeStyle style, TransformerShape& 
     }
   }
   finish_rope(shape.rope, std::move(frequencies), linear, files.name);
+}
+
+// Returns the first of these keys that the file has, or the first one: configurations have several
+// names for the same size.
+const char* key_of(const Metadata& metadata, std::initializer_list<const char*> keys) {
+  const auto* const found =
+      std::ranges::find_if(keys, [&](const char* key) { return metadata.contains(key); });
+  return found == keys.end() ? *keys.begin() : *found;
 }
 
 // transformers 5 writes `rope_parameters`; earlier versions wrote `rope_theta` beside
@@ -138,10 +164,26 @@ void read_hf_rope(const ModelFiles& files, double usual_share, TransformerShape&
                   scaling.high_freq_factor > scaling.low_freq_factor,
               kInvalidArgument, "{}: the llama3 rope scaling makes no sense", files.name);
     apply_llama3_scaling(scaling, frequencies);
+  } else if (type == "yarn") {
+    const YarnRopeScaling yarn{
+        .factor = needed("factor"),
+        .fast = number("beta_fast").value_or(32),
+        .slow = number("beta_slow").value_or(1),
+        .original_context = number("original_max_position_embeddings")
+                                .value_or(static_cast<double>(shape.max_context)),
+        .whole_pairs = m.try_bool("rope_parameters.truncate").value_or(true)};
+    check_yarn(yarn, files.name);
+    frequencies = yarn_inverse_frequencies(yarn, shape.rope);
+    const auto given = number("attention_factor"), some = number("mscale"),
+               all = number("mscale_all_dim");
+    double factor = yarn_attention_factor(yarn.factor);
+    if (some && all && *some != 0 && *all != 0)
+      factor = yarn_attention_factor(yarn.factor, *some) / yarn_attention_factor(yarn.factor, *all);
+    shape.rope.scale = static_cast<float>(given.value_or(factor));
   } else {
     SPW_CHECK(type == "default", kUnsupported,
-              "{}: rope scaling '{}' is not supported; default, linear and llama3 are", files.name,
-              printable(type));
+              "{}: rope scaling '{}' is not supported; default, linear, llama3 and yarn are",
+              files.name, printable(type));
     // The reference implementation does the same, with a warning.
     if (number("factor").value_or(1) != 1)
       log_warning("{}: the rope scaling factor has no rope_type, so it is left out", files.name);
@@ -184,15 +226,20 @@ TransformerShape read_usual_gguf(const ModelFiles& files, std::span<const Weight
             files.name);
   shape.vocab_size = embedding->rows();
   shape.tied_head = !has_any(files, names, {"head"});
+  shape.head_bias = has_any(files, names, {"head.bias"});
   shape.qkv_bias = has_any(files, names, {"query.bias", "key.bias", "value.bias"});
   shape.attention_out_bias = has_any(files, names, {"attention_out.bias"});
   shape.mlp_bias = has_any(files, names, {"mlp_gate.bias", "mlp_up.bias", "mlp_down.bias"});
-  read_gguf_rope(files, rope, shape);
+  if (shape.position == PositionKind::kRope) {
+    read_gguf_rope(files, rope, shape);
+  } else {
+    validate(shape, files.name);
+  }
   return shape;
 }
 
 TransformerShape read_usual_folder(const ModelFiles& files, std::span<const WeightName> names,
-                                   TransformerShape shape, double rotary_share) {
+                                   TransformerShape shape, const FolderDefaults& defaults) {
   const Metadata& m = files.metadata;
   // A key of something that the family does not have is ignored, as in the reference
   // implementation.
@@ -201,20 +248,28 @@ TransformerShape read_usual_folder(const ModelFiles& files, std::span<const Weig
     bias = m.try_bool(key).value_or(bias);
   };
   shape.name = files.name;
-  shape.layers = read_size(m, "num_hidden_layers");
-  shape.hidden = shape.embedding_dim = read_size(m, "hidden_size");
-  shape.ffn = read_size(m, "intermediate_size");
-  shape.heads = read_size(m, "num_attention_heads");
-  SPW_CHECK(shape.heads > 0, kInvalidArgument, "{}: num_attention_heads is 0", files.name);
+  shape.layers = read_size(m, key_of(m, {"num_hidden_layers", "n_layer", "num_layers"}));
+  shape.hidden = shape.embedding_dim =
+      read_size(m, key_of(m, {"hidden_size", "n_embd", "n_embed"}));
+  const char* const ffn = key_of(m, {"intermediate_size", "n_inner", "ffn_hidden_size"});
+  shape.ffn = defaults.ffn_is_4_times ? read_size_or(m, ffn, 4 * shape.hidden) : read_size(m, ffn);
+  const char* const heads = key_of(m, {"num_attention_heads", "n_head"});
+  shape.heads = read_size(m, heads);
+  SPW_CHECK(shape.heads > 0, kInvalidArgument, "{}: {} is 0", files.name, heads);
   shape.kv_heads = read_size_or(m, "num_key_value_heads", shape.heads);
   shape.head_dim = read_size_or(m, "head_dim", shape.hidden / shape.heads);
-  shape.vocab_size = read_size(m, "vocab_size");
-  shape.max_context = read_size(m, "max_position_embeddings");
+  shape.vocab_size = read_size(m, key_of(m, {"vocab_size", "padded_vocab_size"}));
+  const char* const context = key_of(m, {"max_position_embeddings", "n_positions", "seq_length"});
+  shape.max_context =
+      defaults.context > 0 ? read_size_or(m, context, defaults.context) : read_size(m, context);
   const bool is_rms = shape.norm == NormKind::kRms;
-  shape.norm_eps = static_cast<float>(m.try_double(is_rms ? "rms_norm_eps" : "layer_norm_eps")
-                                          .value_or(is_rms ? kRmsEpsilonOfFolders : kUsualEpsilon));
+  const char* const eps =
+      is_rms ? key_of(m, {"rms_norm_eps", "layernorm_epsilon"})
+             : key_of(m, {"layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon"});
+  shape.norm_eps =
+      static_cast<float>(m.try_double(eps).value_or(is_rms ? kRmsEpsilonOfFolders : kUsualEpsilon));
   shape.sliding_window = read_window(files, "sliding_window", shape.max_context);
-  shape.tied_head = m.try_bool("tie_word_embeddings").value_or(false);
+  shape.tied_head = m.try_bool("tie_word_embeddings").value_or(shape.tied_head);
   read_bias("attention_bias", "query.bias", shape.qkv_bias);
   read_bias("attention_bias", "attention_out.bias", shape.attention_out_bias);
   read_bias("mlp_bias", "mlp_up.bias", shape.mlp_bias);
@@ -224,9 +279,15 @@ TransformerShape read_usual_folder(const ModelFiles& files, std::span<const Weig
               "{}: hidden_act '{}' is not supported in a model of the family {}; silu is",
               files.name, printable(activation), shape.family);
   } else {
-    shape.activation = read_activation(files, "hidden_act", activation_name(shape.activation));
+    shape.activation =
+        read_activation(files, key_of(m, {"hidden_act", "activation_function", "activation"}),
+                        activation_name(shape.activation));
   }
-  read_hf_rope(files, rotary_share, shape);
+  if (shape.position == PositionKind::kRope) {
+    read_hf_rope(files, defaults.rotary_share, shape);
+  } else {
+    validate(shape, files.name);
+  }
   return shape;
 }
 
@@ -250,12 +311,14 @@ void write_usual_keys(const TransformerShape& shape, Metadata& keys) {
   if (shape.sliding_window != 0) size("attention.sliding_window", shape.sliding_window);
   number(epsilon_key(shape.norm), double{shape.norm_eps});
   if (!shape.gated_mlp) keys.add(key("activation"), std::string(activation_name(shape.activation)));
+  if (shape.position != PositionKind::kRope) return;
   size("rope.dimension_count", shape.rope.dims);
   number("rope.freq_base", shape.rope.theta);
   if (rope_scaling_kind(shape.rope) == RopeScalingKind::kLinear) {
     keys.add(key("rope.scaling.type"), std::string("linear"));
     number("rope.scaling.factor", double{rope_divisors(shape.rope).front()});
   }
+  if (shape.rope.scale != 1) number("rope.scaling.attn_factor", double{shape.rope.scale});
 }
 
 }  // namespace spillway

@@ -18,10 +18,14 @@ namespace spillway {
 TransformerShape read_usual_gguf(const ModelFiles& files, std::span<const WeightName> names,
                                  TransformerShape shape, RopeStyle rope);
 // Reads config.json, with rotary pairs in halves. Biases that `names` has are switched by
-// attention_bias and mlp_bias if the file has these keys. `rotary_share` is the share of each head
-// that is rotated if the file does not say it.
+// attention_bias and mlp_bias if the file has these keys.
+struct FolderDefaults {
+  double rotary_share = 1;      // the share of each head that is rotated
+  bool ffn_is_4_times = false;  // the MLP is four times as wide as the residual stream
+  int64_t context = 0;          // 0: the file must have it
+};
 TransformerShape read_usual_folder(const ModelFiles& files, std::span<const WeightName> names,
-                                   TransformerShape shape, double rotary_share = 1);
+                                   TransformerShape shape, const FolderDefaults& defaults = {});
 // Writes the keys that read_usual_gguf() reads. Scaling of frequencies is a key with one factor if
 // it is the same for all; otherwise it is a tensor of divisors (model/gguf_input.h).
 void write_usual_keys(const TransformerShape& shape, Metadata& keys);

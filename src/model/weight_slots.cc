@@ -30,7 +30,8 @@ void add_slots(const ModelSpec& spec, int layer, std::vector<WeightSlot>& slots,
                       .op_name = of.name,
                       .by_position = of.embedding.by_position,
                       .rows = matrix.rows,
-                      .cols = matrix.cols};
+                      .cols = matrix.cols,
+                      .scale = matrix.scale};
       slots.push_back(slot);
       if (!matrix.bias) continue;
       slot.is_bias = true;

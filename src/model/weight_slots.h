@@ -27,6 +27,7 @@ struct WeightSlot {
   std::string_view op_name = {};
   bool by_position = false;  // for a table: looked up by position
   int64_t rows = 0, cols = 0;
+  float scale = 1;  // MatrixSpec::scale
 
   bool in_layer() const { return layer >= 0; }
   // Vectors (norms, biases) have a plain type; matrices may be quantized.

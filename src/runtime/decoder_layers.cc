@@ -48,7 +48,8 @@ void Decoder::embed(const MicroBatch& batch) {
     }
   }
   for (size_t rope = 0; rope < spec_.ropes.size(); ++rope) {
-    ops_.rope_angles(batch.positions, spec_.ropes[rope].inverse_frequencies, 1.0F,
+    const RopeSpec& of = spec_.ropes[rope];
+    ops_.rope_angles(batch.positions, of.inverse_frequencies, of.scale,
                      angles_of(batch, static_cast<int>(rope)));
   }
 }

@@ -167,7 +167,10 @@ class FileSource::Making {
     if (!weight.loaded_from) {
       copy_rows(target, stored, out, rows);
     } else if (weight.dtype == DType::kF32) {
-      dequantize_reference(*weight.loaded_from, stored, reinterpret_cast<float*>(out), rows * cols);
+      float* const values = reinterpret_cast<float*>(out);
+      dequantize_reference(*weight.loaded_from, stored, values, rows * cols);
+      if (weight.slot.scale != 1)
+        for (int64_t i = 0; i < rows * cols; ++i) values[i] *= weight.slot.scale;
     } else {
       SPW_ASSERT(weight.dtype == DType::kG4);
       SPW_CHECK(
