@@ -9,7 +9,6 @@ namespace {
 enum class Kind {
   kOpt,
   kOpt350,
-  kGpt3,
   kLlama1,
   kLlama2,
   kLlama3,
@@ -18,7 +17,6 @@ enum class Kind {
   kSmolLm2,
   kMistral,
   kMistral01,
-  kGptJ,
   kChatGlm2,
   kBloom
 };
@@ -29,7 +27,7 @@ struct Sizes {
   int layers, hidden, heads, kv_heads, ffn, vocab, context;
 };
 
-// The sizes are from the models' published configurations; GPT-3's are from its paper (table 2.1).
+// The sizes are from the models' published configurations.
 constexpr Sizes kSizes[] = {
     {"opt-125m", Kind::kOpt, 12, 768, 12, 12, 3072, 50272, 2048},
     {"opt-350m", Kind::kOpt350, 24, 1024, 16, 16, 4096, 50272, 2048},
@@ -40,7 +38,6 @@ constexpr Sizes kSizes[] = {
     {"opt-30b", Kind::kOpt, 48, 7168, 56, 56, 28672, 50272, 2048},
     {"opt-66b", Kind::kOpt, 64, 9216, 72, 72, 36864, 50272, 2048},
     {"opt-175b", Kind::kOpt, 96, 12288, 96, 96, 49152, 50272, 2048},
-    {"gpt-3", Kind::kGpt3, 96, 12288, 96, 96, 49152, 50257, 2048},
     {"llama-1-7b", Kind::kLlama1, 32, 4096, 32, 32, 11008, 32000, 2048},
     {"llama-1-13b", Kind::kLlama1, 40, 5120, 40, 40, 13824, 32000, 2048},
     {"llama-1-33b", Kind::kLlama1, 60, 6656, 52, 52, 17920, 32000, 2048},
@@ -59,7 +56,6 @@ constexpr Sizes kSizes[] = {
     {"mistral-7b-v0.1", Kind::kMistral01, 32, 4096, 32, 8, 14336, 32000, 32768},
     {"mistral-7b", Kind::kMistral, 32, 4096, 32, 8, 14336, 32000, 32768},
     {"smollm2-135m", Kind::kSmolLm2, 30, 576, 9, 3, 1536, 49152, 8192},
-    {"gpt-j-6b", Kind::kGptJ, 28, 4096, 16, 16, 16384, 50400, 2048},
     {"chatglm2-6b", Kind::kChatGlm2, 28, 4096, 32, 2, 13696, 65024, 32768},
     {"bloom-176b", Kind::kBloom, 70, 14336, 112, 112, 57344, 250880, 2048},
 };
@@ -75,7 +71,7 @@ void set_llama3_rope(TransformerShape& shape, double factor) {
   shape.rope.inverse_frequencies.assign(frequencies.begin(), frequencies.end());
 }
 
-// Sets what GPT-3, OPT and BLOOM share: LayerNorm, biases, no gate.
+// Sets what OPT and BLOOM share: LayerNorm, biases, no gate.
 void set_gpt(TransformerShape& shape, ActivationKind activation) {
   shape.norm = NormKind::kLayer;
   shape.norm_bias = shape.qkv_bias = shape.attention_out_bias = shape.mlp_bias = true;
@@ -101,23 +97,10 @@ void set_kind(TransformerShape& shape, Kind kind) {
       set_gpt(shape, ActivationKind::kRelu);
       set_learned_positions(shape, 2);
       return;
-    case Kind::kGpt3:
-      shape.family = "gpt-3";
-      set_gpt(shape, ActivationKind::kGeluTanh);
-      set_learned_positions(shape, 0);
-      return;
     case Kind::kBloom:
       shape.family = "bloom";
       set_gpt(shape, ActivationKind::kGeluTanh);
       shape.position = PositionKind::kAlibi;
-      shape.executable = false;
-      return;
-    case Kind::kGptJ:
-      shape.family = "gpt-j";
-      set_gpt(shape, ActivationKind::kGeluTanh);
-      shape.qkv_bias = shape.attention_out_bias = shape.tied_head = false;
-      shape.wiring = ResidualWiring::kParallel;
-      set_rope(shape, 10000, 64);
       shape.executable = false;
       return;
     case Kind::kChatGlm2:

@@ -38,7 +38,10 @@ TEST(KnownModelsTest, CountsThePublishedParameters) {
   EXPECT_NEAR(billions("stablelm-3b-4e1t"), 2.795, 0.001);
   EXPECT_NEAR(billions("stablelm-zephyr-3b"), 2.795, 0.001);
   EXPECT_NEAR(billions("stablelm-2-1.6b"), 1.6445, 0.0001);
-  EXPECT_NEAR(billions("gpt-j-6b"), 6.05, 0.01);
+  EXPECT_NEAR(billions("gpt-j-6b"), 6.0509, 0.0001);
+  EXPECT_NEAR(billions("gpt2"), 0.1244, 0.0001);
+  EXPECT_NEAR(billions("gpt2-xl"), 1.5576, 0.0001);
+  EXPECT_NEAR(billions("gpt-3"), 174.6, 0.1);
   EXPECT_NEAR(billions("gpt-neox-20b"), 20.55, 0.02);
   EXPECT_NEAR(billions("chatglm2-6b"), 6.24, 0.01);
   EXPECT_NEAR(billions("bloom-176b"), 176.2, 0.1);

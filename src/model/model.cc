@@ -20,13 +20,15 @@
 namespace spillway {
 namespace {
 
-// Checkpoints of the bare network lack the prefix "model." that those of the language model have.
-// Returns nullptr if the tensor has neither name; throws if it cannot be used.
-constexpr std::string_view kNetworkPrefix = "model.";
+// Checkpoints of the bare network lack the prefix that those of the language model have. Returns
+// nullptr if the tensor has neither name; throws if it cannot be used.
+constexpr std::string_view kNetworkPrefixes[] = {"model.", "transformer."};
 const TensorInfo* try_tensor(const ModelFiles& files, const std::string& name) {
   if (const TensorInfo* tensor = files.try_get(name)) return tensor;
-  if (!name.starts_with(kNetworkPrefix)) return nullptr;
-  return files.try_get(name.substr(kNetworkPrefix.size()));
+  for (const std::string_view prefix : kNetworkPrefixes) {
+    if (name.starts_with(prefix)) return files.try_get(name.substr(prefix.size()));
+  }
+  return nullptr;
 }
 
 [[noreturn]] void fail_missing(const ModelFiles& files, const std::string& name,
@@ -85,7 +87,10 @@ void warn_about_unused(const ModelFiles& files, std::span<const WeightName> name
   std::string first;
   size_t count = 0;
   const auto look_at = [&](const std::string& tensor) {
-    for (const std::string& full : {tensor, std::string(kNetworkPrefix) + tensor}) {
+    std::vector<std::string> names_of_it{tensor};
+    for (const std::string_view prefix : kNetworkPrefixes)
+      names_of_it.push_back(std::string(prefix) + tensor);
+    for (const std::string& full : names_of_it) {
       const bool is_weight = std::any_of(names.begin(), names.end(), [&](const WeightName& name) {
         return name.weight != "head" && is_name_of(name.pattern, full);
       });
@@ -107,7 +112,7 @@ void warn_about_unused(const ModelFiles& files, std::span<const WeightName> name
 
 std::span<const Family* const> families() {
   static constexpr std::array kFamilies{&kLlamaFamily, &kQwenFamily, &kNeoXFamily, &kStableLmFamily,
-                                        &kOptFamily};
+                                        &kGpt2Family,  &kGptJFamily, &kOptFamily};
   return kFamilies;
 }
 

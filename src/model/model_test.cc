@@ -273,8 +273,13 @@ TEST_F(GgufLlamaTest, DividesFrequenciesByTheTensorForThem) {
 }
 
 TEST_F(GgufLlamaTest, RefusesWhatItCannotRunAndNamesTheFile) {
-  EXPECT_EQ(refusal([](GgufWriter& w) { w.add("llama.rope.scaling.type", "yarn"); }),
-            "tiny.gguf: rope scaling 'yarn' is not supported; none and linear are");
+  EXPECT_EQ(refusal([](GgufWriter& w) { w.add("llama.rope.scaling.type", "spiral"); }),
+            "tiny.gguf: rope scaling 'spiral' is not supported; none, linear and yarn are");
+  EXPECT_EQ(refusal([](GgufWriter& w) {
+              w.add("llama.rope.scaling.type", "yarn");
+              w.add_f32("llama.rope.scaling.factor", -1);
+            }),
+            "tiny.gguf: the yarn rope scaling makes no sense");
   EXPECT_EQ(refusal([](GgufWriter& w) { w.add_u32("llama.expert_count", 8); }),
             "tiny.gguf: mixture-of-experts models are not supported yet");
   EXPECT_EQ(shape([](GgufWriter& w) { w.add_u32("llama.expert_count", 0); }).layers, 1);

@@ -268,6 +268,9 @@ void validate(const TransformerShape& shape, const std::string& where) {
       shape.sliding_window, kKvBlockTokens);
   check_range(where, "layers from one that attends to all tokens to the next",
               shape.full_attention_every, 0, shape.layers);
+  SPW_CHECK(!shape.head_bias || !shape.tied_head, kUnsupported,
+            "{}: a head that shares the embedding's weights and has a bias is not supported",
+            where);
   check_range(where, "layers from one that rotates nothing to the next", shape.no_rope_every, 0,
               shape.layers);
   const auto check_factor = [&](const char* what, float factor, bool may_be_zero) {

@@ -225,7 +225,7 @@ TransformerShape read_usual_gguf(const ModelFiles& files, std::span<const Weight
             "{}: no tensor 'token_embd.weight'; this file has a vocabulary only, or is incomplete",
             files.name);
   shape.vocab_size = embedding->rows();
-  shape.tied_head = !has_any(files, names, {"head"});
+  shape.tied_head = !has_any(files, names, {"head", "head.bias"});
   shape.head_bias = has_any(files, names, {"head.bias"});
   shape.qkv_bias = has_any(files, names, {"query.bias", "key.bias", "value.bias"});
   shape.attention_out_bias = has_any(files, names, {"attention_out.bias"});

@@ -34,7 +34,8 @@ def make_model(case):
     """The case's model in its type, with the weights of reference_models.py."""
     config = getattr(transformers, f"{case.family}Config")(**case.config)
     config._attn_implementation = "eager"
-    model = getattr(transformers, f"{case.family}ForCausalLM")(config)
+    name = next(name for name in (f"{case.family}ForCausalLM", f"{case.family}LMHeadModel") if hasattr(transformers, name))
+    model = getattr(transformers, name)(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             saved = SAVED_NAMES.get(case.family, {}).get(name, name)

@@ -97,6 +97,18 @@ def stablelm(share=0.25, **overrides):
     return llama(num_key_value_heads=2, layer_norm_eps=1e-5, rope_parameters=rope) | overrides
 
 
+def gpt2(**overrides):
+    config = dict(
+        vocab_size=VOCABULARY, n_embd=64, n_layer=3, n_head=4, n_positions=128, activation_function="gelu_new",
+        bos_token_id=0, eos_token_id=None, pad_token_id=None, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    return config | overrides
+
+
+def gptj(**overrides):
+    return gpt2(rotary_dim=8, tie_word_embeddings=False) | overrides
+
+
 LINEAR_ROPE = dict(rope_type="linear", factor=4.0, rope_theta=10000.0)
 LLAMA3_ROPE = dict(
     rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32,
@@ -151,6 +163,13 @@ CASES = {
     "neox old config": Case("GPTNeoX", neox(share=0.5), old_config=True),
     "neox sharded": Case("GPTNeoX", neox(), shard_size="60KB"),
     "neox f16": Case("GPTNeoX", neox(), dtype="float16", tolerance=3e-2),
+    "gpt2": Case("GPT2", gpt2()),
+    "gpt2 untied, narrow MLP": Case("GPT2", gpt2(tie_word_embeddings=False, n_inner=144, activation_function="gelu")),
+    "gpt2 sharded": Case("GPT2", gpt2(), shard_size="60KB"),
+    "gpt2 f16": Case("GPT2", gpt2(), dtype="float16", tolerance=3e-2),
+    "gptj": Case("GPTJ", gptj()),
+    "gptj rotated as a whole": Case("GPTJ", gptj(rotary_dim=16, n_inner=144)),
+    "gptj f16": Case("GPTJ", gptj(), dtype="float16", tolerance=3e-2),
     "stablelm": Case("StableLm", stablelm()),
     "stablelm qkv bias": Case("StableLm", stablelm(use_qkv_bias=True)),
     "stablelm parallel": Case("StableLm", stablelm(use_parallel_residual=True, num_key_value_heads=4)),
@@ -179,11 +198,14 @@ def noise(name, count):
     return (total.astype(numpy.float64) - 2 * 0xFFFF) / math.sqrt((65536.0**2 - 1) / 3)
 
 
+NORM_WEIGHTS = tuple(f"{norm}.weight" for norm in ("norm", "ln_1", "ln_2", "ln_f", "ln_attn", "ln_mlp"))
+
+
 def weights(name, shape):
     """A float32 tensor that matters: logits of a few units, every bias and norm weight different."""
     values = noise(name, math.prod(shape)).reshape(shape)
     if len(shape) == 1:
-        values = 0.2 * values + (1.0 if name.endswith("norm.weight") else 0.0)
+        values = 0.2 * values + (1.0 if name.endswith(NORM_WEIGHTS) else 0.0)
     elif "embed" in name:
         values = 0.5 * values
     else:
