@@ -19,6 +19,13 @@ void CpuOps::embed(const WeightView& table, std::span<const int32_t> ids, const 
   cpu::embed(pool_, table, ids, out, mode);
 }
 
+void CpuOps::scale(const Activations& x, float factor) { cpu::scale(pool_, x, factor); }
+
+void CpuOps::add_norm(NormKind kind, const Activations& x, const WeightView& weight,
+                      const WeightView& bias, float eps, const Activations& out) {
+  cpu::add_norm(pool_, workspace_, kind, x, weight, bias, eps, out);
+}
+
 void CpuOps::norm(NormKind kind, const Activations& x, const WeightView& weight,
                   const WeightView& bias, float eps, const Activations& out) {
   cpu::norm(pool_, workspace_, kind, x, weight, bias, eps, out);

@@ -84,6 +84,17 @@ void ReplayingOps::norm(NormKind kind, const Activations& x, const WeightView& w
   CpuOps::norm(kind, x, weight, bias, eps, out);
 }
 
+void ReplayingOps::add_norm(NormKind kind, const Activations& x, const WeightView& weight,
+                            const WeightView& bias, float eps, const Activations& out) {
+  note([=, this](const StepBatch&) { add_norm(kind, x, weight, bias, eps, out); });
+  CpuOps::add_norm(kind, x, weight, bias, eps, out);
+}
+
+void ReplayingOps::scale(const Activations& x, float factor) {
+  note([=, this](const StepBatch&) { scale(x, factor); });
+  CpuOps::scale(x, factor);
+}
+
 void ReplayingOps::linear(const WeightView& w, const WeightView& bias, const Activations& x,
                           const Activations& out, LinearMode mode) {
   note([=, this](const StepBatch&) { linear(w, bias, x, out, mode); });

@@ -32,6 +32,9 @@ class ReplayingOps : public CpuOps {
 
   void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
              LinearMode mode) override;
+  void scale(const Activations& x, float factor) override;
+  void add_norm(NormKind kind, const Activations& x, const WeightView& weight,
+                const WeightView& bias, float eps, const Activations& out) override;
   void norm(NormKind kind, const Activations& x, const WeightView& weight, const WeightView& bias,
             float eps, const Activations& out) override;
   void linear(const WeightView& w, const WeightView& bias, const Activations& x,

@@ -231,6 +231,15 @@ void CudaOps::norm(NormKind kind, const Activations& x, const WeightView& weight
   cuda::norm(kind, x, f32_vector(weight), f32_vector(bias), eps, out, queue());
 }
 
+void CudaOps::add_norm(NormKind kind, const Activations& x, const WeightView& weight,
+                       const WeightView& bias, float eps, const Activations& out) {
+  SPW_ASSERT(weight.empty() || weight.cols == x.cols);
+  SPW_ASSERT(bias.empty() || bias.cols == x.cols);
+  cuda::add_norm(kind, x, f32_vector(weight), f32_vector(bias), eps, out, queue());
+}
+
+void CudaOps::scale(const Activations& x, float factor) { cuda::scale(x, factor, queue()); }
+
 void CudaOps::head_norm(NormKind kind, const Activations& x, const WeightView& weight, float eps) {
   cuda::head_norm(kind, x, static_cast<int>(weight.cols), f32_vector(weight), eps, queue());
 }

@@ -51,6 +51,9 @@ class CudaOps final : public Ops, public PartitionedAttention {
 
   void embed(const WeightView& table, std::span<const int32_t> ids, const Activations& out,
              LinearMode mode) override;
+  void scale(const Activations& x, float factor) override;
+  void add_norm(NormKind kind, const Activations& x, const WeightView& weight,
+                const WeightView& bias, float eps, const Activations& out) override;
   void head_norm(NormKind kind, const Activations& x, const WeightView& weight, float eps) override;
   void norm(NormKind kind, const Activations& x, const WeightView& weight, const WeightView& bias,
             float eps, const Activations& out) override;

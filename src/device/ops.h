@@ -243,6 +243,11 @@ class Ops {
   // out may be x.
   virtual void norm(NormKind kind, const Activations& x, const WeightView& weight,
                     const WeightView& bias, float eps, const Activations& out) = 0;
+  // Computes out += norm(x) * weight + bias. x and out are F32; out may not be x.
+  virtual void add_norm(NormKind kind, const Activations& x, const WeightView& weight,
+                        const WeightView& bias, float eps, const Activations& out) = 0;
+  // Computes x = x * factor. x is F32.
+  virtual void scale(const Activations& x, float factor) = 0;
 
   // Applies norm() to each head of x [tokens, heads * head_dim] separately, in place. weight [1,
   // head_dim].

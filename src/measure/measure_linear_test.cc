@@ -45,6 +45,9 @@ class ClockOps final : public Ops {
   }
   void embed(const WeightView&, std::span<const int32_t>, const Activations&, LinearMode) override {
   }
+  void scale(const Activations&, float) override {}
+  void add_norm(NormKind, const Activations&, const WeightView&, const WeightView&, float,
+                const Activations&) override {}
   void norm(NormKind, const Activations&, const WeightView&, const WeightView&, float,
             const Activations&) override {}
   void rope_angles(std::span<const int32_t>, std::span<const float>, float,

@@ -50,6 +50,7 @@ void add_weight(const BoundWeight& weight, const ModelSpec& spec, const Family& 
   tensor.shape = {place.tensor_rows};
   if (!slot.is_vector()) tensor.shape.push_back(slot.cols);
   if (slot.is_vector() || slot.by_position) tensor.fixed_type = DType::kF32;
+  tensor.plus_one = weight.less_one && !place.less_one;
   tensor.parts.push_back(rows_of(weight, spec, family));
   tensors.push_back(std::move(tensor));
 }

@@ -76,6 +76,7 @@ struct ActivationSpec {
 struct EmbeddingSpec {
   bool by_position = false;
   int offset = 0;
+  float scale = 1;  // of a token's row
   bool operator==(const EmbeddingSpec&) const = default;
 };
 

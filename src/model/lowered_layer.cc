@@ -26,7 +26,7 @@ class Lowering {
               next != nullptr && next->kind == OpKind::kLinear && next->input == op.output) {
             norms_.push_back(at_++);
           } else {
-            add(LoweredKind::kNorm, op);
+            add_norm(op);
           }
           break;
         case OpKind::kLinear:
@@ -83,6 +83,16 @@ class Lowering {
     for (size_t i = 0; i < used.size(); ++i) {
       if (!used[i]) lowered_.columns[i] = 0;
     }
+  }
+
+  // Adds a norm, with the sum that its result goes to.
+  void add_norm(const OpSpec& norm) {
+    LoweredOp& op = add(LoweredKind::kNorm, norm);
+    const OpSpec* const next = op_at(at_);
+    if (next == nullptr || next->kind != OpKind::kAdd || next->input != norm.output) return;
+    op.finish = LinearFinish::kAdd;
+    op.output = next->output;
+    ++at_;
   }
 
   // Adds a linear op, fused with the op that directly uses its products.

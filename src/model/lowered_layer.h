@@ -16,12 +16,14 @@ namespace spillway {
 enum class LoweredKind : uint8_t {
   kEmbedding,
   kGather,
-  kNorm,  // a norm that no linear op begins with: after a layer, or of heads
+  // A norm that no linear op begins with: after a layer, of heads, or of a branch before it is
+  // added (LinearFinish::kAdd).
+  kNorm,
   kLinear,
   kAttention,  // with the rope before it, and with appending k and v
 };
 
-// Says how a linear op uses its products.
+// Says how a linear op uses its products; a norm of its own stores or adds.
 enum class LinearFinish : uint8_t {
   kStore,
   kAdd,  // adds to its output

@@ -57,7 +57,8 @@ BoundWeight bind(const ModelFiles& files, const TensorPlace& place, const Weight
             "{}: tensor '{}' is a vector of type {}; F32, F16 or BF16 expected", files.name, name,
             dtype_name(tensor->dtype));
   BoundWeight weight{slot, tensor->dtype, tensor->extent, {}, place.groups};
-  if (slot.scale != 1) {
+  weight.less_one = place.less_one;
+  if (slot.scale != 1 || place.less_one) {
     weight.loaded_from = tensor->dtype;
     weight.dtype = DType::kF32;
   }

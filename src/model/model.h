@@ -22,6 +22,7 @@ struct BoundWeight {
   std::optional<Extent> extent;
   std::optional<DType> loaded_from = {};  // the file's type, if loading changes it
   RowGroups groups = {};                  // how its rows (WeightSlot::stored_rows) lie in the file
+  bool less_one = false;  // a norm's weights in the file are one less than those that multiply
   // If the tensor is [in, out]: its number of columns, and the column that is row 0. 0 columns: it
   // is not transposed.
   int64_t tensor_columns = 0, first_column = 0;

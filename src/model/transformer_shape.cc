@@ -26,9 +26,9 @@ void check_range(const std::string& where, const char* field, int64_t value, int
 // Builds a list of ops, one after the other.
 class ListBuilder {
  public:
-  // `state_back`: as in AttentionSpec. `rotates`: q and k are rotated, if any layer does that.
-  explicit ListBuilder(const TransformerShape& shape, int state_back = 0, bool rotates = true)
-      : shape_(shape), state_back_(state_back), rotates_(rotates) {}
+  // `state_back`: as in AttentionSpec. `rope`: as in OpSpec.
+  explicit ListBuilder(const TransformerShape& shape, int state_back = 0, int rope = -1)
+      : shape_(shape), state_back_(state_back), rope_(rope) {}
 
   Place place(std::string_view scratch, bool f32 = false) { return list_.place(scratch, f32); }
   LayerSpec take() { return std::move(list_); }
@@ -52,12 +52,14 @@ class ListBuilder {
     if (name == "final_norm" && shape_.norm_affine) op.matrices.front().scale = shape_.logit_scale;
     add(std::move(op));
   }
+  // Normalizes a range of columns in place, each head of them or all as one row.
   void head_norm(std::string_view name, Place at, int64_t first, int64_t columns) {
+    const int64_t width = shape_.row_norms ? columns : shape_.head_dim;
     add({.kind = OpKind::kNorm,
          .name = name,
          .input = at,
          .output = at,
-         .matrices = {{.name = name, .rows = 1, .cols = shape_.head_dim}},
+         .matrices = {{.name = name, .rows = 1, .cols = width}},
          .norm = {.kind = shape_.norm,
                   .eps = shape_.norm_eps,
                   .first_column = first,
@@ -84,12 +86,12 @@ class ListBuilder {
         matrices.push_back({.name = name, .rows = kv, .cols = shape_.hidden, .bias = bias});
     }
     linear("qkv", std::move(matrices), from, qkv);
-    if (shape_.head_norms) {
+    if (shape_.head_norms || shape_.row_norms) {
       head_norm("query_norm", qkv, 0, q);
       if (state_back_ == 0) head_norm("key_norm", qkv, q, kv);
     }
-    if (shape_.position == PositionKind::kRope && rotates_)
-      add({.kind = OpKind::kRope, .name = "rope", .input = qkv, .output = qkv, .rope = 0});
+    if (rope_ >= 0)
+      add({.kind = OpKind::kRope, .name = "rope", .input = qkv, .output = qkv, .rope = rope_});
     add({.kind = OpKind::kAttention,
          .name = "attention",
          .input = qkv,
@@ -107,8 +109,8 @@ class ListBuilder {
     return attended;
   }
   void attention_out(Place attended) {
-    add_branch("attention_out", "attention_sum", shape_.q_dim(), shape_.attention_out_bias,
-               attended);
+    add_branch({"attention_out", "attention_post_norm", "attention_sum"}, shape_.q_dim(),
+               shape_.attention_out_bias, attended);
   }
 
   // Adds the MLP up to its activation; returns the place of the result.
@@ -129,28 +131,44 @@ class ListBuilder {
          .activation = {.kind = shape_.activation, .gated = shape_.gated_mlp}});
     return mlp;
   }
-  void mlp_down(Place mlp) { add_branch("mlp_down", "mlp_sum", shape_.ffn, shape_.mlp_bias, mlp); }
+  void mlp_down(Place mlp) {
+    add_branch({"mlp_down", "mlp_post_norm", "mlp_sum"}, shape_.ffn, shape_.mlp_bias, mlp);
+  }
 
  private:
   void add(OpSpec op) { list_.ops.push_back(std::move(op)); }
-  // Adds the last matrix of attention or MLP, and adds its result to the residual stream.
-  void add_branch(std::string_view name, std::string_view sum, int64_t cols, bool bias,
-                  Place from) {
-    const Place branch = place("branch");
-    linear(name, {{.name = name, .rows = shape_.hidden, .cols = cols, .bias = bias}}, from, branch);
-    add({.kind = OpKind::kAdd, .name = sum, .input = branch, .output = kResidual});
+  struct BranchNames {
+    std::string_view matrix, norm, sum;
+  };
+  // Adds the last matrix of attention or MLP, and adds its result to the residual stream, after
+  // normalizing it if the wiring says so.
+  void add_branch(const BranchNames& names, int64_t cols, bool bias, Place from) {
+    const bool is_normed =
+        shape_.wiring == ResidualWiring::kBranchNorm || shape_.wiring == ResidualWiring::kSandwich;
+    // A norm reads more of its input than 16-bit activations hold.
+    Place branch = place("branch", /*f32=*/is_normed);
+    linear(names.matrix,
+           {{.name = names.matrix, .rows = shape_.hidden, .cols = cols, .bias = bias}}, from,
+           branch);
+    if (is_normed) {
+      const Place normed = place("normed_branch", /*f32=*/true);
+      norm(names.norm, branch, normed);
+      branch = normed;
+    }
+    add({.kind = OpKind::kAdd, .name = names.sum, .input = branch, .output = kResidual});
   }
 
   const TransformerShape& shape_;
   const int state_back_;
-  const bool rotates_;
+  const int rope_;
   LayerSpec list_;
 };
 
-LayerSpec make_layer(const TransformerShape& shape, int state_back, bool rotates) {
-  ListBuilder b(shape, state_back, rotates);
+LayerSpec make_layer(const TransformerShape& shape, int state_back, int rope) {
+  ListBuilder b(shape, state_back, rope);
   switch (shape.wiring) {
-    case ResidualWiring::kPreNorm: {
+    case ResidualWiring::kPreNorm:
+    case ResidualWiring::kSandwich: {
       const Place normed = b.place("normed");
       b.norm("attention_norm", kResidual, normed);
       b.attention_out(b.attention(normed));
@@ -163,6 +181,10 @@ LayerSpec make_layer(const TransformerShape& shape, int state_back, bool rotates
       b.norm("attention_norm", kResidual, kResidual);
       b.mlp_down(b.mlp_up(kResidual));
       b.norm("mlp_norm", kResidual, kResidual);
+      break;
+    case ResidualWiring::kBranchNorm:
+      b.attention_out(b.attention(kResidual));
+      b.mlp_down(b.mlp_up(kResidual));
       break;
     case ResidualWiring::kParallel:
     case ResidualWiring::kParallelTwoNorms: {
@@ -189,17 +211,23 @@ void add_layers(const TransformerShape& shape, ModelSpec& spec) {
     return shape.has_no_window() || (every > 0 && (layer + 1) % every == 0);
   };
   const int plain = shape.no_rope_every;
-  std::map<std::tuple<bool, int, bool>, std::shared_ptr<const LayerSpec>> made;
+  // Layers with a window keep their rope even where the window hides nothing.
+  const auto rope_of = [&](int layer) {
+    if (shape.position != PositionKind::kRope) return -1;
+    if (plain > 0 && (layer + 1) % plain == 0) return -1;
+    const bool is_local = every > 0 && (layer + 1) % every != 0;
+    return shape.local_rope.dims > 0 && is_local ? 1 : 0;
+  };
+  std::map<std::tuple<bool, int, int>, std::shared_ptr<const LayerSpec>> made;
   const int owners = shape.layers - shape.shared_kv_layers;
   for (int layer = 0; layer < shape.layers; ++layer) {
     const bool all = sees_all(layer);
     int owner = std::min(layer, owners - 1);
     while (owner < layer && owner >= 0 && sees_all(owner) != all) --owner;
-    const bool rotates = plain == 0 || (layer + 1) % plain != 0;
-    auto& list = made[{all, layer - owner, rotates}];
+    const int rope = rope_of(layer);
+    auto& list = made[{all, layer - owner, rope}];
     if (list == nullptr)
-      list =
-          std::make_shared<const LayerSpec>(make_layer(all ? full : shape, layer - owner, rotates));
+      list = std::make_shared<const LayerSpec>(make_layer(all ? full : shape, layer - owner, rope));
     spec.layers.push_back(list);
   }
 }
@@ -208,7 +236,8 @@ LayerSpec make_embedding(const TransformerShape& shape) {
   ListBuilder b(shape);
   const bool narrow = shape.embedding_dim != shape.hidden;
   const Place first = narrow ? b.place("narrow") : kResidual;
-  b.embedding("token_embedding", shape.vocab_size, shape.embedding_dim, {}, first);
+  b.embedding("token_embedding", shape.vocab_size, shape.embedding_dim,
+              {.scale = shape.embedding_scale}, first);
   if (narrow)
     b.linear("project_in",
              {{.name = "project_in", .rows = shape.hidden, .cols = shape.embedding_dim}}, first,
@@ -279,6 +308,7 @@ void validate(const TransformerShape& shape, const std::string& where) {
   };
   check_factor("the factor of attention scores", shape.attention_scale, true);
   check_factor("the factor of logits", shape.logit_scale, false);
+  check_factor("the factor of embeddings", shape.embedding_scale, false);
   check_range(where, "count of layers without keys and values", shape.shared_kv_layers, 0,
               shape.layers - 1);
   if (shape.shared_kv_layers > 0 && !shape.has_no_window() && shape.full_attention_every > 0)
@@ -323,7 +353,10 @@ ModelSpec make_spec(const TransformerShape& shape) {
   spec.ffn = shape.ffn;
   spec.max_context = shape.max_context;
   spec.executable = shape.executable;
-  if (shape.position == PositionKind::kRope) spec.ropes = {shape.rope};
+  if (shape.position == PositionKind::kRope) {
+    spec.ropes = {shape.rope};
+    if (shape.local_rope.dims > 0) spec.ropes.push_back(shape.local_rope);
+  }
   spec.embedding = std::make_shared<const LayerSpec>(make_embedding(shape));
   add_layers(shape, spec);
   spec.head = std::make_shared<const LayerSpec>(make_head(shape));

@@ -26,6 +26,8 @@ enum class ResidualWiring : uint8_t {
   kPostNorm,          // x = norm(x + attention(x)), then x = norm(x + mlp(x))
   kParallel,          // x += attention(n) + mlp(n) of one n = norm(x)
   kParallelTwoNorms,  // x += attention(norm(x)) + mlp(norm(x)), each with a norm of its own
+  kBranchNorm,        // x += norm(attention(x)), then x += norm(mlp(x))
+  kSandwich,          // x += norm(attention(norm(x))), then x += norm(mlp(norm(x)))
 };
 
 struct TransformerShape {
@@ -58,7 +60,9 @@ struct TransformerShape {
   bool norm_affine = true;  // norms have weights
   bool norm_bias = false;
   bool final_norm = true;
-  bool head_norms = false;  // q and k are normalized per head before they are rotated
+  bool head_norms = false;    // q and k are normalized per head before they are rotated
+  bool row_norms = false;     // all of q, and all of k, is normalized as one row instead
+  float embedding_scale = 1;  // of a token's row of the table
   // Factors of q . k (0: 1 / sqrt(head_dim)), and of the logits, which the final norm's weights
   // take on when they are loaded.
   float attention_scale = 0;
@@ -67,6 +71,8 @@ struct TransformerShape {
   PositionKind position = PositionKind::kRope;
   int position_offset = 0;  // added to a position to index the learned table
   RopeSpec rope;
+  // The rope of layers that have a window, if it is another one; 0 dims: it is not.
+  RopeSpec local_rope;
 
   ActivationKind activation = ActivationKind::kSilu;
   bool gated_mlp = true;

@@ -112,7 +112,8 @@ TensorPlace place_of(std::span<const WeightName> names, const ModelSpec& spec,
             slot.is_bias ? kBiasSuffix : "");
   TensorPlace place{.name = fmt::format(fmt::runtime(of->pattern), slot.layer),
                     .tensor_rows = slot.stored_rows(),
-                    .transposed = of->transposed && !slot.is_vector()};
+                    .transposed = of->transposed && !slot.is_vector(),
+                    .less_one = of->less_one};
   if (of->rows == TensorRows::kOwn) return place;
   // Counts the rows of the weights before this one in the tensor, and of all of them.
   place.tensor_rows = 0;

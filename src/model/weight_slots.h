@@ -68,6 +68,7 @@ struct WeightName {
   std::string_view pattern;
   TensorRows rows = TensorRows::kOwn;
   bool transposed = false;  // the tensor is [in, out]
+  bool less_one = false;    // a norm's weights are stored less one
 };
 
 // The place of a weight in its tensor. Rows are those of a matrix [out, in]; the elements of a
@@ -77,7 +78,7 @@ struct TensorPlace {
   int64_t tensor_rows = 0;  // rows of all weights in it
   int64_t first = 0;        // the weight's first row
   RowGroups groups = {};
-  bool transposed = false;
+  bool transposed = false, less_one = false;
 };
 
 // Whether a tensor has this name, in any layer.

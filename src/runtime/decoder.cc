@@ -558,7 +558,8 @@ void Decoder::run_op(const StepEvent& event, KvCache& kv) {
       return attend_swapped(event.layer, *batch,
                             kv_rows(*batch, event.layer).swaps[static_cast<size_t>(event.group)]);
     case LoweredKind::kNorm:
-      return norm(event.layer, lowered(event).op, rows);
+      return norm(event.layer, lowered(event).op, rows,
+                  lowered(event).finish == LinearFinish::kAdd);
     case LoweredKind::kGather:
       return gather_logit_rows(event, *batch);
     case LoweredKind::kEmbedding:

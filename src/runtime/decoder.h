@@ -195,7 +195,8 @@ class Decoder {
   // Returns a `rows` x `columns` view of what a place of a list refers to. For the residual stream
   // that is the current micro-batch's.
   Activations at(const LoweredLayer& list, Place place, int64_t rows, int64_t columns);
-  void norm(int layer, int op, int64_t rows);
+  // With `is_added`, the result is added to the residual stream.
+  void norm(int layer, int op, int64_t rows, bool is_added = false);
   // These run a linear op: the GPU's part on the device, and the CPU's rows beside it.
   void prepare_linear(const StepEvent& event, int64_t rows);
   void run_linear(const StepEvent& event, int64_t rows);

@@ -42,6 +42,8 @@ void Decoder::embed(const MicroBatch& batch) {
       const LinearMode mode = by_position ? LinearMode::kAccumulate : LinearMode::kStore;
       ops_.embed(tables_ != nullptr ? brought : w.weight, by_position ? positions : ids,
                  at(list, op.output, batch.tokens, matrix.cols), mode);
+      if (op.embedding.scale != 1)
+        ops_.scale(at(list, op.output, batch.tokens, matrix.cols), op.embedding.scale);
     } else {
       ops_.linear(w.weight, w.bias, at(list, op.input, batch.tokens, matrix.cols),
                   at(list, op.output, batch.tokens, matrix.rows), LinearMode::kStore);
@@ -83,7 +85,7 @@ const StreamedLinear* Decoder::try_streamed(int layer, int op) const {
   return is_it ? &*found : nullptr;
 }
 
-void Decoder::norm(int layer, int op, int64_t rows) {
+void Decoder::norm(int layer, int op, int64_t rows, bool is_added) {
   const LoweredLayer& list = model_->layer(layer);
   const OpSpec& of = list.spec->ops[static_cast<size_t>(op)];
   const MatrixWeights& w = weights_.list(layer).of(op);
@@ -93,7 +95,9 @@ void Decoder::norm(int layer, int op, int64_t rows) {
     return ops_.head_norm(of.norm.kind, all.columns(of.norm.first_column, of.norm.columns),
                           w.weight, of.norm.eps);
   }
-  ops_.norm(of.norm.kind, at(list, of.input, rows, spec_.hidden), w.weight, w.bias, of.norm.eps,
+  const Activations x = at(list, of.input, rows, spec_.hidden);
+  if (is_added) return ops_.add_norm(of.norm.kind, x, w.weight, w.bias, of.norm.eps, now_.x);
+  ops_.norm(of.norm.kind, x, w.weight, w.bias, of.norm.eps,
             at(list, of.output, rows, spec_.hidden));
 }
 

@@ -169,8 +169,8 @@ class FileSource::Making {
     } else if (weight.dtype == DType::kF32) {
       float* const values = reinterpret_cast<float*>(out);
       dequantize_reference(*weight.loaded_from, stored, values, rows * cols);
-      if (weight.slot.scale != 1)
-        for (int64_t i = 0; i < rows * cols; ++i) values[i] *= weight.slot.scale;
+      for (int64_t i = 0; i < rows * cols; ++i)
+        values[i] = (values[i] + (weight.less_one ? 1.0F : 0.0F)) * weight.slot.scale;
     } else {
       SPW_ASSERT(weight.dtype == DType::kG4);
       SPW_CHECK(

@@ -118,6 +118,8 @@ void convert_piece(const ConvertTensor& tensor, const std::byte* stored, DType t
                    int64_t count) {
   float values[kPieceElements];
   dequantize_reference(tensor.dtype, stored, values, count);
+  if (tensor.plus_one)
+    for (int64_t i = 0; i < count; ++i) values[i] += 1;
   if (quantize_blocks(type, values, out, count)) return;
   const float* peak = std::max_element(values, values + count, [](float a, float b) {
     return !std::isnan(a) && (std::isnan(b) || std::fabs(a) < std::fabs(b));

@@ -41,12 +41,13 @@ struct ConvertTensor {
   std::vector<ConvertRows> parts;   // one after another
   std::vector<float> values;        // used instead of `parts` for values that no file has
   std::optional<DType> fixed_type;  // written in this type, whatever TypeMix says
+  bool plus_one = false;            // each value is written plus one
 
   int64_t elements() const;
   // The elements in a row of `parts`.
   int64_t cols() const { return shape.size() > 1 ? shape.back() : 1; }
   // Whether the tensor is stored as it will be written, apart from its type.
-  bool is_plain() const { return parts.size() == 1 && parts.front().is_plain(); }
+  bool is_plain() const { return parts.size() == 1 && parts.front().is_plain() && !plus_one; }
 };
 
 struct ConvertInput {

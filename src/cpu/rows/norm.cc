@@ -75,6 +75,24 @@ void norm_apply(const float* x, float shift, float scale, const float* weight, c
   }
 }
 
+// Computes out += (x - shift) * scale * weight + bias.
+void norm_add(const float* x, float shift, float scale, const float* weight, const float* bias,
+              float* out, int64_t count) {
+  const FloatTag df;
+  const FloatVec shifts = hn::Set(df, shift), scales = hn::Set(df, scale);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    FloatVec v = hn::Mul(hn::Sub(hn::LoadU(df, x + i), shifts), scales);
+    v = hn::Mul(v, hn::LoadU(df, weight + i));
+    if (bias != nullptr) v = hn::Add(v, hn::LoadU(df, bias + i));
+    hn::StoreU(hn::Add(hn::LoadU(df, out + i), v), df, out + i);
+  }
+  for (; i < count; ++i) {
+    const float v = (x[i] - shift) * scale * weight[i];
+    out[i] += bias == nullptr ? v : v + bias[i];
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace spillway
 HWY_AFTER_NAMESPACE();
@@ -84,11 +102,14 @@ namespace spillway {
 
 HWY_EXPORT(norm_sum);
 HWY_EXPORT(norm_apply);
+HWY_EXPORT(norm_add);
 
 namespace cpu {
+namespace {
 
-void norm(ThreadPool& pool, Workspace& workspace, NormKind kind, const Activations& x,
-          const WeightView& weight, const WeightView& bias, float eps, const Activations& out) {
+void norm_rows(ThreadPool& pool, Workspace& workspace, NormKind kind, const Activations& x,
+               const WeightView& weight, const WeightView& bias, float eps, const Activations& out,
+               bool adds) {
   const int64_t dim = x.cols;
   SPW_ASSERT(x.dtype == DType::kF32 && out.dtype == DType::kF32);
   SPW_ASSERT(out.rows == x.rows && out.cols == dim);
@@ -113,7 +134,33 @@ void norm(ThreadPool& pool, Workspace& workspace, NormKind kind, const Activatio
       }
       const double squares = HWY_DYNAMIC_DISPATCH(norm_sum)(row, mean, dim, true);
       const auto scale = static_cast<float>(1 / std::sqrt(squares / size + double{eps}));
-      HWY_DYNAMIC_DISPATCH(norm_apply)(row, mean, scale, weights, biases, out.f32(t), dim);
+      if (adds) {
+        HWY_DYNAMIC_DISPATCH(norm_add)(row, mean, scale, weights, biases, out.f32(t), dim);
+      } else {
+        HWY_DYNAMIC_DISPATCH(norm_apply)(row, mean, scale, weights, biases, out.f32(t), dim);
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void norm(ThreadPool& pool, Workspace& workspace, NormKind kind, const Activations& x,
+          const WeightView& weight, const WeightView& bias, float eps, const Activations& out) {
+  norm_rows(pool, workspace, kind, x, weight, bias, eps, out, /*adds=*/false);
+}
+
+void add_norm(ThreadPool& pool, Workspace& workspace, NormKind kind, const Activations& x,
+              const WeightView& weight, const WeightView& bias, float eps, const Activations& out) {
+  norm_rows(pool, workspace, kind, x, weight, bias, eps, out, /*adds=*/true);
+}
+
+void scale(ThreadPool& pool, const Activations& x, float factor) {
+  SPW_ASSERT(x.dtype == DType::kF32);
+  parallel_if_large(pool, x.rows * x.cols, x.rows, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      float* const row = x.f32(t);
+      for (int64_t i = 0; i < x.cols; ++i) row[i] *= factor;
     }
   });
 }

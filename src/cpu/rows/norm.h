@@ -12,5 +12,10 @@ namespace spillway::cpu {
 // a plain type; bias may be empty. out may be x.
 void norm(ThreadPool& pool, Workspace& workspace, NormKind kind, const Activations& x,
           const WeightView& weight, const WeightView& bias, float eps, const Activations& out);
+// Computes out += norm(x) * weight + bias; out is not x.
+void add_norm(ThreadPool& pool, Workspace& workspace, NormKind kind, const Activations& x,
+              const WeightView& weight, const WeightView& bias, float eps, const Activations& out);
+// Computes x = x * factor.
+void scale(ThreadPool& pool, const Activations& x, float factor);
 
 }  // namespace spillway::cpu

@@ -31,6 +31,14 @@ __global__ void activate_kernel(ActivationKind kind, T* x, int64_t stride, int64
   }
 }
 
+__global__ void scale_kernel(float* x, int64_t stride, int64_t rows, int64_t cols, float factor) {
+  launch_dependents();
+  wait_for_previous();
+  const int64_t col = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (col >= cols) return;
+  for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) x[row * stride + col] *= factor;
+}
+
 template <class T>
 __global__ void gated_activate_kernel(ActivationKind kind, const T* gate, int64_t gate_stride,
                                       const T* up, int64_t up_stride, T* out, int64_t out_stride,
@@ -156,6 +164,13 @@ void activate(ActivationKind kind, const Activations& x, cudaStream_t stream) {
     launch(activate_kernel<T>, grid_of(x.rows, x.cols), kThreads, 0, stream, kind,
            reinterpret_cast<T*>(x.data), x.stride, x.rows, x.cols);
   });
+}
+
+void scale(const Activations& x, float factor, cudaStream_t stream) {
+  SPW_ASSERT(x.dtype == DType::kF32);
+  if (x.rows == 0) return;
+  launch(scale_kernel, grid_of(x.rows, x.cols), kThreads, 0, stream,
+         reinterpret_cast<float*>(x.data), x.stride, x.rows, x.cols, factor);
 }
 
 void gated_activate(ActivationKind kind, const Activations& gate, const Activations& up,

@@ -16,6 +16,8 @@ void activate(ActivationKind kind, const Activations& x, cudaStream_t stream);
 // out = f(gate) * up; out may be gate or up. All have the same type.
 void gated_activate(ActivationKind kind, const Activations& gate, const Activations& up,
                     const Activations& out, cudaStream_t stream);
+// x = x * factor, in place. F32.
+void scale(const Activations& x, float factor, cudaStream_t stream);
 // out[i] = x[rows[i]] in out's type; `rows` is in device memory, or null for all rows in their
 // order.
 void gather_rows(const Activations& x, const int32_t* rows, const Activations& out,

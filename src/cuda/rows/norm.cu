@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = kNormThreads;
 
-template <class In, class Out>
+template <class In, class Out, bool kAdds = false>
 __global__ void __launch_bounds__(kThreads)
     norm_kernel(NormKind kind, const In* __restrict__ x, int64_t x_stride,
                 const float* __restrict__ weight, const float* __restrict__ bias, float eps,
@@ -37,6 +37,7 @@ __global__ void __launch_bounds__(kThreads)
     float y = (to_f32(row[i]) - mean) * scale;
     if (weight != nullptr) y *= weight[i];
     if (bias != nullptr) y += bias[i];
+    if constexpr (kAdds) y += to_f32(to[i]);
     to[i] = from_f32<Out>(y);
   }
 }
@@ -155,6 +156,16 @@ void norm(NormKind kind, const Activations& x, const float* weight, const float*
              reinterpret_cast<Out*>(out.data), out.stride, dim);
     });
   });
+}
+
+void add_norm(NormKind kind, const Activations& x, const float* weight, const float* bias,
+              float eps, const Activations& out, cudaStream_t stream) {
+  SPW_ASSERT(x.rows == out.rows && x.cols == out.cols);
+  SPW_ASSERT(x.dtype == DType::kF32 && out.dtype == DType::kF32);
+  if (x.rows == 0) return;
+  launch(norm_kernel<float, float, true>, dim3(static_cast<unsigned>(x.rows)), kThreads, 0, stream,
+         kind, reinterpret_cast<const float*>(x.data), x.stride, weight, bias, eps,
+         reinterpret_cast<float*>(out.data), out.stride, static_cast<int>(x.cols));
 }
 
 void head_norm(NormKind kind, const Activations& x, int head_dim, const float* weight, float eps,

@@ -13,6 +13,9 @@ namespace spillway::cuda {
 // bias [dim] or null. out may be x. Sums are made in one order whatever the number of rows.
 void norm(NormKind kind, const Activations& x, const float* weight, const float* bias, float eps,
           const Activations& out, cudaStream_t stream);
+// out += norm(x) * weight + bias. x and out are F32, and not the same.
+void add_norm(NormKind kind, const Activations& x, const float* weight, const float* bias,
+              float eps, const Activations& out, cudaStream_t stream);
 
 // Does the same for each head of `head_dim` columns of x, in place; bits do not depend on other
 // heads. A number that F16 could not hold makes its head NaN.
