@@ -38,6 +38,10 @@ TEST(KnownModelsTest, CountsThePublishedParameters) {
   EXPECT_NEAR(billions("stablelm-3b-4e1t"), 2.795, 0.001);
   EXPECT_NEAR(billions("stablelm-zephyr-3b"), 2.795, 0.001);
   EXPECT_NEAR(billions("stablelm-2-1.6b"), 1.6445, 0.0001);
+  EXPECT_NEAR(billions("phi-3-mini"), 3.8211, 0.0001);
+  EXPECT_NEAR(billions("phi-3-medium"), 13.9602, 0.0001);
+  EXPECT_NEAR(billions("phi-4"), 14.6595, 0.0001);
+  EXPECT_NEAR(billions("phi-4-mini"), 3.8360, 0.0001);
   EXPECT_NEAR(billions("gpt-j-6b"), 6.05, 0.01);
   EXPECT_NEAR(billions("gpt-neox-20b"), 20.55, 0.02);
   EXPECT_NEAR(billions("chatglm2-6b"), 6.24, 0.01);
@@ -50,12 +54,15 @@ TEST(KnownModelsTest, MarksShapesThatOnlyThePlannerKnows) {
   EXPECT_FALSE(try_known_model("gpt-5").has_value());
 }
 
-// Mistral's first 7B model is the only one that was published with a window; all others attend
-// to all tokens.
-TEST(KnownModelsTest, OnlyMistralsFirstModelHasAWindow) {
+// Mistral's first 7B model and Phi-3 were published with a window; all others attend to all tokens.
+TEST(KnownModelsTest, OnlyMistralsFirstModelAndPhi3HaveAWindow) {
+  const auto window_of = [](const std::string& name) {
+    if (name == "mistral-7b-v0.1") return 4096;
+    return name.starts_with("phi-3") ? 2047 : 0;
+  };
   for (const std::string& name : known_model_names()) {
     const TransformerShape shape = try_known_model(name).value();
-    EXPECT_EQ(shape.sliding_window, name == "mistral-7b-v0.1" ? 4096 : 0) << name;
+    EXPECT_EQ(shape.sliding_window, window_of(name)) << name;
     EXPECT_FALSE(shape.chunked_window) << name;
   }
 }
