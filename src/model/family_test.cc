@@ -118,7 +118,7 @@ TEST(FamilyTest, SaysWhereAWindowIsNotInForce) {
 int rotated(const ModelFiles& files) { return family_of(files).read_shape(files).rope.dims; }
 
 TEST(FamilyTest, RotatesTheUsualShareOfAHeadWhereTheFileDoesNotSayIt) {
-  for (const char* whole : {"llama", "qwen2", "qwen3", "phi3"})
+  for (const char* whole : {"llama", "qwen2", "qwen3", "phi3", "smollm3"})
     EXPECT_EQ(rotated(folder_of(whole)), 16) << whole;
   for (const char* quarter : {"gpt_neox", "stablelm"}) {
     ModelFiles files = folder_of(quarter);
@@ -175,6 +175,7 @@ NumberArray numbers(NumberType type, const std::vector<T>& values) {
   return {type, {bytes.begin(), bytes.end()}};
 }
 NumberArray floats(const std::vector<double>& values) { return numbers(NumberType::kF64, values); }
+NumberArray ints(const std::vector<int64_t>& values) { return numbers(NumberType::kI64, values); }
 
 // Makes a Phi-3 folder with a context of 1,024 positions, of which 128 are the original ones.
 ModelFiles longrope_folder(const char* type, const std::vector<double>& shorter,
@@ -270,6 +271,82 @@ TEST(Phi3Test, HasTheUsualEpsilonAndHeadWhereTheFileDoesNotSayThem) {
   EXPECT_FALSE(kPhi3Family.read_shape(files).tied_head);
   files.metadata.add("rms_norm_eps", 1e-6);
   EXPECT_EQ(kPhi3Family.read_shape(files).norm_eps, 1e-6F);
+}
+
+// Makes a SmolLM3 folder of eight layers.
+ModelFiles smollm3_folder() {
+  const ModelFiles two = folder_of("smollm3");
+  ModelFiles files = two;
+  files.metadata = Metadata("config.json");
+  for (const std::string_view key : two.metadata.keys()) {
+    if (key != "num_hidden_layers") files.metadata.add(std::string(key), *two.metadata.find(key));
+  }
+  files.metadata.add("num_hidden_layers", int64_t{8});
+  return files;
+}
+int no_rope_every(const ModelFiles& files) {
+  return family_of(files).read_shape(files).no_rope_every;
+}
+
+TEST(SmolLm3Test, HasTheUsualSettingsWhereTheFileDoesNotSayThem) {
+  ModelFiles files = smollm3_folder();
+  files.metadata.add("sliding_window", int64_t{16});  // which is not used
+  const TransformerShape shape = kSmolLm3Family.read_shape(files);
+  EXPECT_TRUE(shape.tied_head);
+  EXPECT_EQ(shape.rope.theta, 2e6);
+  EXPECT_EQ(shape.no_rope_every, 4);
+  EXPECT_EQ(shape.sliding_window, 0);
+  EXPECT_FALSE(shape.qkv_bias || shape.attention_out_bias || shape.mlp_bias);
+  files.metadata.add("tie_word_embeddings", false);
+  files.metadata.add("rope_theta", 5e6);
+  EXPECT_FALSE(kSmolLm3Family.read_shape(files).tied_head);
+  EXPECT_EQ(kSmolLm3Family.read_shape(files).rope.theta, 5e6);
+}
+
+TEST(SmolLm3Test, ReadsWhichLayersDoNotRotate) {
+  const auto with_list = [](const std::vector<int64_t>& rotates) {
+    ModelFiles files = smollm3_folder();
+    files.metadata.add("no_rope_layers", ints(rotates));
+    return files;
+  };
+  EXPECT_EQ(no_rope_every(with_list({1, 1, 1, 0, 1, 1, 1, 0})), 4);
+  EXPECT_EQ(no_rope_every(with_list({1, 1, 0, 1, 1, 0, 1, 1})), 3);
+  EXPECT_EQ(no_rope_every(with_list({1, 1, 1, 1, 1, 1, 1, 0})), 8);
+  EXPECT_EQ(no_rope_every(with_list({0, 0, 0, 0, 0, 0, 0, 0})), 1);
+  EXPECT_EQ(no_rope_every(with_list({1, 1, 1, 1, 1, 1, 1, 1})), 0);
+  EXPECT_EQ(no_rope_every(with_list({1, 0, 1, 0, 1, 0, 1, 0, 0, 0})), 2) << "more than the layers";
+  for (const std::vector<int64_t>& other : {std::vector<int64_t>{1, 1, 1, 0, 1, 1, 1, 1},
+                                            {0, 1, 1, 1, 0, 1, 1, 1},
+                                            {1, 1, 1, 0, 1, 1, 0, 0},
+                                            {1, 1, 1, 0}}) {
+    EXPECT_THAT(error_of([&] { no_rope_every(with_list(other)); }),
+                HasSubstr("tiny: no_rope_layers"));
+  }
+
+  for (const auto& [interval, every] : {std::pair{2, 2}, {8, 8}, {9, 0}}) {
+    ModelFiles files = smollm3_folder();
+    files.metadata.add("no_rope_layer_interval", int64_t{interval});
+    EXPECT_EQ(no_rope_every(files), every);
+  }
+  ModelFiles none = smollm3_folder();
+  none.metadata.add("no_rope_layer_interval", int64_t{0});
+  EXPECT_THAT(error_of([&] { no_rope_every(none); }), HasSubstr("no_rope_layer_interval"));
+}
+
+TEST(SmolLm3Test, RefusesWindows) {
+  ModelFiles files = smollm3_folder();
+  files.metadata.add("use_sliding_window", true);
+  EXPECT_THAT(error_of([&] { describe_model(files); }), HasSubstr("tiny: use_sliding_window"));
+}
+
+// GGUF has no key for the interval, and llama.cpp always takes the usual one.
+TEST(SmolLm3Test, HasTheUsualIntervalInGgufFiles) {
+  const ModelFiles gguf = gguf_of(smollm3_folder());
+  EXPECT_EQ(no_rope_every(gguf), 4);
+  EXPECT_EQ(no_rope_every(gguf_of(folder_of("smollm3"))), 0) << "two layers";
+  ModelFiles other = smollm3_folder();
+  other.metadata.add("no_rope_layer_interval", int64_t{2});
+  EXPECT_THAT(error_of([&] { gguf_of(other); }), HasSubstr("tiny: no_rope_layers cannot be"));
 }
 
 }  // namespace

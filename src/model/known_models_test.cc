@@ -42,6 +42,7 @@ TEST(KnownModelsTest, CountsThePublishedParameters) {
   EXPECT_NEAR(billions("phi-3-medium"), 13.9602, 0.0001);
   EXPECT_NEAR(billions("phi-4"), 14.6595, 0.0001);
   EXPECT_NEAR(billions("phi-4-mini"), 3.8360, 0.0001);
+  EXPECT_NEAR(billions("smollm3-3b"), 3.0751, 0.0001);
   EXPECT_NEAR(billions("gpt-j-6b"), 6.05, 0.01);
   EXPECT_NEAR(billions("gpt-neox-20b"), 20.55, 0.02);
   EXPECT_NEAR(billions("chatglm2-6b"), 6.24, 0.01);

@@ -107,7 +107,8 @@ void warn_about_unused(const ModelFiles& files, std::span<const WeightName> name
 
 std::span<const Family* const> families() {
   static constexpr std::array kFamilies{&kLlamaFamily,    &kQwenFamily, &kNeoXFamily,
-                                        &kStableLmFamily, &kPhi3Family, &kOptFamily};
+                                        &kStableLmFamily, &kPhi3Family, &kSmolLm3Family,
+                                        &kOptFamily};
   return kFamilies;
 }
 

@@ -179,8 +179,9 @@ void read_hf_rope(const ModelFiles& files, const FolderDefaults& defaults,
             share);
   shape.rope.style = RopeStyle::kHalves;
   shape.rope.dims = static_cast<int>(shape.head_dim * share);
-  shape.rope.theta = first_of(
-      {number("rope_theta"), m.try_double("rope_theta"), m.try_double("rotary_emb_base")}, 10000);
+  shape.rope.theta =
+      first_of({number("rope_theta"), m.try_double("rope_theta"), m.try_double("rotary_emb_base")},
+               defaults.rope_theta);
   validate(shape, files.name);
 
   auto frequencies = base_inverse_frequencies(shape.rope);

@@ -20,9 +20,10 @@ TransformerShape read_usual_gguf(const ModelFiles& files, std::span<const Weight
 // Reads config.json, with rotary pairs in halves. Biases that `names` has are switched by
 // attention_bias and mlp_bias if the file has these keys.
 struct FolderDefaults {
-  double rotary_share = 1;       // the share of each head that is rotated
-  bool ffn_is_4_times = false;   // the MLP is four times as wide as the residual stream
-  int64_t context = 0;           // 0: the file must have it
+  double rotary_share = 1;      // the share of each head that is rotated
+  bool ffn_is_4_times = false;  // the MLP is four times as wide as the residual stream
+  int64_t context = 0;          // 0: the file must have it
+  double rope_theta = 10000;
   int64_t original_context = 0;  // with LongRoPE; 0: the whole context
 };
 TransformerShape read_usual_folder(const ModelFiles& files, std::span<const WeightName> names,

@@ -101,6 +101,11 @@ def phi3(**overrides):
     return llama(num_key_value_heads=2, sliding_window=None, original_max_position_embeddings=128) | overrides
 
 
+def smollm3(**overrides):
+    config = dict(num_hidden_layers=5, num_key_value_heads=2, no_rope_layer_interval=4, tie_word_embeddings=True)
+    return llama(**config) | overrides
+
+
 LINEAR_ROPE = dict(rope_type="linear", factor=4.0, rope_theta=10000.0)
 LLAMA3_ROPE = dict(
     rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32,
@@ -191,6 +196,12 @@ CASES = {
         "Phi3", phi3(max_position_embeddings=1024, rope_parameters=longrope(0.75), tie_word_embeddings=True), old_config=True
     ),
     "phi3 f16": Case("Phi3", phi3(), dtype="float16", tolerance=3e-2),
+    "smollm3": Case("SmolLM3", smollm3()),
+    "smollm3 untied, biases": Case("SmolLM3", smollm3(tie_word_embeddings=False, attention_bias=True, mlp_bias=True)),
+    "smollm3 old config": Case(
+        "SmolLM3", smollm3(rope_parameters=dict(rope_type="default", rope_theta=5000000.0)), old_config=True
+    ),
+    "smollm3 f16": Case("SmolLM3", smollm3(), dtype="float16", tolerance=3e-2),
 }
 
 
