@@ -124,6 +124,30 @@ std::vector<Case> cases() {
                                     {"rotary_dim", int64_t{8}},
                                     {"vocab_size", int64_t{100}},
                                     {"n_positions", int64_t{128}}})));
+  all.push_back(make_case("phi3", kPhi3Family, Format::kHuggingFace,
+                          metadata({{"model_type", std::string("phi3")},
+                                    {"hidden_size", int64_t{64}},
+                                    {"intermediate_size", int64_t{96}},
+                                    {"num_hidden_layers", int64_t{2}},
+                                    {"num_attention_heads", int64_t{4}},
+                                    {"num_key_value_heads", int64_t{2}},
+                                    {"vocab_size", int64_t{100}},
+                                    {"max_position_embeddings", int64_t{128}},
+                                    {"sliding_window", int64_t{32}},
+                                    {"partial_rotary_factor", 0.75},
+                                    {"tie_word_embeddings", false}})));
+  all.push_back(make_case("smollm3", kSmolLm3Family, Format::kHuggingFace,
+                          metadata({{"model_type", std::string("smollm3")},
+                                    {"hidden_size", int64_t{64}},
+                                    {"intermediate_size", int64_t{96}},
+                                    {"num_hidden_layers", int64_t{4}},
+                                    {"num_attention_heads", int64_t{4}},
+                                    {"num_key_value_heads", int64_t{2}},
+                                    {"vocab_size", int64_t{100}},
+                                    {"max_position_embeddings", int64_t{128}},
+                                    {"attention_bias", true},
+                                    {"mlp_bias", true},
+                                    {"tie_word_embeddings", false}})));
   // Adds each of them as a GGUF file.
   for (size_t i = 0, folders = all.size(); i < folders; ++i) {
     const Family& family = *all[i].family;

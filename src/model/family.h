@@ -56,6 +56,8 @@ extern const Family kNeoXFamily;      // GPT-NeoX-20B and Pythia
 extern const Family kStableLmFamily;  // StableLM-3B-4E1T and StableLM 2
 extern const Family kGpt2Family;      // GPT-2 and GPT-3
 extern const Family kGptJFamily;      // GPT-J
+extern const Family kPhi3Family;      // Phi-3, Phi-3.5, Phi-4 and Phi-4-mini
+extern const Family kSmolLm3Family;   // SmolLM3
 extern const Family kOptFamily;       // OPT: Hugging Face, and GGUF files written by Spillway
 
 // All families, in the order in which they are tried.

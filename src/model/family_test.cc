@@ -6,7 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -114,7 +118,8 @@ TEST(FamilyTest, SaysWhereAWindowIsNotInForce) {
 int rotated(const ModelFiles& files) { return family_of(files).read_shape(files).rope.dims; }
 
 TEST(FamilyTest, RotatesTheUsualShareOfAHeadWhereTheFileDoesNotSayIt) {
-  for (const char* whole : {"llama", "qwen2", "qwen3"}) EXPECT_EQ(rotated(folder_of(whole)), 16);
+  for (const char* whole : {"llama", "qwen2", "qwen3", "phi3", "smollm3"})
+    EXPECT_EQ(rotated(folder_of(whole)), 16) << whole;
   for (const char* quarter : {"gpt_neox", "stablelm"}) {
     ModelFiles files = folder_of(quarter);
     EXPECT_EQ(rotated(files), 4) << quarter;
@@ -125,7 +130,7 @@ TEST(FamilyTest, RotatesTheUsualShareOfAHeadWhereTheFileDoesNotSayIt) {
 
 // transformers ignores the keys of biases that a family does not have.
 TEST(FamilyTest, LeavesOutBiasesThatItDoesNotHave) {
-  for (const char* type : {"qwen2", "qwen3", "stablelm"}) {
+  for (const char* type : {"qwen2", "qwen3", "stablelm", "phi3"}) {
     ModelFiles files = with_tensors(folder_of(type));
     files.metadata.add("mlp_bias", true);
     if (std::string(type) != "qwen3") files.metadata.add("attention_bias", true);
@@ -162,6 +167,186 @@ TEST(StableLmTest, HasParallelBranchesWhereAGgufHasNoNormOfTheMlp) {
   folder.metadata.add("use_parallel_residual", true);
   EXPECT_EQ(kStableLmFamily.read_shape(gguf_of(folder)).wiring, ResidualWiring::kParallel);
   EXPECT_EQ(error_of([&] { describe_model(gguf_of(folder)); }), "no error");
+}
+
+template <class T>
+NumberArray numbers(NumberType type, const std::vector<T>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {type, {bytes.begin(), bytes.end()}};
+}
+NumberArray floats(const std::vector<double>& values) { return numbers(NumberType::kF64, values); }
+NumberArray ints(const std::vector<int64_t>& values) { return numbers(NumberType::kI64, values); }
+
+// Makes a Phi-3 folder with a context of 1,024 positions, of which 128 are the original ones.
+ModelFiles longrope_folder(const char* type, const std::vector<double>& shorter,
+                           const std::vector<double>& longer = std::vector<double>(8, 2.0)) {
+  ModelFiles files = folder_of("phi3");
+  ModelFiles made = files;
+  made.metadata = Metadata("config.json");
+  for (const std::string_view key : files.metadata.keys()) {
+    if (key != "max_position_embeddings")
+      made.metadata.add(std::string(key), *files.metadata.find(key));
+  }
+  made.metadata.add("max_position_embeddings", int64_t{1024});
+  made.metadata.add("original_max_position_embeddings", int64_t{128});
+  made.metadata.add("rope_scaling.type", std::string(type));
+  made.metadata.add("rope_scaling.short_factor", floats(shorter));
+  made.metadata.add("rope_scaling.long_factor", floats(longer));
+  return made;
+}
+
+TransformerShape quietly_read(const ModelFiles& files, std::string* said = nullptr) {
+  testing::internal::CaptureStderr();
+  TransformerShape shape = family_of(files).read_shape(files);
+  const std::string line = testing::internal::GetCapturedStderr();
+  if (said != nullptr) *said = line;
+  return shape;
+}
+
+TEST(LongRopeTest, HasTheShortFactorsAndTheirContext) {
+  const std::vector<double> factors = {1, 1.125, 1.25, 1.5, 2, 2.5, 3, 4};
+  for (const char* type : {"longrope", "su"}) {
+    std::string said;
+    const TransformerShape shape = quietly_read(longrope_folder(type, factors), &said);
+    const auto plain = base_inverse_frequencies(shape.rope);
+    ASSERT_EQ(shape.rope.inverse_frequencies.size(), 8U);
+    for (size_t i = 0; i < 8; ++i)
+      EXPECT_FLOAT_EQ(shape.rope.inverse_frequencies[i], static_cast<float>(plain[i] / factors[i]));
+    EXPECT_FLOAT_EQ(shape.rope.scale,
+                    static_cast<float>(std::sqrt(1 + std::log(8.0) / std::log(128.0))));
+    EXPECT_EQ(shape.max_context, 128);
+    EXPECT_THAT(said, HasSubstr("tiny: the context is 128 positions, not 1024: positions beyond "
+                                "it need the long factors"));
+  }
+}
+
+TEST(LongRopeTest, TakesTheAttentionFactorOfTheFile) {
+  ModelFiles files = longrope_folder("longrope", std::vector<double>(8, 1.0));
+  files.metadata.add("rope_scaling.factor", 1.0);
+  EXPECT_EQ(quietly_read(files).rope.scale, 1) << "a factor goes before the two contexts";
+  files.metadata.add("rope_scaling.attention_factor", 1.5);
+  EXPECT_EQ(quietly_read(files).rope.scale, 1.5F);
+}
+
+TEST(LongRopeTest, KeepsAContextThatIsNoLongerThanTheOriginalOne) {
+  ModelFiles files = folder_of("phi3");  // 128 positions of 4,096
+  files.metadata.add("rope_scaling.type", std::string("longrope"));
+  files.metadata.add("rope_scaling.short_factor", floats(std::vector<double>(8, 1.0)));
+  files.metadata.add("rope_scaling.long_factor", floats(std::vector<double>(8, 2.0)));
+  std::string said;
+  const TransformerShape shape = quietly_read(files, &said);
+  EXPECT_EQ(shape.max_context, 128);
+  EXPECT_EQ(shape.rope.scale, 1);
+  EXPECT_EQ(said, "");
+}
+
+TEST(LongRopeTest, RefusesFactorsThatMakeNoSense) {
+  const auto refusal = [](const std::vector<double>& shorter, const std::vector<double>& longer) {
+    const ModelFiles files = longrope_folder("longrope", shorter, longer);
+    return error_of([&] { family_of(files).read_shape(files); });
+  };
+  const std::vector<double> ones(8, 1.0), seven(7, 1.0);
+  EXPECT_EQ(refusal(seven, ones), "tiny: rope_scaling.short_factor has 7 elements, 8 expected");
+  EXPECT_EQ(refusal(ones, seven), "tiny: rope_scaling.long_factor has 7 elements, 8 expected");
+  EXPECT_EQ(refusal(ones, {}), "tiny: rope_scaling.long_factor has 0 elements, 8 expected");
+  for (const double bad : {0.0, -1.0, 1e300, std::numeric_limits<double>::quiet_NaN()}) {
+    std::vector<double> factors = ones;
+    factors[5] = bad;
+    EXPECT_THAT(refusal(factors, ones), HasSubstr("tiny: rope_scaling.short_factor has a divisor"));
+    EXPECT_THAT(refusal(ones, factors), HasSubstr("tiny: rope_scaling.long_factor has a divisor"));
+  }
+  ModelFiles part = longrope_folder("longrope", ones, ones);
+  part.metadata.add("partial_rotary_factor", 0.75);
+  EXPECT_THAT(error_of([&] { family_of(part).read_shape(part); }),
+              HasSubstr("has 8 elements, 6 expected"));
+  ModelFiles lacks = folder_of("phi3");
+  lacks.metadata.add("rope_scaling.type", std::string("longrope"));
+  EXPECT_THAT(error_of([&] { family_of(lacks).read_shape(lacks); }),
+              HasSubstr("rope_scaling.long_factor"));
+}
+
+TEST(Phi3Test, HasTheUsualEpsilonAndHeadWhereTheFileDoesNotSayThem) {
+  ModelFiles files = folder_of("phi3");
+  EXPECT_EQ(kPhi3Family.read_shape(files).norm_eps, 1e-5F);
+  EXPECT_FALSE(kPhi3Family.read_shape(files).tied_head);
+  files.metadata.add("rms_norm_eps", 1e-6);
+  EXPECT_EQ(kPhi3Family.read_shape(files).norm_eps, 1e-6F);
+}
+
+// Makes a SmolLM3 folder of eight layers.
+ModelFiles smollm3_folder() {
+  const ModelFiles two = folder_of("smollm3");
+  ModelFiles files = two;
+  files.metadata = Metadata("config.json");
+  for (const std::string_view key : two.metadata.keys()) {
+    if (key != "num_hidden_layers") files.metadata.add(std::string(key), *two.metadata.find(key));
+  }
+  files.metadata.add("num_hidden_layers", int64_t{8});
+  return files;
+}
+int no_rope_every(const ModelFiles& files) {
+  return family_of(files).read_shape(files).no_rope_every;
+}
+
+TEST(SmolLm3Test, HasTheUsualSettingsWhereTheFileDoesNotSayThem) {
+  ModelFiles files = smollm3_folder();
+  files.metadata.add("sliding_window", int64_t{16});  // which is not used
+  const TransformerShape shape = kSmolLm3Family.read_shape(files);
+  EXPECT_TRUE(shape.tied_head);
+  EXPECT_EQ(shape.rope.theta, 2e6);
+  EXPECT_EQ(shape.no_rope_every, 4);
+  EXPECT_EQ(shape.sliding_window, 0);
+  EXPECT_FALSE(shape.qkv_bias || shape.attention_out_bias || shape.mlp_bias);
+  files.metadata.add("tie_word_embeddings", false);
+  files.metadata.add("rope_theta", 5e6);
+  EXPECT_FALSE(kSmolLm3Family.read_shape(files).tied_head);
+  EXPECT_EQ(kSmolLm3Family.read_shape(files).rope.theta, 5e6);
+}
+
+TEST(SmolLm3Test, ReadsWhichLayersDoNotRotate) {
+  const auto with_list = [](const std::vector<int64_t>& rotates) {
+    ModelFiles files = smollm3_folder();
+    files.metadata.add("no_rope_layers", ints(rotates));
+    return files;
+  };
+  EXPECT_EQ(no_rope_every(with_list({1, 1, 1, 0, 1, 1, 1, 0})), 4);
+  EXPECT_EQ(no_rope_every(with_list({1, 1, 0, 1, 1, 0, 1, 1})), 3);
+  EXPECT_EQ(no_rope_every(with_list({1, 1, 1, 1, 1, 1, 1, 0})), 8);
+  EXPECT_EQ(no_rope_every(with_list({0, 0, 0, 0, 0, 0, 0, 0})), 1);
+  EXPECT_EQ(no_rope_every(with_list({1, 1, 1, 1, 1, 1, 1, 1})), 0);
+  EXPECT_EQ(no_rope_every(with_list({1, 0, 1, 0, 1, 0, 1, 0, 0, 0})), 2) << "more than the layers";
+  for (const std::vector<int64_t>& other : {std::vector<int64_t>{1, 1, 1, 0, 1, 1, 1, 1},
+                                            {0, 1, 1, 1, 0, 1, 1, 1},
+                                            {1, 1, 1, 0, 1, 1, 0, 0},
+                                            {1, 1, 1, 0}}) {
+    EXPECT_THAT(error_of([&] { no_rope_every(with_list(other)); }),
+                HasSubstr("tiny: no_rope_layers"));
+  }
+
+  for (const auto& [interval, every] : {std::pair{2, 2}, {8, 8}, {9, 0}}) {
+    ModelFiles files = smollm3_folder();
+    files.metadata.add("no_rope_layer_interval", int64_t{interval});
+    EXPECT_EQ(no_rope_every(files), every);
+  }
+  ModelFiles none = smollm3_folder();
+  none.metadata.add("no_rope_layer_interval", int64_t{0});
+  EXPECT_THAT(error_of([&] { no_rope_every(none); }), HasSubstr("no_rope_layer_interval"));
+}
+
+TEST(SmolLm3Test, RefusesWindows) {
+  ModelFiles files = smollm3_folder();
+  files.metadata.add("use_sliding_window", true);
+  EXPECT_THAT(error_of([&] { describe_model(files); }), HasSubstr("tiny: use_sliding_window"));
+}
+
+// GGUF has no key for the interval, and llama.cpp always takes the usual one.
+TEST(SmolLm3Test, HasTheUsualIntervalInGgufFiles) {
+  const ModelFiles gguf = gguf_of(smollm3_folder());
+  EXPECT_EQ(no_rope_every(gguf), 4);
+  EXPECT_EQ(no_rope_every(gguf_of(folder_of("smollm3"))), 0) << "two layers";
+  ModelFiles other = smollm3_folder();
+  other.metadata.add("no_rope_layer_interval", int64_t{2});
+  EXPECT_THAT(error_of([&] { gguf_of(other); }), HasSubstr("tiny: no_rope_layers cannot be"));
 }
 
 }  // namespace

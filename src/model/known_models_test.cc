@@ -42,6 +42,11 @@ TEST(KnownModelsTest, CountsThePublishedParameters) {
   EXPECT_NEAR(billions("gpt2"), 0.1244, 0.0001);
   EXPECT_NEAR(billions("gpt2-xl"), 1.5576, 0.0001);
   EXPECT_NEAR(billions("gpt-3"), 174.6, 0.1);
+  EXPECT_NEAR(billions("phi-3-mini"), 3.8211, 0.0001);
+  EXPECT_NEAR(billions("phi-3-medium"), 13.9602, 0.0001);
+  EXPECT_NEAR(billions("phi-4"), 14.6595, 0.0001);
+  EXPECT_NEAR(billions("phi-4-mini"), 3.8360, 0.0001);
+  EXPECT_NEAR(billions("smollm3-3b"), 3.0751, 0.0001);
   EXPECT_NEAR(billions("gpt-neox-20b"), 20.55, 0.02);
   EXPECT_NEAR(billions("chatglm2-6b"), 6.24, 0.01);
   EXPECT_NEAR(billions("bloom-176b"), 176.2, 0.1);
@@ -53,12 +58,15 @@ TEST(KnownModelsTest, MarksShapesThatOnlyThePlannerKnows) {
   EXPECT_FALSE(try_known_model("gpt-5").has_value());
 }
 
-// Mistral's first 7B model is the only one that was published with a window; all others attend
-// to all tokens.
-TEST(KnownModelsTest, OnlyMistralsFirstModelHasAWindow) {
+// Mistral's first 7B model and Phi-3 were published with a window; all others attend to all tokens.
+TEST(KnownModelsTest, OnlyMistralsFirstModelAndPhi3HaveAWindow) {
+  const auto window_of = [](const std::string& name) {
+    if (name == "mistral-7b-v0.1") return 4096;
+    return name.starts_with("phi-3") ? 2047 : 0;
+  };
   for (const std::string& name : known_model_names()) {
     const TransformerShape shape = try_known_model(name).value();
-    EXPECT_EQ(shape.sliding_window, name == "mistral-7b-v0.1" ? 4096 : 0) << name;
+    EXPECT_EQ(shape.sliding_window, window_of(name)) << name;
     EXPECT_FALSE(shape.chunked_window) << name;
   }
 }

@@ -272,14 +272,52 @@ TEST_F(GgufLlamaTest, DividesFrequenciesByTheTensorForThem) {
             "tiny.gguf: tensor 'rope_freqs.weight' has a divisor of inf at 2");
 }
 
+// LongRoPE has divisors for sequences within the original context, and others for longer ones.
+TEST_F(GgufLlamaTest, AppliesTheShortFactorsOfLongRope) {
+  const auto with_factors = [](std::vector<float> shorter, uint32_t original) {
+    return [=](GgufWriter& w) {
+      add_floats(w, "rope_factors_short.weight", shorter);
+      add_floats(w, "rope_factors_long.weight", {2, 4, 8, 16});
+      w.add_u32("llama.rope.scaling.original_context_length", original);
+      w.add_f32("llama.rope.scaling.attn_factor", 1.25F);
+    };
+  };
+  testing::internal::CaptureStderr();
+  const TransformerShape read = shape(with_factors({1, 1.5F, 2, 4}, 48));
+  EXPECT_NE(testing::internal::GetCapturedStderr().find(
+                "the context is 48 positions, not 64: positions beyond it need the long factors"),
+            std::string::npos);
+  EXPECT_EQ(read.rope.inverse_frequencies, frequencies({1, 1.5, 2, 4}));
+  EXPECT_EQ(read.rope.scale, 1.25F);
+  EXPECT_EQ(read.max_context, 48);
+  EXPECT_EQ(shape(with_factors({1, 1, 1, 1}, 64)).max_context, 64);
+  EXPECT_EQ(shape(with_factors({1, 1, 1, 1}, 4096)).max_context, 64);
+  EXPECT_EQ(refusal(with_factors({1, 2, 3}, 48)),
+            "tiny.gguf: tensor 'rope_factors_short.weight' has 3 elements, 4 expected");
+  EXPECT_EQ(refusal(with_factors({1, 2, 0, 4}, 48)),
+            "tiny.gguf: tensor 'rope_factors_short.weight' has a divisor of 0 at 2");
+  EXPECT_EQ(refusal(with_factors({1, 1, 1, 1}, 0)),
+            "tiny.gguf: an original context of 0 positions makes no sense");
+  for (const bool has_long : {false, true}) {
+    const std::string missing = refusal([&](GgufWriter& w) {
+      if (has_long) add_floats(w, "rope_factors_long.weight", {2, 4, 8, 16});
+      if (!has_long) w.add("llama.rope.scaling.type", "longrope");
+    });
+    EXPECT_NE(missing.find("rope_factors_short.weight"), std::string::npos) << missing;
+  }
+}
+
 TEST_F(GgufLlamaTest, RefusesWhatItCannotRunAndNamesTheFile) {
-  EXPECT_EQ(refusal([](GgufWriter& w) { w.add("llama.rope.scaling.type", "spiral"); }),
-            "tiny.gguf: rope scaling 'spiral' is not supported; none, linear and yarn are");
   EXPECT_EQ(refusal([](GgufWriter& w) {
               w.add("llama.rope.scaling.type", "yarn");
               w.add_f32("llama.rope.scaling.factor", -1);
             }),
             "tiny.gguf: the yarn rope scaling makes no sense");
+  EXPECT_EQ(refusal([](GgufWriter& w) { w.add("llama.rope.scaling.type", "dynamic"); }),
+            "tiny.gguf: rope scaling 'dynamic' is not supported; none, linear, yarn and longrope "
+            "are");
+  EXPECT_EQ(refusal([](GgufWriter& w) { w.add_f32("llama.rope.scaling.attn_factor", -1); }),
+            "tiny.gguf: the rope attention factor -1 makes no sense");
   EXPECT_EQ(refusal([](GgufWriter& w) { w.add_u32("llama.expert_count", 8); }),
             "tiny.gguf: mixture-of-experts models are not supported yet");
   EXPECT_EQ(shape([](GgufWriter& w) { w.add_u32("llama.expert_count", 0); }).layers, 1);

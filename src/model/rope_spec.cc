@@ -30,6 +30,12 @@ std::vector<float> rope_divisors(const RopeSpec& rope) {
   return divisors;
 }
 
+void apply_rope_divisors(std::span<const float> divisors,
+                         std::vector<double>& inverse_frequencies) {
+  for (size_t i = 0; i < inverse_frequencies.size(); ++i)
+    inverse_frequencies[i] /= double{divisors[i]};
+}
+
 RopeScalingKind rope_scaling_kind(const RopeSpec& rope) {
   const auto divisors = rope_divisors(rope);
   const auto differs_from = [](float value) {
@@ -82,6 +88,10 @@ std::vector<double> yarn_inverse_frequencies(const YarnRopeScaling& scaling, con
 
 double yarn_attention_factor(double factor, double mscale) {
   return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
+
+double longrope_attention_factor(double factor, double original_context) {
+  return factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(original_context));
 }
 
 }  // namespace spillway

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "tensor/op_kinds.h"
@@ -15,7 +16,9 @@ struct RopeSpec {
   double theta = 10000;
   // One per rotated pair, scaling (linear, Llama 3) already applied. Filled in by the family.
   std::vector<float> inverse_frequencies;
-  float scale = 1;  // of sine and cosine, and so its square of q . k (YaRN's attention factor)
+  // Sine and cosine are multiplied by it, and so q . k by its square: the attention factor of YaRN
+  // and LongRoPE.
+  float scale = 1;
   bool operator==(const RopeSpec&) const = default;
 };
 
@@ -27,6 +30,8 @@ void set_plain_rope(RopeSpec& rope, double theta, int dims);
 
 // Returns the divisor of each plain frequency.
 std::vector<float> rope_divisors(const RopeSpec& rope);
+// Divides each frequency by its divisor: what LongRoPE does, and GGUF for Llama 3.
+void apply_rope_divisors(std::span<const float> divisors, std::vector<double>& inverse_frequencies);
 enum class RopeScalingKind : uint8_t {
   kNone,
   kLinear,  // all divisors are equal
@@ -57,5 +62,7 @@ struct YarnRopeScaling {
 std::vector<double> yarn_inverse_frequencies(const YarnRopeScaling& scaling, const RopeSpec& rope);
 // Returns YaRN's usual RopeSpec::scale.
 double yarn_attention_factor(double factor, double mscale = 1);
+// Returns LongRoPE's usual RopeSpec::scale, for a context that is `factor` times the original one.
+double longrope_attention_factor(double factor, double original_context);
 
 }  // namespace spillway

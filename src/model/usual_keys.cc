@@ -7,6 +7,7 @@
 #include <cmath>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -50,15 +51,49 @@ void check_yarn(const YarnRopeScaling& yarn, const std::string& where) {
             kInvalidArgument, "{}: the yarn rope scaling makes no sense", where);
 }
 
+// `source` is the key or tensor of the divisors, for messages.
+void apply_divisors(const ModelFiles& files, const std::string& source,
+                    const std::vector<float>& divisors, std::vector<double>& frequencies) {
+  SPW_CHECK(divisors.size() == frequencies.size(), kInvalidArgument,
+            "{}: {} has {} elements, {} expected", files.name, source, divisors.size(),
+            frequencies.size());
+  for (size_t i = 0; i < divisors.size(); ++i) {
+    SPW_CHECK(std::isfinite(divisors[i]) && divisors[i] > 0, kInvalidArgument,
+              "{}: {} has a divisor of {} at {}", files.name, source, divisors[i], i);
+  }
+  apply_rope_divisors(divisors, frequencies);
+}
+
+// LongRoPE has divisors for sequences within the original context, which are applied, and others
+// for longer sequences. The context is therefore the original one.
+void limit_to_original_context(const ModelFiles& files, double original, TransformerShape& shape) {
+  SPW_CHECK(std::isfinite(original) && original > 1, kInvalidArgument,
+            "{}: an original context of {} positions makes no sense", files.name, original);
+  if (original >= static_cast<double>(shape.max_context)) return;
+  const auto limit = static_cast<int64_t>(original);
+  log_warning(
+      "{}: the context is {} positions, not {}: positions beyond it need the long factors of the "
+      "longrope scaling, which are not supported yet",
+      files.name, limit, shape.max_context);
+  shape.max_context = limit;
+}
+
 // Divides the frequencies by a linear scaling factor, then rounds them once.
 void finish_rope(RopeSpec& rope, std::vector<double> frequencies, double linear_factor,
                  const std::string& where) {
   SPW_CHECK(std::isfinite(linear_factor) && linear_factor > 0, kInvalidArgument,
             "{}: rope scaling factor {} makes no sense", where, linear_factor);
+  SPW_CHECK(std::isfinite(rope.scale) && rope.scale > 0, kInvalidArgument,
+            "{}: the rope attention factor {} makes no sense", where, rope.scale);
   for (const double frequency : frequencies) {
     rope.inverse_frequencies.push_back(static_cast<float>(frequency / linear_factor));
   }
 }
+
+// Llama 3.1 and later have the divisors of all frequencies as a tensor, LongRoPE has two tensors.
+constexpr const char* kDivisors = "rope_freqs.weight";
+constexpr const char* kShortDivisors = "rope_factors_short.weight";
+constexpr const char* kLongDivisors = "rope_factors_long.weight";
 
 void read_gguf_rope(const ModelFiles& files, RopeStyle style, TransformerShape& shape) {
   const Metadata& m = files.metadata;
@@ -86,19 +121,22 @@ void read_gguf_rope(const ModelFiles& files, RopeStyle style, TransformerShape& 
     const auto factor = m.try_double(key("scaling.factor"));
     linear = factor ? *factor : m.try_double(key("scale_linear")).value_or(1);
   } else {
-    SPW_CHECK(scaling == "none", kUnsupported,
-              "{}: rope scaling '{}' is not supported; none, linear and yarn are", files.name,
-              printable(scaling));
+    SPW_CHECK(scaling == "none" || scaling == "longrope", kUnsupported,
+              "{}: rope scaling '{}' is not supported; none, linear, yarn and longrope are",
+              files.name, printable(scaling));
   }
-  // For Llama 3.1 and later, the converter wrote the divisors of all frequencies as a tensor.
-  if (const TensorInfo* tensor = files.try_get("rope_freqs.weight")) {
-    const auto divisors = read_tensor_f32(files, *tensor, static_cast<int64_t>(frequencies.size()));
-    for (size_t i = 0; i < frequencies.size(); ++i) {
-      SPW_CHECK(std::isfinite(divisors[i]) && divisors[i] > 0, kInvalidArgument,
-                "{}: tensor 'rope_freqs.weight' has a divisor of {} at {}", files.name, divisors[i],
-                i);
-      frequencies[i] /= divisors[i];
-    }
+  const auto divide_by = [&](const TensorInfo& tensor) {
+    apply_divisors(files, fmt::format("tensor '{}'", tensor.name),
+                   read_tensor_f32(files, tensor, static_cast<int64_t>(frequencies.size())),
+                   frequencies);
+  };
+  if (const TensorInfo* tensor = files.try_get(kDivisors)) divide_by(*tensor);
+  // Converters of Phi-3 write the tensors and no type.
+  if (scaling == "longrope" || files.try_get(kShortDivisors) != nullptr ||
+      files.try_get(kLongDivisors) != nullptr) {
+    divide_by(files.get(kShortDivisors));
+    const char* const original = "scaling.original_context_length";
+    limit_to_original_context(files, read_size_or(m, key(original), shape.max_context), shape);
   }
   finish_rope(shape.rope, std::move(frequencies), linear, files.name);
 }
@@ -113,7 +151,8 @@ const char* key_of(const Metadata& metadata, std::initializer_list<const char*> 
 
 // transformers 5 writes `rope_parameters`; earlier versions wrote `rope_theta` beside
 // `rope_scaling`.
-void read_hf_rope(const ModelFiles& files, double usual_share, TransformerShape& shape) {
+void read_hf_rope(const ModelFiles& files, const FolderDefaults& defaults,
+                  TransformerShape& shape) {
   const Metadata& m = files.metadata;
   const auto number = [&](const std::string& key) -> std::optional<double> {
     if (const auto value = m.try_double("rope_parameters." + key)) return value;
@@ -134,14 +173,15 @@ void read_hf_rope(const ModelFiles& files, double usual_share, TransformerShape&
   };
   const double share = first_of({number("partial_rotary_factor"),
                                  m.try_double("partial_rotary_factor"), m.try_double("rotary_pct")},
-                                usual_share);
+                                defaults.rotary_share);
   SPW_CHECK(share > 0 && share <= 1, kInvalidArgument,
             "{}: a rotary share of {} makes no sense; it is above 0 and at most 1", files.name,
             share);
   shape.rope.style = RopeStyle::kHalves;
   shape.rope.dims = static_cast<int>(shape.head_dim * share);
-  shape.rope.theta = first_of(
-      {number("rope_theta"), m.try_double("rope_theta"), m.try_double("rotary_emb_base")}, 10000);
+  shape.rope.theta =
+      first_of({number("rope_theta"), m.try_double("rope_theta"), m.try_double("rotary_emb_base")},
+               defaults.rope_theta);
   validate(shape, files.name);
 
   auto frequencies = base_inverse_frequencies(shape.rope);
@@ -180,10 +220,29 @@ void read_hf_rope(const ModelFiles& files, double usual_share, TransformerShape&
     if (some && all && *some != 0 && *all != 0)
       factor = yarn_attention_factor(yarn.factor, *some) / yarn_attention_factor(yarn.factor, *all);
     shape.rope.scale = static_cast<float>(given.value_or(factor));
+  } else if (type == "longrope" || type == "su") {  // Phi-3's first files have the second name
+    const auto whole = static_cast<double>(shape.max_context);
+    const char* const original_key = "original_max_position_embeddings";
+    const double original = first_of(
+        {m.try_double(original_key), number(original_key)},
+        defaults.original_context > 0 ? static_cast<double>(defaults.original_context) : whole);
+    const bool is_new = m.contains("rope_parameters.rope_type");
+    for (const char* name : {"long_factor", "short_factor"}) {
+      const std::string key =
+          fmt::format("{}.{}", is_new ? "rope_parameters" : "rope_scaling", name);
+      auto divided = base_inverse_frequencies(shape.rope);
+      apply_divisors(files, key, m.get_float_array(key), divided);
+      frequencies = std::move(divided);  // the short factors' at the end
+    }
+    limit_to_original_context(files, original, shape);
+    const double factor = number("factor").value_or(whole / original);
+    shape.rope.scale = static_cast<float>(
+        number("attention_factor").value_or(longrope_attention_factor(factor, original)));
   } else {
-    SPW_CHECK(type == "default", kUnsupported,
-              "{}: rope scaling '{}' is not supported; default, linear, llama3 and yarn are",
-              files.name, printable(type));
+    SPW_CHECK(
+        type == "default", kUnsupported,
+        "{}: rope scaling '{}' is not supported; default, linear, llama3, yarn and longrope are",
+        files.name, printable(type));
     // The reference implementation does the same, with a warning.
     if (number("factor").value_or(1) != 1)
       log_warning("{}: the rope scaling factor has no rope_type, so it is left out", files.name);
@@ -284,7 +343,7 @@ TransformerShape read_usual_folder(const ModelFiles& files, std::span<const Weig
                         activation_name(shape.activation));
   }
   if (shape.position == PositionKind::kRope) {
-    read_hf_rope(files, defaults.rotary_share, shape);
+    read_hf_rope(files, defaults, shape);
   } else {
     validate(shape, files.name);
   }

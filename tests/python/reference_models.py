@@ -109,11 +109,31 @@ def gptj(**overrides):
     return gpt2(rotary_dim=8, tie_word_embeddings=False) | overrides
 
 
+def phi3(**overrides):
+    return llama(num_key_value_heads=2, sliding_window=None, original_max_position_embeddings=128) | overrides
+
+
+def smollm3(**overrides):
+    config = dict(num_hidden_layers=5, num_key_value_heads=2, no_rope_layer_interval=4, tie_word_embeddings=True)
+    return llama(**config) | overrides
+
+
 LINEAR_ROPE = dict(rope_type="linear", factor=4.0, rope_theta=10000.0)
 LLAMA3_ROPE = dict(
     rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32,
     rope_theta=5000.0,
 )  # fmt: skip
+YARN_ROPE = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, rope_theta=10000.0)
+
+
+def longrope(share=1.0, **overrides):
+    pairs = int(16 * share) // 2
+    return dict(
+        rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=share,
+        short_factor=[1.0 + 0.25 * i for i in range(pairs)], long_factor=[2.0 + 1.5 * i for i in range(pairs)],
+    ) | overrides  # fmt: skip
+
+
 
 CASES = {
     "opt pre-norm": Case("OPT", opt()),
@@ -140,15 +160,18 @@ CASES = {
     "llama rope theta": Case("Llama", llama(rope_parameters=dict(rope_type="default", rope_theta=500000.0))),
     "llama rope linear": Case("Llama", llama(rope_parameters=LINEAR_ROPE)),
     "llama rope llama3": Case("Llama", llama(rope_parameters=LLAMA3_ROPE, num_key_value_heads=2)),
+    "llama rope yarn": Case("Llama", llama(rope_parameters=YARN_ROPE, num_key_value_heads=2)),
     "llama old config": Case("Llama", llama(num_key_value_heads=2), old_config=True),
     "llama rope linear, old config": Case("Llama", llama(rope_parameters=LINEAR_ROPE), old_config=True),
     "llama rope llama3, old config": Case("Llama", llama(rope_parameters=LLAMA3_ROPE), old_config=True),
+    "llama rope yarn, old config": Case("Llama", llama(rope_parameters=YARN_ROPE), old_config=True),
     "llama sharded": Case("Llama", llama(num_key_value_heads=2), shard_size="60KB"),
     "llama bf16": Case("Llama", llama(num_key_value_heads=2), dtype="bfloat16", tolerance=6e-2),
     "llama f16": Case("Llama", llama(num_key_value_heads=2), dtype="float16", tolerance=3e-2),
     "mistral": Case("Mistral", mistral()),
     "mistral sliding window": Case("Mistral", mistral(sliding_window=8)),
     "mistral window not of a block": Case("Mistral", mistral(sliding_window=19)),
+    "mistral rope yarn": Case("Mistral", mistral(rope_parameters=YARN_ROPE | dict(beta_fast=4.0, beta_slow=0.5, attention_factor=1.25))),
     "qwen2": Case("Qwen2", qwen2()),
     "qwen2 tied": Case("Qwen2", qwen2(tie_word_embeddings=True, rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
     "qwen2 bf16": Case("Qwen2", qwen2(), dtype="bfloat16", tolerance=6e-2),
@@ -177,6 +200,27 @@ CASES = {
     "stablelm old config": Case("StableLm", stablelm(share=0.5, use_qkv_bias=True), old_config=True),
     "stablelm sharded": Case("StableLm", stablelm(), shard_size="60KB"),
     "stablelm f16": Case("StableLm", stablelm(use_qkv_bias=True, use_parallel_residual=True), dtype="float16", tolerance=3e-2),
+    "phi3": Case("Phi3", phi3()),
+    "phi3 mha": Case("Phi3", phi3(num_key_value_heads=4)),
+    "phi3 sliding window": Case("Phi3", phi3(sliding_window=8)),
+    "phi3 rotated in part, tied": Case(
+        "Phi3",
+        phi3(rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.75), tie_word_embeddings=True),
+    ),
+    "phi3 longrope": Case("Phi3", phi3(max_position_embeddings=1024, rope_parameters=longrope())),
+    "phi3 longrope with its attention factor": Case(
+        "Phi3", phi3(max_position_embeddings=1024, rope_parameters=longrope(attention_factor=1.5))
+    ),
+    "phi3 old config": Case(
+        "Phi3", phi3(max_position_embeddings=1024, rope_parameters=longrope(0.75), tie_word_embeddings=True), old_config=True
+    ),
+    "phi3 f16": Case("Phi3", phi3(), dtype="float16", tolerance=3e-2),
+    "smollm3": Case("SmolLM3", smollm3()),
+    "smollm3 untied, biases": Case("SmolLM3", smollm3(tie_word_embeddings=False, attention_bias=True, mlp_bias=True)),
+    "smollm3 old config": Case(
+        "SmolLM3", smollm3(rope_parameters=dict(rope_type="default", rope_theta=5000000.0)), old_config=True
+    ),
+    "smollm3 f16": Case("SmolLM3", smollm3(), dtype="float16", tolerance=3e-2),
 }
 
 
@@ -249,8 +293,10 @@ def old_config(config):
             config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
         config["rope_theta"] = rope.pop("rope_theta", 10000.0)
         config["rope_scaling"] = None if rope.get("rope_type", "default") == "default" else rope
-        if rope.get("rope_type") == "linear":
+        if rope.get("rope_type") in ("linear", "longrope"):
             rope["type"] = rope.pop("rope_type")  # the oldest spelling
+        if config["model_type"] == "phi3":
+            rope.pop("original_max_position_embeddings", None)  # it is at the top
     return config
 
 

@@ -58,11 +58,15 @@ def test_the_sliding_window_case_tells_a_window_from_none():
     """Shows that the tests above can fail: the window changes the reference by more than the tolerance."""
     for name in ("mistral sliding window", "mistral window not of a block"):
         assert_told_apart(name, "mistral")
+    assert_told_apart("phi3 sliding window", "phi3")
 
 
 def test_rope_cases_tell_their_scaling_from_none():
-    for name in ("llama rope theta", "llama rope linear"):
+    for name in ("llama rope theta", "llama rope linear", "llama rope yarn, old config"):
         assert_told_apart(name, "llama mha")
+    assert_told_apart("mistral rope yarn", "mistral")
+    assert_told_apart("phi3 longrope", "phi3")
+    assert_told_apart("phi3 longrope with its attention factor", "phi3 longrope")
 
 
 def test_a_prompt_over_several_kv_blocks_agrees(spillway, report, tmp_path):
