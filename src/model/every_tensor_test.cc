@@ -124,6 +124,20 @@ std::vector<Case> cases() {
                                     {"rotary_dim", int64_t{8}},
                                     {"vocab_size", int64_t{100}},
                                     {"n_positions", int64_t{128}}})));
+  // One with a KV head and a norm in each layer, and one with several KV heads and two norms.
+  for (const bool is_new : {false, true}) {
+    all.push_back(make_case(is_new ? "falcon-40b" : "falcon-7b", kFalconFamily,
+                            Format::kHuggingFace,
+                            metadata({{"model_type", std::string("falcon")},
+                                      {"hidden_size", int64_t{64}},
+                                      {"ffn_hidden_size", int64_t{96}},
+                                      {"num_hidden_layers", int64_t{2}},
+                                      {"num_attention_heads", int64_t{4}},
+                                      {"num_kv_heads", int64_t{2}},
+                                      {"vocab_size", int64_t{100}},
+                                      {"new_decoder_architecture", is_new},
+                                      {"tie_word_embeddings", false}})));
+  }
   // Adds each of them as a GGUF file.
   for (size_t i = 0, folders = all.size(); i < folders; ++i) {
     const Family& family = *all[i].family;

@@ -43,6 +43,10 @@ TEST(KnownModelsTest, CountsThePublishedParameters) {
   EXPECT_NEAR(billions("gpt2-xl"), 1.5576, 0.0001);
   EXPECT_NEAR(billions("gpt-3"), 174.6, 0.1);
   EXPECT_NEAR(billions("gpt-neox-20b"), 20.55, 0.02);
+  EXPECT_NEAR(billions("falcon-7b"), 6.9217, 0.0001);
+  EXPECT_NEAR(billions("falcon-40b"), 41.3033, 0.0001);
+  EXPECT_NEAR(billions("falcon-180b"), 178.5571, 0.0001);
+  EXPECT_NEAR(billions("falcon2-11b"), 11.1028, 0.0001);
   EXPECT_NEAR(billions("chatglm2-6b"), 6.24, 0.01);
   EXPECT_NEAR(billions("bloom-176b"), 176.2, 0.1);
 }

@@ -111,8 +111,9 @@ void warn_about_unused(const ModelFiles& files, std::span<const WeightName> name
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr std::array kFamilies{&kLlamaFamily, &kQwenFamily, &kNeoXFamily, &kStableLmFamily,
-                                        &kGpt2Family,  &kGptJFamily, &kOptFamily};
+  static constexpr std::array kFamilies{&kLlamaFamily,    &kQwenFamily, &kNeoXFamily,
+                                        &kStableLmFamily, &kGpt2Family, &kGptJFamily,
+                                        &kFalconFamily,   &kOptFamily};
   return kFamilies;
 }
 
