@@ -57,6 +57,7 @@ extern const Family kStableLmFamily;  // StableLM-3B-4E1T and StableLM 2
 extern const Family kGpt2Family;      // GPT-2 and GPT-3
 extern const Family kGptJFamily;      // GPT-J
 extern const Family kFalconFamily;    // Falcon 7B, 40B and 180B, Falcon 2
+extern const Family kPhi2Family;      // Phi-1, Phi-1.5 and Phi-2
 extern const Family kOptFamily;       // OPT: Hugging Face, and GGUF files written by Spillway
 
 // All families, in the order in which they are tried.

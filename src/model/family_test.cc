@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -118,6 +119,7 @@ int rotated(const ModelFiles& files) { return family_of(files).read_shape(files)
 TEST(FamilyTest, RotatesTheUsualShareOfAHeadWhereTheFileDoesNotSayIt) {
   for (const char* whole : {"llama", "qwen2", "qwen3", "falcon"})
     EXPECT_EQ(rotated(folder_of(whole)), 16);
+  EXPECT_EQ(rotated(folder_of("phi")), 8);
   for (const char* quarter : {"gpt_neox", "stablelm"}) {
     ModelFiles files = folder_of(quarter);
     EXPECT_EQ(rotated(files), 4) << quarter;
@@ -260,6 +262,45 @@ TEST(FalconTest, IsConvertedWithTheNormOfEachBranch) {
     ASSERT_NE(found, made.tensors.end()) << to;
     EXPECT_EQ(found->parts.front().extent.offset, folder.get(from).extent.offset) << to;
   }
+}
+
+TEST(PhiTest, HasAllBiasesWhateverTheConfigurationSays) {
+  ModelFiles files = folder_of("phi");
+  files.metadata.add("attention_bias", false);
+  const TransformerShape shape = kPhi2Family.read_shape(files);
+  EXPECT_TRUE(shape.qkv_bias && shape.attention_out_bias && shape.mlp_bias && shape.head_bias);
+  EXPECT_EQ(shape.activation, ActivationKind::kGeluTanh);
+  EXPECT_FALSE(shape.tied_head);
+}
+
+TEST(PhiTest, RefusesNormsOfHeadsAndATiedHead) {
+  for (const char* key : {"qk_layernorm", "tie_word_embeddings"}) {
+    ModelFiles files = folder_of("phi");
+    files.metadata.add(key, true);
+    const char* const why = key[0] == 'q' ? "tiny: qk_layernorm" : "tiny: a head that shares";
+    EXPECT_THAT(error_of([&] { describe_model(files); }), HasSubstr(why));
+  }
+}
+
+TEST(PhiTest, ReadsGgufFilesThatHaveQueriesKeysAndValuesInOneTensor) {
+  ModelFiles gguf = gguf_of(folder_of("phi")), of_qkv;
+  const ModelSpec spec = make_spec(kPhi2Family.read_shape(gguf));
+  of_qkv.tensors.resize(1);
+  of_qkv.tensors.front().name = "blk.0.attn_qkv.weight";
+  gguf.tensors.clear();
+  add_tensors(kPhi2Family.names(of_qkv), spec, gguf);
+  gguf.finish();
+  const Model model = describe_model(gguf);
+  const TensorInfo& stacked = gguf.get("blk.0.attn_qkv.weight");
+  EXPECT_EQ(stacked.shape, (std::vector<int64_t>{3 * 64, 64}));
+  uint64_t next = stacked.extent.offset;
+  for (const BoundWeight& weight : model.weights) {
+    const WeightSlot& slot = weight.slot;
+    if (slot.layer != 0 || slot.op_name != "qkv" || slot.is_bias) continue;
+    EXPECT_EQ(weight.extent->offset, next) << slot.name;
+    next += weight.extent->bytes;
+  }
+  EXPECT_EQ(next, stacked.extent.offset + stacked.extent.bytes);
 }
 
 }  // namespace

@@ -47,6 +47,9 @@ TEST(KnownModelsTest, CountsThePublishedParameters) {
   EXPECT_NEAR(billions("falcon-40b"), 41.3033, 0.0001);
   EXPECT_NEAR(billions("falcon-180b"), 178.5571, 0.0001);
   EXPECT_NEAR(billions("falcon2-11b"), 11.1028, 0.0001);
+  EXPECT_NEAR(billions("phi-1"), 1.4183, 0.0001);
+  EXPECT_NEAR(billions("phi-1.5"), 1.4183, 0.0001);
+  EXPECT_NEAR(billions("phi-2"), 2.7797, 0.0001);
   EXPECT_NEAR(billions("chatglm2-6b"), 6.24, 0.01);
   EXPECT_NEAR(billions("bloom-176b"), 176.2, 0.1);
 }

@@ -113,7 +113,7 @@ void warn_about_unused(const ModelFiles& files, std::span<const WeightName> name
 std::span<const Family* const> families() {
   static constexpr std::array kFamilies{&kLlamaFamily,    &kQwenFamily, &kNeoXFamily,
                                         &kStableLmFamily, &kGpt2Family, &kGptJFamily,
-                                        &kFalconFamily,   &kOptFamily};
+                                        &kFalconFamily,   &kPhi2Family, &kOptFamily};
   return kFamilies;
 }
 
