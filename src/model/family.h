@@ -30,7 +30,7 @@ struct Family {
   // The names of this family's weights in these files.
   std::span<const WeightName> (*names)(const ModelFiles& files);
   // Writes GGUF's keys for a shape, from which read_shape() reads it again; the weights are then
-  // named by names(ModelFiles{}).
+  // named by names() of files with these keys and no tensors.
   void (*write_gguf_keys)(const TransformerShape& shape, Metadata& keys);
   // Whether GGUF files order the rows of q and k so that rotary pairs are adjacent, where Hugging
   // Face has them in two halves.
@@ -58,6 +58,8 @@ extern const Family kGpt2Family;      // GPT-2 and GPT-3
 extern const Family kGptJFamily;      // GPT-J
 extern const Family kPhi3Family;      // Phi-3, Phi-3.5, Phi-4 and Phi-4-mini
 extern const Family kSmolLm3Family;   // SmolLM3
+extern const Family kFalconFamily;    // Falcon 7B, 40B and 180B, Falcon 2
+extern const Family kPhi2Family;      // Phi-1, Phi-1.5 and Phi-2
 extern const Family kOptFamily;       // OPT: Hugging Face, and GGUF files written by Spillway
 
 // All families, in the order in which they are tried.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -28,12 +29,12 @@ ConvertRows rows_of(const BoundWeight& weight, const ModelSpec& spec, const Fami
   return rows;
 }
 
-// Adds a weight as a tensor, or to the last tensor if GGUF has both in one.
+// Adds a weight as a tensor, or to the last tensor if GGUF has both in one. `names` are those of
+// the GGUF file.
 void add_weight(const BoundWeight& weight, const ModelSpec& spec, const Family& family,
-                std::vector<ConvertTensor>& tensors) {
+                std::span<const WeightName> names, std::vector<ConvertTensor>& tensors) {
   const WeightSlot& slot = weight.slot;
-  // The place of the weight in GGUF files.
-  const TensorPlace place = place_of(family.names(ModelFiles{}), spec, slot);
+  const TensorPlace place = place_of(names, spec, slot);
   SPW_ASSERT(place.groups.rows == 0 && !place.transposed);
   const auto found = std::ranges::find(tensors, place.name, &ConvertTensor::name);
   if (found != tensors.end()) {
@@ -65,8 +66,10 @@ ConvertInput gguf_input(const ModelFiles& files) {
   input.metadata.add("general.architecture", model.spec.family);
   input.metadata.add("general.name", model.spec.name);
   family.write_gguf_keys(family.read_shape(files), input.metadata);
+  ModelFiles made;
+  made.metadata = input.metadata;
   for (const BoundWeight& weight : model.weights)
-    add_weight(weight, model.spec, family, input.tensors);
+    add_weight(weight, model.spec, family, family.names(made), input.tensors);
   if (!model.spec.ropes.empty() &&
       rope_scaling_kind(model.spec.ropes.front()) == RopeScalingKind::kUneven) {
     ConvertTensor divisors;

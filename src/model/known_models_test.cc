@@ -48,6 +48,13 @@ TEST(KnownModelsTest, CountsThePublishedParameters) {
   EXPECT_NEAR(billions("phi-4-mini"), 3.8360, 0.0001);
   EXPECT_NEAR(billions("smollm3-3b"), 3.0751, 0.0001);
   EXPECT_NEAR(billions("gpt-neox-20b"), 20.55, 0.02);
+  EXPECT_NEAR(billions("falcon-7b"), 6.9217, 0.0001);
+  EXPECT_NEAR(billions("falcon-40b"), 41.3033, 0.0001);
+  EXPECT_NEAR(billions("falcon-180b"), 178.5571, 0.0001);
+  EXPECT_NEAR(billions("falcon2-11b"), 11.1028, 0.0001);
+  EXPECT_NEAR(billions("phi-1"), 1.4183, 0.0001);
+  EXPECT_NEAR(billions("phi-1.5"), 1.4183, 0.0001);
+  EXPECT_NEAR(billions("phi-2"), 2.7797, 0.0001);
   EXPECT_NEAR(billions("chatglm2-6b"), 6.24, 0.01);
   EXPECT_NEAR(billions("bloom-176b"), 176.2, 0.1);
 }

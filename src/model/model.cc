@@ -112,9 +112,9 @@ void warn_about_unused(const ModelFiles& files, std::span<const WeightName> name
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr std::array kFamilies{&kLlamaFamily,    &kQwenFamily,    &kNeoXFamily,
-                                        &kStableLmFamily, &kGpt2Family,    &kGptJFamily,
-                                        &kPhi3Family,     &kSmolLm3Family, &kOptFamily};
+  static constexpr std::array kFamilies{
+      &kLlamaFamily, &kQwenFamily,    &kNeoXFamily,   &kStableLmFamily, &kGpt2Family, &kGptJFamily,
+      &kPhi3Family,  &kSmolLm3Family, &kFalconFamily, &kPhi2Family,     &kOptFamily};
   return kFamilies;
 }
 

@@ -122,8 +122,9 @@ TensorPlace place_of(std::span<const WeightName> names, const ModelSpec& spec,
     if (&name == &*of) place.first = place.tensor_rows;
     place.tensor_rows += rows_of(list_of(spec, slot.layer), name.weight, slot.is_bias);
   }
-  if (of->rows == TensorRows::kStacked) return place;
-  const int heads = kv_heads_of(list_of(spec, slot.layer));
+  const bool per_head = of->rows == TensorRows::kPerHead;
+  const int heads = per_head ? kv_heads_of(list_of(spec, slot.layer)) : 1;
+  if (heads == 1) return place;
   SPW_CHECK(heads > 0 && !place.transposed && place.first % heads == 0 &&
                 place.tensor_rows % heads == 0 && slot.stored_rows() % heads == 0,
             kInternal, "internal error: tensor '{}' is not divisible by {} heads", place.name,

@@ -118,6 +118,27 @@ def smollm3(**overrides):
     return llama(**config) | overrides
 
 
+def falcon(**overrides):
+    config = dict(
+        vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=3, num_attention_heads=4, max_position_embeddings=128,
+        bos_token_id=0, eos_token_id=None, pad_token_id=None,
+    )  # fmt: skip
+    return config | overrides
+
+
+def falcon_40b(**overrides):
+    return falcon(new_decoder_architecture=True, num_kv_heads=2) | overrides
+
+
+def phi(share=0.5, **overrides):
+    config = dict(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=144, num_hidden_layers=3, num_attention_heads=4,
+        max_position_embeddings=128, bos_token_id=1, eos_token_id=None, pad_token_id=None,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=share),
+    )  # fmt: skip
+    return config | overrides
+
+
 LINEAR_ROPE = dict(rope_type="linear", factor=4.0, rope_theta=10000.0)
 LLAMA3_ROPE = dict(
     rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32,
@@ -193,6 +214,22 @@ CASES = {
     "gptj": Case("GPTJ", gptj()),
     "gptj rotated as a whole": Case("GPTJ", gptj(rotary_dim=16, n_inner=144)),
     "gptj f16": Case("GPTJ", gptj(), dtype="float16", tolerance=3e-2),
+    "falcon": Case("Falcon", falcon()),
+    "falcon untied, narrow MLP": Case("Falcon", falcon(tie_word_embeddings=False, ffn_hidden_size=144)),
+    "falcon 40b-like": Case("Falcon", falcon_40b()),
+    "falcon 40b-like, all KV heads": Case("Falcon", falcon_40b(num_kv_heads=4, activation="gelu_pytorch_tanh")),
+    "falcon 40b-like, one KV head": Case("Falcon", falcon_40b(num_kv_heads=1)),
+    "falcon 2 11b-like": Case("Falcon", falcon_40b(num_ln_in_parallel_attn=1, tie_word_embeddings=False)),
+    "falcon rope theta": Case("Falcon", falcon(rope_parameters=dict(rope_type="default", rope_theta=500042.0))),
+    "falcon old config": Case("Falcon", falcon_40b(), old_config=True),
+    "falcon sharded": Case("Falcon", falcon_40b(), shard_size="60KB"),
+    "falcon f16": Case("Falcon", falcon_40b(), dtype="float16", tolerance=3e-2),
+    "phi": Case("Phi", phi()),
+    "phi rotated by two fifths": Case("Phi", phi(share=0.4)),
+    "phi gqa": Case("Phi", phi(num_key_value_heads=2, hidden_act="gelu")),
+    "phi old config": Case("Phi", phi(share=0.4), old_config=True),
+    "phi sharded": Case("Phi", phi(), shard_size="60KB"),
+    "phi f16": Case("Phi", phi(), dtype="float16", tolerance=3e-2),
     "stablelm": Case("StableLm", stablelm()),
     "stablelm qkv bias": Case("StableLm", stablelm(use_qkv_bias=True)),
     "stablelm parallel": Case("StableLm", stablelm(use_parallel_residual=True, num_key_value_heads=4)),
