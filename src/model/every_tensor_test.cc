@@ -108,6 +108,17 @@ std::vector<Case> cases() {
                                     {"vocab_size", int64_t{100}},
                                     {"max_position_embeddings", int64_t{128}},
                                     {"use_qkv_bias", true}})));
+  all.push_back(make_case("cohere", kCommandRFamily, Format::kHuggingFace,
+                          metadata({{"model_type", std::string("cohere")},
+                                    {"hidden_size", int64_t{64}},
+                                    {"intermediate_size", int64_t{96}},
+                                    {"num_hidden_layers", int64_t{2}},
+                                    {"num_attention_heads", int64_t{4}},
+                                    {"num_key_value_heads", int64_t{2}},
+                                    {"vocab_size", int64_t{100}},
+                                    {"max_position_embeddings", int64_t{128}},
+                                    {"attention_bias", true},
+                                    {"tie_word_embeddings", false}})));
   // Adds each of them as a GGUF file.
   for (size_t i = 0, folders = all.size(); i < folders; ++i) {
     const Family& family = *all[i].family;

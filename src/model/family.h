@@ -54,6 +54,7 @@ extern const Family kLlamaFamily;     // Llama 1, 2, 3, Mistral, SmolLM2: GGUF a
 extern const Family kQwenFamily;      // Qwen2, Qwen2.5 and Qwen3
 extern const Family kNeoXFamily;      // GPT-NeoX-20B and Pythia
 extern const Family kStableLmFamily;  // StableLM-3B-4E1T and StableLM 2
+extern const Family kCommandRFamily;  // Command R and Aya
 extern const Family kOptFamily;       // OPT: Hugging Face, and GGUF files written by Spillway
 
 // All families, in the order in which they are tried.

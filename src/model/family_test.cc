@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -56,6 +59,15 @@ ModelFiles gguf_of(const ModelFiles& folder) {
   family.write_gguf_keys(shape, files.metadata);
   add_tensors(family.names(files), make_spec(shape), files);
   files.finish();
+  return files;
+}
+
+ModelFiles without_key(ModelFiles files, std::string_view left_out) {
+  Metadata keys(files.name);
+  for (const std::string_view key : files.metadata.keys()) {
+    if (key != left_out) keys.add(std::string(key), *files.metadata.find(key));
+  }
+  files.metadata = std::move(keys);
   return files;
 }
 
@@ -114,7 +126,8 @@ TEST(FamilyTest, SaysWhereAWindowIsNotInForce) {
 int rotated(const ModelFiles& files) { return family_of(files).read_shape(files).rope.dims; }
 
 TEST(FamilyTest, RotatesTheUsualShareOfAHeadWhereTheFileDoesNotSayIt) {
-  for (const char* whole : {"llama", "qwen2", "qwen3"}) EXPECT_EQ(rotated(folder_of(whole)), 16);
+  for (const char* whole : {"llama", "qwen2", "qwen3", "cohere"})
+    EXPECT_EQ(rotated(folder_of(whole)), 16);
   for (const char* quarter : {"gpt_neox", "stablelm"}) {
     ModelFiles files = folder_of(quarter);
     EXPECT_EQ(rotated(files), 4) << quarter;
@@ -162,6 +175,55 @@ TEST(StableLmTest, HasParallelBranchesWhereAGgufHasNoNormOfTheMlp) {
   folder.metadata.add("use_parallel_residual", true);
   EXPECT_EQ(kStableLmFamily.read_shape(gguf_of(folder)).wiring, ResidualWiring::kParallel);
   EXPECT_EQ(error_of([&] { describe_model(gguf_of(folder)); }), "no error");
+}
+
+TEST(CommandRTest, HasTheReferencesDefaults) {
+  ModelFiles files = folder_of("cohere");
+  TransformerShape shape = kCommandRFamily.read_shape(files);
+  EXPECT_EQ(shape.logit_scale, 0.0625F);
+  EXPECT_EQ(shape.norm_eps, 1e-5F);
+  EXPECT_EQ(shape.rope.theta, 500000);
+  EXPECT_EQ(shape.rope.style, RopeStyle::kInterleaved);
+  EXPECT_TRUE(shape.tied_head);
+  EXPECT_FALSE(shape.norm_bias || shape.qkv_bias || shape.attention_out_bias);
+  EXPECT_EQ(shape.max_context, 128);
+
+  files.metadata.add("model_max_length", int64_t{1024});
+  files.metadata.add("attention_bias", true);
+  shape = kCommandRFamily.read_shape(files);
+  EXPECT_EQ(shape.max_context, 1024);
+  EXPECT_TRUE(shape.qkv_bias && shape.attention_out_bias);
+}
+
+TEST(CommandRTest, ScalesLogitsInBothFormats) {
+  const auto scale_in = [](const ModelFiles& files) {
+    return kCommandRFamily.read_shape(files).logit_scale;
+  };
+  ModelFiles files = folder_of("cohere");
+  files.metadata.add("logit_scale", 0.25);
+  EXPECT_EQ(scale_in(files), 0.25F);
+  const ModelFiles gguf = gguf_of(files);
+  EXPECT_EQ(scale_in(gguf), 0.25F);
+  ModelFiles without = without_key(gguf, "command-r.logit_scale");
+  EXPECT_EQ(scale_in(without), 1);
+  without.metadata.add("command-r.logit_scale", 0.0);
+  EXPECT_EQ(scale_in(without), 1);
+
+  ModelFiles absurd = folder_of("cohere");
+  absurd.metadata.add("logit_scale", -1.0);
+  EXPECT_THAT(error_of([&] { scale_in(absurd); }), HasSubstr("the factor of logits is -1"));
+}
+
+TEST(CommandRTest, RefusesNormsOfItsOwnForEachHead) {
+  ModelFiles files = folder_of("cohere");
+  ModelFiles gguf = gguf_of(files);
+  files.metadata.add("use_qk_norm", true);
+  EXPECT_THAT(error_of([&] { describe_model(files); }), HasSubstr("tiny: use_qk_norm"));
+  TensorInfo norm;
+  norm.name = "blk.1.attn_q_norm.weight";
+  norm.shape = {4, 16};
+  gguf.tensors.push_back(norm);
+  EXPECT_THAT(error_of([&] { describe_model(gguf); }), HasSubstr("tiny.gguf: use_qk_norm"));
 }
 
 }  // namespace

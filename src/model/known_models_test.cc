@@ -41,6 +41,7 @@ TEST(KnownModelsTest, CountsThePublishedParameters) {
   EXPECT_NEAR(billions("gpt-j-6b"), 6.05, 0.01);
   EXPECT_NEAR(billions("gpt-neox-20b"), 20.55, 0.02);
   EXPECT_NEAR(billions("chatglm2-6b"), 6.24, 0.01);
+  EXPECT_NEAR(billions("command-r"), 34.98, 0.01);
   EXPECT_NEAR(billions("bloom-176b"), 176.2, 0.1);
 }
 

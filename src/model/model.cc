@@ -106,8 +106,8 @@ void warn_about_unused(const ModelFiles& files, std::span<const WeightName> name
 }  // namespace
 
 std::span<const Family* const> families() {
-  static constexpr std::array kFamilies{&kLlamaFamily, &kQwenFamily, &kNeoXFamily, &kStableLmFamily,
-                                        &kOptFamily};
+  static constexpr std::array kFamilies{&kLlamaFamily,    &kQwenFamily,     &kNeoXFamily,
+                                        &kStableLmFamily, &kCommandRFamily, &kOptFamily};
   return kFamilies;
 }
 

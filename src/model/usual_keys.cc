@@ -113,7 +113,8 @@ const char* key_of(const Metadata& metadata, std::initializer_list<const char*> 
 
 // transformers 5 writes `rope_parameters`; earlier versions wrote `rope_theta` beside
 // `rope_scaling`.
-void read_hf_rope(const ModelFiles& files, double usual_share, TransformerShape& shape) {
+void read_hf_rope(const ModelFiles& files, const FolderDefaults& defaults,
+                  TransformerShape& shape) {
   const Metadata& m = files.metadata;
   const auto number = [&](const std::string& key) -> std::optional<double> {
     if (const auto value = m.try_double("rope_parameters." + key)) return value;
@@ -134,14 +135,15 @@ void read_hf_rope(const ModelFiles& files, double usual_share, TransformerShape&
   };
   const double share = first_of({number("partial_rotary_factor"),
                                  m.try_double("partial_rotary_factor"), m.try_double("rotary_pct")},
-                                usual_share);
+                                defaults.rotary_share);
   SPW_CHECK(share > 0 && share <= 1, kInvalidArgument,
             "{}: a rotary share of {} makes no sense; it is above 0 and at most 1", files.name,
             share);
   shape.rope.style = RopeStyle::kHalves;
   shape.rope.dims = static_cast<int>(shape.head_dim * share);
-  shape.rope.theta = first_of(
-      {number("rope_theta"), m.try_double("rope_theta"), m.try_double("rotary_emb_base")}, 10000);
+  shape.rope.theta =
+      first_of({number("rope_theta"), m.try_double("rope_theta"), m.try_double("rotary_emb_base")},
+               defaults.rope_theta);
   validate(shape, files.name);
 
   auto frequencies = base_inverse_frequencies(shape.rope);
@@ -284,7 +286,7 @@ TransformerShape read_usual_folder(const ModelFiles& files, std::span<const Weig
                         activation_name(shape.activation));
   }
   if (shape.position == PositionKind::kRope) {
-    read_hf_rope(files, defaults.rotary_share, shape);
+    read_hf_rope(files, defaults, shape);
   } else {
     validate(shape, files.name);
   }

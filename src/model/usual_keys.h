@@ -23,6 +23,7 @@ struct FolderDefaults {
   double rotary_share = 1;      // the share of each head that is rotated
   bool ffn_is_4_times = false;  // the MLP is four times as wide as the residual stream
   int64_t context = 0;          // 0: the file must have it
+  double rope_theta = 10000;    // the base of the frequencies
 };
 TransformerShape read_usual_folder(const ModelFiles& files, std::span<const WeightName> names,
                                    TransformerShape shape, const FolderDefaults& defaults = {});

@@ -97,6 +97,10 @@ def stablelm(share=0.25, **overrides):
     return llama(num_key_value_heads=2, layer_norm_eps=1e-5, rope_parameters=rope) | overrides
 
 
+def cohere(**overrides):
+    return llama(layer_norm_eps=1e-5, logit_scale=0.25, tie_word_embeddings=True) | overrides
+
+
 LINEAR_ROPE = dict(rope_type="linear", factor=4.0, rope_theta=10000.0)
 LLAMA3_ROPE = dict(
     rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32,
@@ -158,6 +162,14 @@ CASES = {
     "stablelm old config": Case("StableLm", stablelm(share=0.5, use_qkv_bias=True), old_config=True),
     "stablelm sharded": Case("StableLm", stablelm(), shard_size="60KB"),
     "stablelm f16": Case("StableLm", stablelm(use_qkv_bias=True, use_parallel_residual=True), dtype="float16", tolerance=3e-2),
+    "cohere": Case("Cohere", cohere()),
+    "cohere gqa, attention bias": Case("Cohere", cohere(num_key_value_heads=2, attention_bias=True)),
+    "cohere untied": Case("Cohere", cohere(tie_word_embeddings=False, logit_scale=0.8)),
+    "cohere logits not scaled, large epsilon": Case("Cohere", cohere(logit_scale=1.0, layer_norm_eps=1e-2)),
+    "cohere rope theta": Case("Cohere", cohere(rope_parameters=dict(rope_type="default", rope_theta=8000000.0))),
+    "cohere rope linear": Case("Cohere", cohere(rope_parameters=LINEAR_ROPE)),
+    "cohere old config": Case("Cohere", cohere(num_key_value_heads=2), old_config=True),
+    "cohere f16": Case("Cohere", cohere(), dtype="float16", tolerance=3e-2),
 }
 
 
