@@ -119,6 +119,28 @@ std::vector<Case> cases() {
                                     {"max_position_embeddings", int64_t{128}},
                                     {"attention_bias", true},
                                     {"tie_word_embeddings", false}})));
+  all.push_back(make_case("glm", kGlmFamily, Format::kHuggingFace,
+                          metadata({{"model_type", std::string("glm")},
+                                    {"hidden_size", int64_t{64}},
+                                    {"intermediate_size", int64_t{96}},
+                                    {"num_hidden_layers", int64_t{2}},
+                                    {"num_attention_heads", int64_t{4}},
+                                    {"num_key_value_heads", int64_t{2}},
+                                    {"head_dim", int64_t{16}},
+                                    {"vocab_size", int64_t{100}},
+                                    {"max_position_embeddings", int64_t{128}}})));
+  all.push_back(make_case("chatglm", kChatGlmFamily, Format::kHuggingFace,
+                          metadata({{"model_type", std::string("chatglm")},
+                                    {"hidden_size", int64_t{64}},
+                                    {"ffn_hidden_size", int64_t{96}},
+                                    {"num_layers", int64_t{2}},
+                                    {"num_attention_heads", int64_t{4}},
+                                    {"multi_query_attention", true},
+                                    {"multi_query_group_num", int64_t{2}},
+                                    {"kv_channels", int64_t{16}},
+                                    {"padded_vocab_size", int64_t{100}},
+                                    {"seq_length", int64_t{128}},
+                                    {"add_qkv_bias", true}})));
   // Adds each of them as a GGUF file.
   for (size_t i = 0, folders = all.size(); i < folders; ++i) {
     const Family& family = *all[i].family;

@@ -55,6 +55,8 @@ extern const Family kQwenFamily;      // Qwen2, Qwen2.5 and Qwen3
 extern const Family kNeoXFamily;      // GPT-NeoX-20B and Pythia
 extern const Family kStableLmFamily;  // StableLM-3B-4E1T and StableLM 2
 extern const Family kCommandRFamily;  // Command R and Aya
+extern const Family kGlmFamily;       // GLM-4: transformers' folders, and all GGUF files of ChatGLM
+extern const Family kChatGlmFamily;   // ChatGLM2, ChatGLM3, GLM-4: folders of their own code
 extern const Family kOptFamily;       // OPT: Hugging Face, and GGUF files written by Spillway
 
 // All families, in the order in which they are tried.

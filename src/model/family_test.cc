@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -224,6 +225,114 @@ TEST(CommandRTest, RefusesNormsOfItsOwnForEachHead) {
   norm.shape = {4, 16};
   gguf.tensors.push_back(norm);
   EXPECT_THAT(error_of([&] { describe_model(gguf); }), HasSubstr("tiny.gguf: use_qk_norm"));
+}
+
+TEST(GlmTest, HasTheReferencesDefaults) {
+  ModelFiles files = folder_of("glm");
+  const TransformerShape shape = kGlmFamily.read_shape(files);
+  EXPECT_EQ(shape.head_dim, 128);
+  EXPECT_EQ(shape.kv_heads, 2);
+  EXPECT_EQ(shape.norm_eps, 1.5625e-7F);
+  EXPECT_EQ(shape.rope.dims, 64);
+  EXPECT_EQ(shape.rope.theta, 10000);
+  EXPECT_EQ(shape.rope.style, RopeStyle::kInterleaved);
+  EXPECT_TRUE(shape.qkv_bias);
+  EXPECT_FALSE(shape.attention_out_bias || shape.tied_head);
+  files.metadata.add("attention_bias", false);
+  EXPECT_FALSE(kGlmFamily.read_shape(files).qkv_bias);
+}
+
+// llama.cpp's converter stacks q, k and v only if the folder has them stacked.
+TEST(GlmTest, ReadsGgufFilesWithATensorForEachOfQkv) {
+  const ModelFiles folder = folder_of("glm");
+  const TransformerShape expected = kGlmFamily.read_shape(folder);
+  const ModelFiles stacked = gguf_of(folder);
+  ModelFiles with_query;
+  with_query.tensors.emplace_back().name = "blk.0.attn_q.weight";
+  ModelFiles separate = stacked;
+  separate.tensors.clear();
+  add_tensors(kGlmFamily.names(with_query), make_spec(expected), separate);
+  separate.finish();
+  EXPECT_EQ(std::ssize(separate.tensors), std::ssize(stacked.tensors) + 2 * 4);
+  for (const ModelFiles& files : {stacked, separate}) {
+    EXPECT_EQ(error_of([&] { describe_model(files); }), "no error");
+    const TransformerShape read = family_of(files).read_shape(files);
+    EXPECT_TRUE(read.qkv_bias);
+    EXPECT_EQ(read.rope, expected.rope);
+    EXPECT_EQ(read.kv_heads, expected.kv_heads);
+    EXPECT_EQ(read.head_dim, expected.head_dim);
+    EXPECT_EQ(read.norm_eps, expected.norm_eps);
+  }
+  for (const char* name : {"blk.1.attn_k.weight", "blk.1.attn_v.bias"}) {
+    ModelFiles files = separate;
+    std::erase_if(files.tensors, [&](const TensorInfo& tensor) { return tensor.name == name; });
+    files.finish();
+    EXPECT_THAT(error_of([&] { describe_model(files); }),
+                HasSubstr(std::string(name) + "' is missing"));
+  }
+}
+
+ModelFiles chatglm_folder() {
+  ModelFiles files = folder_of("chatglm");
+  files.metadata.add("multi_query_attention", true);
+  files.metadata.add("kv_channels", int64_t{16});
+  return files;
+}
+
+TEST(ChatGlmTest, HasTheReferencesDefaults) {
+  ModelFiles files = chatglm_folder();
+  TransformerShape shape = kChatGlmFamily.read_shape(files);
+  EXPECT_EQ(shape.kv_heads, 1);
+  EXPECT_EQ(shape.norm_eps, 1e-5F);
+  EXPECT_EQ(shape.rope.dims, 8);
+  EXPECT_EQ(shape.rope.theta, 10000);
+  EXPECT_EQ(shape.rope.style, RopeStyle::kInterleaved);
+  EXPECT_FALSE(shape.qkv_bias);
+
+  files.metadata.add("multi_query_group_num", int64_t{2});
+  files.metadata.add("add_qkv_bias", true);
+  files.metadata.add("rope_ratio", int64_t{500});
+  files.metadata.add("layernorm_epsilon", 1.5625e-7);
+  files.metadata.add("tie_word_embeddings", true);  // the model's code shares no weights
+  shape = kChatGlmFamily.read_shape(files);
+  EXPECT_EQ(shape.kv_heads, 2);
+  EXPECT_TRUE(shape.qkv_bias);
+  EXPECT_EQ(shape.rope.theta, 5e6);
+  EXPECT_EQ(shape.norm_eps, 1.5625e-7F);
+  EXPECT_FALSE(shape.tied_head);
+
+  const ModelFiles gguf = gguf_of(files);
+  const TransformerShape read = family_of(gguf).read_shape(gguf);
+  EXPECT_EQ(read.rope, shape.rope);
+  EXPECT_EQ(read.kv_heads, 2);
+  EXPECT_TRUE(read.qkv_bias);
+}
+
+TEST(ChatGlmTest, RefusesWhatNoPublishedModelHas) {
+  const auto refusal = [](const ModelFiles& files) {
+    return error_of([&] { describe_model(files); });
+  };
+  const auto with = [](const char* key, const Value& value) {
+    ModelFiles files = without_key(chatglm_folder(), key);
+    files.metadata.add(key, value);
+    return files;
+  };
+  for (const char* key :
+       {"position_encoding_2d", "apply_residual_connection_post_layernorm", "add_bias_linear"}) {
+    EXPECT_THAT(refusal(with(key, true)), HasSubstr(key + std::string(" is true"))) << key;
+  }
+  for (const char* key : {"multi_query_attention", "rmsnorm", "post_layer_norm", "original_rope"})
+    EXPECT_THAT(refusal(with(key, false)), HasSubstr(key + std::string(" is false"))) << key;
+  EXPECT_THAT(refusal(without_key(chatglm_folder(), "multi_query_attention")),
+              HasSubstr("tiny: multi_query_attention is false"));
+  EXPECT_THAT(refusal(with("pre_seq_len", int64_t{128})), HasSubstr("tiny: pre_seq_len"));
+  EXPECT_THAT(refusal(with("quantization_bit", int64_t{4})), HasSubstr("tiny: quantization_bit"));
+  EXPECT_THAT(refusal(with("rope_ratio", -1.0)), HasSubstr("rope base frequency"));
+
+  ModelFiles of_2023 = with("transformers_version", std::string("4.27.1"));
+  EXPECT_EQ(refusal(with_tensors(of_2023)), "no error");
+  of_2023.metadata.add("rope_ratio", int64_t{16});
+  EXPECT_THAT(refusal(of_2023), HasSubstr("tiny: rope_ratio 16"));
 }
 
 }  // namespace

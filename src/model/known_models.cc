@@ -19,7 +19,6 @@ enum class Kind {
   kMistral,
   kMistral01,
   kGptJ,
-  kChatGlm2,
   kBloom
 };
 
@@ -60,7 +59,6 @@ constexpr Sizes kSizes[] = {
     {"mistral-7b", Kind::kMistral, 32, 4096, 32, 8, 14336, 32000, 32768},
     {"smollm2-135m", Kind::kSmolLm2, 30, 576, 9, 3, 1536, 49152, 8192},
     {"gpt-j-6b", Kind::kGptJ, 28, 4096, 16, 16, 16384, 50400, 2048},
-    {"chatglm2-6b", Kind::kChatGlm2, 28, 4096, 32, 2, 13696, 65024, 32768},
     {"bloom-176b", Kind::kBloom, 70, 14336, 112, 112, 57344, 250880, 2048},
 };
 
@@ -118,12 +116,6 @@ void set_kind(TransformerShape& shape, Kind kind) {
       shape.qkv_bias = shape.attention_out_bias = shape.tied_head = false;
       shape.wiring = ResidualWiring::kParallel;
       set_rope(shape, 10000, 64);
-      shape.executable = false;
-      return;
-    case Kind::kChatGlm2:
-      shape.family = "chatglm2";
-      shape.qkv_bias = true;
-      set_rope(shape, 10000, shape.head_dim / 2);
       shape.executable = false;
       return;
     case Kind::kLlama1:

@@ -40,13 +40,16 @@ TEST(KnownModelsTest, CountsThePublishedParameters) {
   EXPECT_NEAR(billions("stablelm-2-1.6b"), 1.6445, 0.0001);
   EXPECT_NEAR(billions("gpt-j-6b"), 6.05, 0.01);
   EXPECT_NEAR(billions("gpt-neox-20b"), 20.55, 0.02);
-  EXPECT_NEAR(billions("chatglm2-6b"), 6.24, 0.01);
+  EXPECT_NEAR(billions("chatglm2-6b"), 6.2436, 0.0001);
+  EXPECT_NEAR(billions("chatglm3-6b"), 6.2436, 0.0001);
+  EXPECT_NEAR(billions("glm-4-9b"), 9.400, 0.001);
   EXPECT_NEAR(billions("command-r"), 34.98, 0.01);
   EXPECT_NEAR(billions("bloom-176b"), 176.2, 0.1);
 }
 
 TEST(KnownModelsTest, MarksShapesThatOnlyThePlannerKnows) {
   EXPECT_TRUE(try_known_model("gpt-3")->executable);
+  EXPECT_TRUE(try_known_model("chatglm2-6b")->executable);
   EXPECT_FALSE(try_known_model("bloom-176b")->executable);
   EXPECT_FALSE(try_known_model("gpt-5").has_value());
 }

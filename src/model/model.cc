@@ -107,7 +107,8 @@ void warn_about_unused(const ModelFiles& files, std::span<const WeightName> name
 
 std::span<const Family* const> families() {
   static constexpr std::array kFamilies{&kLlamaFamily,    &kQwenFamily,     &kNeoXFamily,
-                                        &kStableLmFamily, &kCommandRFamily, &kOptFamily};
+                                        &kStableLmFamily, &kCommandRFamily, &kGlmFamily,
+                                        &kChatGlmFamily,  &kOptFamily};
   return kFamilies;
 }
 
