@@ -60,6 +60,9 @@ extern const Family kPhi3Family;      // Phi-3, Phi-3.5, Phi-4 and Phi-4-mini
 extern const Family kSmolLm3Family;   // SmolLM3
 extern const Family kFalconFamily;    // Falcon 7B, 40B and 180B, Falcon 2
 extern const Family kPhi2Family;      // Phi-1, Phi-1.5 and Phi-2
+extern const Family kCommandRFamily;  // Command R and Aya
+extern const Family kGlmFamily;       // GLM-4: transformers' folders, and all GGUF files of ChatGLM
+extern const Family kChatGlmFamily;   // ChatGLM2, ChatGLM3, GLM-4: folders of their own code
 extern const Family kOptFamily;       // OPT: Hugging Face, and GGUF files written by Spillway
 
 // All families, in the order in which they are tried.

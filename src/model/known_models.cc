@@ -17,7 +17,6 @@ enum class Kind {
   kSmolLm2,
   kMistral,
   kMistral01,
-  kChatGlm2,
   kBloom
 };
 
@@ -56,7 +55,6 @@ constexpr Sizes kSizes[] = {
     {"mistral-7b-v0.1", Kind::kMistral01, 32, 4096, 32, 8, 14336, 32000, 32768},
     {"mistral-7b", Kind::kMistral, 32, 4096, 32, 8, 14336, 32000, 32768},
     {"smollm2-135m", Kind::kSmolLm2, 30, 576, 9, 3, 1536, 49152, 8192},
-    {"chatglm2-6b", Kind::kChatGlm2, 28, 4096, 32, 2, 13696, 65024, 32768},
     {"bloom-176b", Kind::kBloom, 70, 14336, 112, 112, 57344, 250880, 2048},
 };
 
@@ -101,12 +99,6 @@ void set_kind(TransformerShape& shape, Kind kind) {
       shape.family = "bloom";
       set_gpt(shape, ActivationKind::kGeluTanh);
       shape.position = PositionKind::kAlibi;
-      shape.executable = false;
-      return;
-    case Kind::kChatGlm2:
-      shape.family = "chatglm2";
-      shape.qkv_bias = true;
-      set_rope(shape, 10000, shape.head_dim / 2);
       shape.executable = false;
       return;
     case Kind::kLlama1:

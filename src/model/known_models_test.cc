@@ -55,12 +55,16 @@ TEST(KnownModelsTest, CountsThePublishedParameters) {
   EXPECT_NEAR(billions("phi-1"), 1.4183, 0.0001);
   EXPECT_NEAR(billions("phi-1.5"), 1.4183, 0.0001);
   EXPECT_NEAR(billions("phi-2"), 2.7797, 0.0001);
-  EXPECT_NEAR(billions("chatglm2-6b"), 6.24, 0.01);
+  EXPECT_NEAR(billions("chatglm2-6b"), 6.2436, 0.0001);
+  EXPECT_NEAR(billions("chatglm3-6b"), 6.2436, 0.0001);
+  EXPECT_NEAR(billions("glm-4-9b"), 9.400, 0.001);
+  EXPECT_NEAR(billions("command-r"), 34.98, 0.01);
   EXPECT_NEAR(billions("bloom-176b"), 176.2, 0.1);
 }
 
 TEST(KnownModelsTest, MarksShapesThatOnlyThePlannerKnows) {
   EXPECT_TRUE(try_known_model("gpt-3")->executable);
+  EXPECT_TRUE(try_known_model("chatglm2-6b")->executable);
   EXPECT_FALSE(try_known_model("bloom-176b")->executable);
   EXPECT_FALSE(try_known_model("gpt-5").has_value());
 }

@@ -113,8 +113,9 @@ void warn_about_unused(const ModelFiles& files, std::span<const WeightName> name
 
 std::span<const Family* const> families() {
   static constexpr std::array kFamilies{
-      &kLlamaFamily, &kQwenFamily,    &kNeoXFamily,   &kStableLmFamily, &kGpt2Family, &kGptJFamily,
-      &kPhi3Family,  &kSmolLm3Family, &kFalconFamily, &kPhi2Family,     &kOptFamily};
+      &kLlamaFamily,    &kQwenFamily, &kNeoXFamily,    &kStableLmFamily, &kGpt2Family,
+      &kGptJFamily,     &kPhi3Family, &kSmolLm3Family, &kFalconFamily,   &kPhi2Family,
+      &kCommandRFamily, &kGlmFamily,  &kChatGlmFamily, &kOptFamily};
   return kFamilies;
 }
 

@@ -315,8 +315,10 @@ TransformerShape read_usual_folder(const ModelFiles& files, std::span<const Weig
   const char* const heads = key_of(m, {"num_attention_heads", "n_head"});
   shape.heads = read_size(m, heads);
   SPW_CHECK(shape.heads > 0, kInvalidArgument, "{}: {} is 0", files.name, heads);
-  shape.kv_heads = read_size_or(m, "num_key_value_heads", shape.heads);
-  shape.head_dim = read_size_or(m, "head_dim", shape.hidden / shape.heads);
+  shape.kv_heads = read_size_or(m, "num_key_value_heads",
+                                defaults.kv_heads > 0 ? defaults.kv_heads : shape.heads);
+  shape.head_dim = read_size_or(
+      m, "head_dim", defaults.head_dim > 0 ? defaults.head_dim : shape.hidden / shape.heads);
   shape.vocab_size = read_size(m, key_of(m, {"vocab_size", "padded_vocab_size"}));
   const char* const context = key_of(m, {"max_position_embeddings", "n_positions", "seq_length"});
   shape.max_context =
@@ -325,8 +327,9 @@ TransformerShape read_usual_folder(const ModelFiles& files, std::span<const Weig
   const char* const eps =
       is_rms ? key_of(m, {"rms_norm_eps", "layernorm_epsilon"})
              : key_of(m, {"layer_norm_eps", "layer_norm_epsilon", "layernorm_epsilon"});
-  shape.norm_eps =
-      static_cast<float>(m.try_double(eps).value_or(is_rms ? kRmsEpsilonOfFolders : kUsualEpsilon));
+  const double usual_eps = is_rms ? kRmsEpsilonOfFolders : kUsualEpsilon;
+  shape.norm_eps = static_cast<float>(
+      m.try_double(eps).value_or(defaults.norm_eps > 0 ? defaults.norm_eps : usual_eps));
   shape.sliding_window = read_window(files, "sliding_window", shape.max_context);
   shape.tied_head = m.try_bool("tie_word_embeddings").value_or(shape.tied_head);
   read_bias("attention_bias", "query.bias", shape.qkv_bias);

@@ -20,10 +20,13 @@ TransformerShape read_usual_gguf(const ModelFiles& files, std::span<const Weight
 // Reads config.json, with rotary pairs in halves. Biases that `names` has are switched by
 // attention_bias and mlp_bias if the file has these keys.
 struct FolderDefaults {
-  double rotary_share = 1;      // the share of each head that is rotated
-  bool ffn_is_4_times = false;  // the MLP is four times as wide as the residual stream
-  int64_t context = 0;          // 0: the file must have it
-  double rope_theta = 10000;
+  double rotary_share = 1;       // the share of each head that is rotated
+  bool ffn_is_4_times = false;   // the MLP is four times as wide as the residual stream
+  int64_t context = 0;           // 0: the file must have it
+  int64_t kv_heads = 0;          // 0: as many as heads
+  int64_t head_dim = 0;          // 0: the heads divide the residual stream
+  double norm_eps = 0;           // 0: 1e-6 for RMS norms, 1e-5 for others
+  double rope_theta = 10000;     // the base of the frequencies
   int64_t original_context = 0;  // with LongRoPE; 0: the whole context
 };
 TransformerShape read_usual_folder(const ModelFiles& files, std::span<const WeightName> names,

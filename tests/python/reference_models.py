@@ -139,6 +139,15 @@ def phi(share=0.5, **overrides):
     return config | overrides
 
 
+def cohere(**overrides):
+    return llama(layer_norm_eps=1e-5, logit_scale=0.25, tie_word_embeddings=True) | overrides
+
+
+def glm(share=0.5, **overrides):
+    rope = dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=share)
+    return llama(num_key_value_heads=2, head_dim=16, rms_norm_eps=1.5625e-7, rope_parameters=rope) | overrides
+
+
 LINEAR_ROPE = dict(rope_type="linear", factor=4.0, rope_theta=10000.0)
 LLAMA3_ROPE = dict(
     rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32,
@@ -200,6 +209,21 @@ CASES = {
     "qwen3 wide heads": Case("Qwen3", qwen3(head_dim=32, tie_word_embeddings=True)),
     "qwen3 attention bias": Case("Qwen3", qwen3(attention_bias=True)),
     "neox": Case("GPTNeoX", neox()),
+    "cohere": Case("Cohere", cohere()),
+    "cohere gqa, attention bias": Case("Cohere", cohere(num_key_value_heads=2, attention_bias=True)),
+    "cohere untied": Case("Cohere", cohere(tie_word_embeddings=False, logit_scale=0.8)),
+    "cohere logits not scaled, large epsilon": Case("Cohere", cohere(logit_scale=1.0, layer_norm_eps=1e-2)),
+    "cohere rope theta": Case("Cohere", cohere(rope_parameters=dict(rope_type="default", rope_theta=8000000.0))),
+    "cohere rope linear": Case("Cohere", cohere(rope_parameters=LINEAR_ROPE)),
+    "cohere old config": Case("Cohere", cohere(num_key_value_heads=2), old_config=True),
+    "cohere f16": Case("Cohere", cohere(), dtype="float16", tolerance=3e-2),
+    "glm": Case("Glm", glm()),
+    "glm without attention bias": Case("Glm", glm(attention_bias=False)),
+    "glm edge-like": Case("Glm", glm(share=1.0, attention_bias=False, tie_word_embeddings=True, num_key_value_heads=4)),
+    "glm wide heads": Case("Glm", glm(head_dim=32)),
+    "glm rope linear": Case("Glm", glm(rope_parameters=LINEAR_ROPE | dict(partial_rotary_factor=0.5))),
+    "glm old config": Case("Glm", glm(), old_config=True),
+    "glm f16": Case("Glm", glm(), dtype="float16", tolerance=3e-2),
     "neox one branch after the other": Case("GPTNeoX", neox(use_parallel_residual=False)),
     "neox without attention bias": Case("GPTNeoX", neox(attention_bias=False)),
     "neox 20b-like": Case("GPTNeoX", neox(hidden_act="gelu_fast", num_attention_heads=8)),
