@@ -203,6 +203,26 @@ std::vector<Case> cases() {
                                     {"attention_bias", true},
                                     {"mlp_bias", true},
                                     {"tie_word_embeddings", false}})));
+  for (const auto& [type, family] : {std::pair("olmo2", &kOlmo2Family),
+                                     {"granite", &kGraniteFamily},
+                                     {"gemma", &kGemmaFamily},
+                                     {"gemma3_text", &kGemma3Family},
+                                     {"glm4", &kGlm4Family}}) {
+    all.push_back(make_case(type, *family, Format::kHuggingFace,
+                            metadata({{"model_type", std::string(type)},
+                                      {"hidden_size", int64_t{64}},
+                                      {"intermediate_size", int64_t{96}},
+                                      {"num_hidden_layers", int64_t{7}},
+                                      {"num_attention_heads", int64_t{4}},
+                                      {"num_key_value_heads", int64_t{2}},
+                                      {"head_dim", int64_t{16}},
+                                      {"vocab_size", int64_t{100}},
+                                      {"max_position_embeddings", int64_t{128}},
+                                      {"sliding_window", int64_t{32}},
+                                      {"attention_bias", true},
+                                      {"mlp_bias", true},
+                                      {"tie_word_embeddings", false}})));
+  }
   // Adds each of them as a GGUF file.
   for (size_t i = 0, folders = all.size(); i < folders; ++i) {
     const Family& family = *all[i].family;

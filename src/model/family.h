@@ -63,6 +63,11 @@ extern const Family kPhi2Family;      // Phi-1, Phi-1.5 and Phi-2
 extern const Family kCommandRFamily;  // Command R and Aya
 extern const Family kGlmFamily;       // GLM-4: transformers' folders, and all GGUF files of ChatGLM
 extern const Family kChatGlmFamily;   // ChatGLM2, ChatGLM3, GLM-4: folders of their own code
+extern const Family kOlmo2Family;     // OLMo 2
+extern const Family kGraniteFamily;   // Granite 3
+extern const Family kGemmaFamily;     // the first Gemma models
+extern const Family kGemma3Family;    // Gemma 3, text alone
+extern const Family kGlm4Family;      // GLM-4-0414
 extern const Family kOptFamily;       // OPT: Hugging Face, and GGUF files written by Spillway
 
 // All families, in the order in which they are tried.

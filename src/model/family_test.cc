@@ -654,5 +654,66 @@ TEST(ChatGlmTest, RefusesWhatNoPublishedModelHas) {
   EXPECT_THAT(refusal(of_2023), HasSubstr("tiny: rope_ratio 16"));
 }
 
+TEST(Gpt2Test, RefusesAttentionOfAnotherKind) {
+  ModelFiles files = folder_of("gpt2");
+  EXPECT_EQ(family_of(files).read_shape(files).ffn, 96);
+  EXPECT_TRUE(family_of(files).read_shape(files).tied_head);
+  files.metadata.add("scale_attn_by_inverse_layer_idx", true);
+  EXPECT_EQ(error_of([&] { family_of(files).read_shape(files); }),
+            "tiny: scale_attn_by_inverse_layer_idx is true, which is not supported in a model of "
+            "the family gpt2");
+}
+
+// The factor of branches goes into the embeddings and the epsilon of norms.
+TEST(GraniteTest, FoldsTheFactorOfBranches) {
+  ModelFiles files = folder_of("granite");
+  files.metadata.add("rms_norm_eps", 1e-5);
+  files.metadata.add("embedding_multiplier", 12.0);
+  files.metadata.add("residual_multiplier", 0.25);
+  files.metadata.add("attention_multiplier", 0.5);
+  files.metadata.add("logits_scaling", 8.0);
+  for (const ModelFiles& tried : {files, gguf_of(files)}) {
+    const TransformerShape shape = family_of(tried).read_shape(tried);
+    EXPECT_FLOAT_EQ(shape.embedding_scale, 48);
+    EXPECT_FLOAT_EQ(shape.norm_eps, 16e-5F);
+    EXPECT_FLOAT_EQ(shape.attention_scale, 0.5F);
+    EXPECT_FLOAT_EQ(shape.logit_scale, 0.125F);
+  }
+  ModelFiles bad = folder_of("granite");
+  bad.metadata.add("residual_multiplier", 0.0);
+  EXPECT_EQ(error_of([&] { family_of(bad).read_shape(bad); }),
+            "tiny: the factor of branches is 0, which makes no sense");
+}
+
+TEST(Gemma3Test, HasAWindowAndARopeOfItsOwnInMostLayers) {
+  ModelFiles files = folder_of("gemma3_text");
+  files.metadata.add("sliding_window", int64_t{32});
+  files.metadata.add("sliding_window_pattern", int64_t{2});
+  for (const ModelFiles& tried : {files, gguf_of(files)}) {
+    const ModelSpec spec = make_spec(family_of(tried).read_shape(tried));
+    ASSERT_EQ(spec.layer_count(), 2);
+    ASSERT_EQ(spec.ropes.size(), 2U);
+    EXPECT_EQ(spec.ropes[1].theta, 10000);
+    EXPECT_EQ(spec.layer(0).find("attention")->attention.window, 32);
+    EXPECT_EQ(spec.layer(0).find("rope")->rope, 1);
+    EXPECT_EQ(spec.layer(1).find("attention")->attention.window, 0);
+    EXPECT_EQ(spec.layer(1).find("rope")->rope, 0);
+  }
+}
+
+TEST(Gemma3Test, RefusesWhatItDoesNotHave) {
+  const auto refusal = [](const char* key, const Value& value) {
+    ModelFiles files = folder_of("gemma3_text");
+    files.metadata.add(key, value);
+    return error_of([&] { family_of(files).read_shape(files); });
+  };
+  EXPECT_EQ(refusal("attn_logit_softcapping", 50.0),
+            "tiny: attn_logit_softcapping is not supported yet");
+  EXPECT_EQ(refusal("layer_types", StringArray(std::vector<std::string>{"full_attention"})),
+            "tiny: layer_types has 1 elements for 2 layers");
+  EXPECT_EQ(refusal("query_pre_attn_scalar", -1.0),
+            "tiny: query_pre_attn_scalar is -1, which makes no sense");
+}
+
 }  // namespace
 }  // namespace spillway

@@ -59,6 +59,15 @@ TEST(KnownModelsTest, CountsThePublishedParameters) {
   EXPECT_NEAR(billions("chatglm3-6b"), 6.2436, 0.0001);
   EXPECT_NEAR(billions("glm-4-9b"), 9.400, 0.001);
   EXPECT_NEAR(billions("command-r"), 34.98, 0.01);
+  EXPECT_NEAR(billions("glm-4-9b-0414"), 9.400, 0.001);
+  EXPECT_NEAR(billions("olmo-2-7b"), 7.2988, 0.0001);
+  EXPECT_NEAR(billions("olmo-2-13b"), 13.7163, 0.0001);
+  EXPECT_NEAR(billions("granite-3.3-2b"), 2.5335, 0.0001);
+  EXPECT_NEAR(billions("granite-3.3-8b"), 8.1708, 0.0001);
+  EXPECT_NEAR(billions("gemma-2b"), 2.5062, 0.0001);
+  EXPECT_NEAR(billions("gemma-7b"), 8.5377, 0.0001);
+  EXPECT_NEAR(billions("gemma-3-270m"), 0.2681, 0.0001);
+  EXPECT_NEAR(billions("gemma-3-1b"), 0.9999, 0.0001);
   EXPECT_NEAR(billions("bloom-176b"), 176.2, 0.1);
 }
 
@@ -69,10 +78,12 @@ TEST(KnownModelsTest, MarksShapesThatOnlyThePlannerKnows) {
   EXPECT_FALSE(try_known_model("gpt-5").has_value());
 }
 
-// Mistral's first 7B model and Phi-3 were published with a window; all others attend to all tokens.
-TEST(KnownModelsTest, OnlyMistralsFirstModelAndPhi3HaveAWindow) {
+// These were published with a window; all others attend to all tokens.
+TEST(KnownModelsTest, OnlyMistralsFirstModelPhi3AndGemma3HaveAWindow) {
   const auto window_of = [](const std::string& name) {
     if (name == "mistral-7b-v0.1") return 4096;
+    if (name == "gemma-3-270m" || name == "gemma-3-1b") return 512;
+    if (name.starts_with("gemma-3")) return 1024;
     return name.starts_with("phi-3") ? 2047 : 0;
   };
   for (const std::string& name : known_model_names()) {

@@ -73,6 +73,17 @@ TEST(LoweredLayerTest, NormsOfHeadsAreOpsOfTheirOwn) {
                           "attention_out(add)", "mlp_up(mlp_norm, gate)", "mlp_down(add)"));
 }
 
+// A norm of a branch is an op with the sum that follows it.
+TEST(LoweredLayerTest, NormsOfBranchesAddTheirResult) {
+  EXPECT_THAT(layer_of("gemma-3-1b"),
+              ElementsAre("qkv(attention_norm)", "query_norm", "key_norm", "attention(rope)",
+                          "attention_out", "attention_post_norm(add)", "mlp_up(mlp_norm, gate)",
+                          "mlp_down", "mlp_post_norm(add)"));
+  EXPECT_THAT(layer_of("olmo-2-7b"), ElementsAre("qkv", "query_norm", "key_norm", "attention(rope)",
+                                                 "attention_out", "attention_post_norm(add)",
+                                                 "mlp_up(gate)", "mlp_down", "mlp_post_norm(add)"));
+}
+
 TEST(LoweredLayerTest, EmbeddingAndHeadAreLists) {
   const auto lists_of = [](const char* name) {
     const auto lowered = make_spec(try_known_model(name).value()).lowered;
@@ -108,15 +119,12 @@ TEST(LoweredLayerTest, SaysWhatItCannotFuse) {
     return error_of([&] { (void)lower(std::make_shared<LayerSpec>(layer), 4096, buffers); });
   };
   EXPECT_EQ(refusal([](LayerSpec&) {}), "no error");
-  // A sum must have the result of a linear op as its input.
+  // A sum must follow the linear op or norm whose result is added.
   EXPECT_THAT(refusal([](LayerSpec& layer) {
                 layer.ops.push_back({.kind = OpKind::kAdd,
                                      .name = "again",
                                      .input = layer.place("normed"),
                                      .output = kResidual});
-                layer.ops.insert(
-                    layer.ops.end() - 1,
-                    {.kind = OpKind::kNorm, .name = "third_norm", .output = layer.place("normed")});
               }),
               HasSubstr("op 'again' follows nothing"));
 }

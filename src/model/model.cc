@@ -113,9 +113,10 @@ void warn_about_unused(const ModelFiles& files, std::span<const WeightName> name
 
 std::span<const Family* const> families() {
   static constexpr std::array kFamilies{
-      &kLlamaFamily,    &kQwenFamily, &kNeoXFamily,    &kStableLmFamily, &kGpt2Family,
-      &kGptJFamily,     &kPhi3Family, &kSmolLm3Family, &kFalconFamily,   &kPhi2Family,
-      &kCommandRFamily, &kGlmFamily,  &kChatGlmFamily, &kOptFamily};
+      &kLlamaFamily,    &kQwenFamily,   &kNeoXFamily,    &kStableLmFamily, &kGpt2Family,
+      &kGptJFamily,     &kPhi3Family,   &kSmolLm3Family, &kFalconFamily,   &kPhi2Family,
+      &kCommandRFamily, &kGlmFamily,    &kChatGlmFamily, &kOlmo2Family,    &kGraniteFamily,
+      &kGemmaFamily,    &kGemma3Family, &kGlm4Family,    &kOptFamily};
   return kFamilies;
 }
 

@@ -215,7 +215,7 @@ void add_layers(const TransformerShape& shape, ModelSpec& spec) {
   const auto rope_of = [&](int layer) {
     if (shape.position != PositionKind::kRope) return -1;
     if (plain > 0 && (layer + 1) % plain == 0) return -1;
-    const bool is_local = every > 0 && (layer + 1) % every != 0;
+    const bool is_local = shape.sliding_window > 0 && (every == 0 || (layer + 1) % every != 0);
     return shape.local_rope.dims > 0 && is_local ? 1 : 0;
   };
   std::map<std::tuple<bool, int, int>, std::shared_ptr<const LayerSpec>> made;

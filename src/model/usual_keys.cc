@@ -155,8 +155,11 @@ void read_hf_rope(const ModelFiles& files, const FolderDefaults& defaults,
                   TransformerShape& shape) {
   const Metadata& m = files.metadata;
   const auto number = [&](const std::string& key) -> std::optional<double> {
-    if (const auto value = m.try_double("rope_parameters." + key)) return value;
-    return m.try_double("rope_scaling." + key);
+    // In families with a rope of their own for layers that have a window, this one is the others'.
+    for (const char* group :
+         {"rope_parameters.", "rope_parameters.full_attention.", "rope_scaling."})
+      if (const auto value = m.try_double(group + key)) return value;
+    return std::nullopt;
   };
   const auto needed = [&](const std::string& key) {
     const auto value = number(key);
@@ -187,8 +190,8 @@ void read_hf_rope(const ModelFiles& files, const FolderDefaults& defaults,
   auto frequencies = base_inverse_frequencies(shape.rope);
   double linear = 1;
   std::string type = "default";
-  for (const char* key :
-       {"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"}) {
+  for (const char* key : {"rope_parameters.rope_type", "rope_parameters.full_attention.rope_type",
+                          "rope_scaling.rope_type", "rope_scaling.type"}) {
     if (m.contains(key)) {
       type = m.get_string(key);
       break;
@@ -335,15 +338,15 @@ TransformerShape read_usual_folder(const ModelFiles& files, std::span<const Weig
   read_bias("attention_bias", "query.bias", shape.qkv_bias);
   read_bias("attention_bias", "attention_out.bias", shape.attention_out_bias);
   read_bias("mlp_bias", "mlp_up.bias", shape.mlp_bias);
-  if (shape.gated_mlp) {
+  if (shape.gated_mlp && shape.activation == ActivationKind::kSilu) {
     const std::string activation = read_string_or(m, "hidden_act", "silu");
     SPW_CHECK(activation == "silu", kUnsupported,
               "{}: hidden_act '{}' is not supported in a model of the family {}; silu is",
               files.name, printable(activation), shape.family);
   } else {
-    shape.activation =
-        read_activation(files, key_of(m, {"hidden_act", "activation_function", "activation"}),
-                        activation_name(shape.activation));
+    shape.activation = read_activation(
+        files, key_of(m, {"hidden_activation", "hidden_act", "activation_function", "activation"}),
+        activation_name(shape.activation));
   }
   if (shape.position == PositionKind::kRope) {
     read_hf_rope(files, defaults, shape);

@@ -17,7 +17,7 @@ const uint64_t kStreamStageBytes = kStreamReadBytes + 3 * kDirectAlignment;
 namespace {
 
 bool is_embedding_or_head(const WeightSlot& slot) {
-  return slot.is_table() || (slot.layer == kHeadList && slot.name == "head");
+  return slot.is_table() || (slot.layer == kHeadList && slot.name == "head" && !slot.is_bias);
 }
 
 void check_overrides(const Model& model, const std::vector<WeightOverride>& overrides) {

@@ -82,7 +82,8 @@ TEST_P(CudaKindTest, ComputesTheLogitsOfTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, CudaKindTest,
                          testing::Values("llama", "window", "mixed", "chunks", "shared", "opt",
-                                         "opt-350m", "qwen2", "qwen3", "neox", "stablelm"),
+                                         "opt-350m", "qwen2", "qwen3", "neox", "stablelm", "gemma3",
+                                         "olmo2", "gptj", "smollm3"),
                          [](const auto& kind) {
                            std::string name = kind.param;
                            std::erase(name, '-');

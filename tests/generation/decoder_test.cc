@@ -124,7 +124,8 @@ TEST_P(DecoderTest, DoesNotDependOnTheNumberOfThreads) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DecoderTest,
                          testing::Values("llama", "window", "mixed", "chunks", "shared", "opt",
-                                         "opt-350m", "qwen2", "qwen3", "neox", "stablelm"),
+                                         "opt-350m", "qwen2", "qwen3", "neox", "stablelm", "gemma3",
+                                         "olmo2", "gptj", "smollm3"),
                          [](const auto& kind) {
                            std::string name = kind.param;
                            std::erase(name, '-');

@@ -29,7 +29,10 @@ namespace spillway::testing_models {
 // attends to all tokens, read the keys and values of an earlier one, as in Gemma 3n; in
 // "shared-own" each has its own. "qwen2" has biases on q, k and v, "qwen3" norms their heads;
 // "neox" has parallel branches and rotates a quarter of each head; so does "stablelm", whose
-// branches share a norm.
+// branches share a norm. "gemma3" has norms before and after its branches, scaled embeddings, and
+// windows with a rope of their own in most layers; "olmo2" has norms after its branches, and of all
+// of q and all of k; "gptj" has one norm for parallel branches and a bias of the head; in "smollm3"
+// every second layer rotates nothing.
 inline ModelSpec tiny_spec(const std::string& kind, int64_t context = 640) {
   TransformerShape shape;
   shape.name = kind;
@@ -98,6 +101,37 @@ inline ModelSpec tiny_spec(const std::string& kind, int64_t context = 640) {
     shape.norm = NormKind::kLayer;
     shape.norm_bias = shape.qkv_bias = true;
     set_plain_rope(shape.rope, 10000, shape.head_dim / 4);
+  } else if (kind == "gemma3") {
+    shape.family = kind;
+    shape.wiring = ResidualWiring::kSandwich;
+    shape.head_norms = true;
+    shape.activation = ActivationKind::kGeluTanh;
+    shape.embedding_scale = 8;
+    shape.attention_scale = 0.2F;
+    shape.sliding_window = 20;
+    shape.full_attention_every = 3;
+    shape.tied_head = true;
+    set_plain_rope(shape.rope, 1e6, shape.head_dim);
+    set_plain_rope(shape.local_rope, 10000, shape.head_dim);
+  } else if (kind == "olmo2") {
+    shape.family = kind;
+    shape.wiring = ResidualWiring::kBranchNorm;
+    shape.row_norms = true;
+    set_plain_rope(shape.rope, 10000, shape.head_dim);
+  } else if (kind == "gptj") {
+    shape.family = kind;
+    shape.kv_heads = shape.heads;
+    shape.wiring = ResidualWiring::kParallel;
+    shape.norm = NormKind::kLayer;
+    shape.norm_bias = shape.mlp_bias = shape.head_bias = true;
+    shape.activation = ActivationKind::kGeluTanh;
+    shape.gated_mlp = false;
+    set_plain_rope(shape.rope, 10000, shape.head_dim / 2);
+    shape.rope.style = RopeStyle::kInterleaved;
+  } else if (kind == "smollm3") {
+    shape.family = kind;
+    shape.no_rope_every = 2;
+    set_plain_rope(shape.rope, 10000, shape.head_dim);
   } else if (kind == "neox") {
     shape.family = "gptneox";
     shape.kv_heads = shape.heads;

@@ -147,8 +147,8 @@ struct HandOverTest : testing::TestWithParam<bool> {
 };
 
 TEST_P(HandOverTest, HalvesOfEveryKindGiveTheLogitsOfTheWhole) {
-  for (const char* kind :
-       {"llama", "window", "llama-tied", "opt", "opt-350m", "qwen2", "qwen3", "neox"}) {
+  for (const char* kind : {"llama", "window", "llama-tied", "opt", "opt-350m", "qwen2", "qwen3",
+                           "neox", "gemma3", "olmo2", "gptj"}) {
     for (const Placement& how : placements()) {
       if (cuda() && how.on_cpu) continue;
       SCOPED_TRACE(fmt::format("{}, {}", kind, how.name));

@@ -211,7 +211,8 @@ TEST_P(PlacementTest, NorOnWhereEmbeddingsAre) {
 // The choice of kernels depends on how many tokens go through a layer together, and on nothing
 // else.
 TEST_P(PlacementTest, WithoutDeterministicModeOnlyTheCutMatters) {
-  for (const char* kind : {"window", "mixed", "shared", "opt-350m", "qwen3", "neox"}) {
+  for (const char* kind :
+       {"window", "mixed", "shared", "opt-350m", "qwen3", "neox", "gemma3", "olmo2"}) {
     const auto expected = logits(at_home(), kind, DType::kF16, KvType::kF16, false);
     for (Placement placement : every_placement()) {
       if (placement.micro_tokens > 0) continue;

@@ -55,7 +55,8 @@ Placement all_in_host_memory(std::vector<CpuLinearShare> shares) {
 // The CPU's share goes from nothing to everything, for every type and family: with and without
 // gates, norms before and behind.
 TEST_P(SplitTest, NoCutChangesLogits) {
-  for (const char* kind : {"llama", "opt", "opt-350m", "llama-tied", "qwen3", "neox", "stablelm"}) {
+  for (const char* kind : {"llama", "opt", "opt-350m", "llama-tied", "qwen3", "neox", "stablelm",
+                           "gemma3", "olmo2", "gptj"}) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ8_0}) {
       const auto expected = logits({}, kind, dtype, false);
       for (const double share : {0.0, 0.2, 0.65, 1.0}) {

@@ -9,6 +9,7 @@ be run after a change to the cases: it computes those that are new or were chang
 test_references.py holds the files to what is computed anew.
 """
 
+import copy
 import hashlib
 import io
 import json
@@ -32,9 +33,10 @@ SAVED_NAMES = {"GPTNeoX": {"lm_head.weight": "embed_out.weight"}}
 
 def make_model(case):
     """The case's model in its type, with the weights of reference_models.py."""
-    config = getattr(transformers, f"{case.family}Config")(**case.config)
+    config = getattr(transformers, f"{case.family}Config")(**copy.deepcopy(case.config))  # which it may change
     config._attn_implementation = "eager"
-    name = next(name for name in (f"{case.family}ForCausalLM", f"{case.family}LMHeadModel") if hasattr(transformers, name))
+    names = (f"{case.family}ForCausalLM", f"{case.family.removesuffix('Text')}ForCausalLM", f"{case.family}LMHeadModel")
+    name = next(name for name in names if hasattr(transformers, name))
     model = getattr(transformers, name)(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

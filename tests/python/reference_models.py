@@ -148,6 +148,31 @@ def glm(share=0.5, **overrides):
     return llama(num_key_value_heads=2, head_dim=16, rms_norm_eps=1.5625e-7, rope_parameters=rope) | overrides
 
 
+def granite(**overrides):
+    config = dict(embedding_multiplier=6.0, residual_multiplier=0.4, attention_multiplier=0.2, logits_scaling=2.5)
+    return llama(num_key_value_heads=2, tie_word_embeddings=True) | config | overrides
+
+
+def gemma(**overrides):
+    config = dict(head_dim=32, hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6)
+    return llama(num_key_value_heads=1, tie_word_embeddings=True) | config | overrides
+
+
+def gemma3(**overrides):
+    ropes = dict(
+        full_attention=dict(rope_type="default", rope_theta=1000000.0), sliding_attention=dict(rope_type="default", rope_theta=5000.0)
+    )  # fmt: skip
+    config = dict(num_hidden_layers=7, sliding_window=8, query_pre_attn_scalar=24, rope_parameters=ropes)
+    return gemma(num_key_value_heads=2) | config | overrides
+
+
+def glm4(**overrides):
+    return llama(num_key_value_heads=2, head_dim=16, attention_bias=True) | overrides
+
+
+GEMMA3_LINEAR = dict(
+    full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1000000.0), sliding_attention=dict(rope_type="default", rope_theta=10000.0)
+)  # fmt: skip
 LINEAR_ROPE = dict(rope_type="linear", factor=4.0, rope_theta=10000.0)
 LLAMA3_ROPE = dict(
     rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32,
@@ -254,6 +279,25 @@ CASES = {
     "phi old config": Case("Phi", phi(share=0.4), old_config=True),
     "phi sharded": Case("Phi", phi(), shard_size="60KB"),
     "phi f16": Case("Phi", phi(), dtype="float16", tolerance=3e-2),
+    "olmo2": Case("Olmo2", llama()),
+    "olmo2 gqa, bias": Case("Olmo2", llama(num_key_value_heads=2, attention_bias=True)),
+    "olmo2 old config": Case("Olmo2", llama(num_key_value_heads=2), old_config=True),
+    "olmo2 f16": Case("Olmo2", llama(num_key_value_heads=2), dtype="float16", tolerance=3e-2),
+    "granite": Case("Granite", granite()),
+    "granite untied, bias": Case("Granite", granite(tie_word_embeddings=False, attention_bias=True, mlp_bias=True)),
+    "granite old config": Case("Granite", granite(), old_config=True),
+    "granite f16": Case("Granite", granite(), dtype="float16", tolerance=3e-2),
+    "gemma": Case("Gemma", gemma()),
+    "gemma several KV heads": Case("Gemma", gemma(num_key_value_heads=4)),
+    "gemma f16": Case("Gemma", gemma(tie_word_embeddings=False, num_hidden_layers=1, head_dim=16), dtype="float16", tolerance=3e-2),
+    "gemma3": Case("Gemma3Text", gemma3()),
+    "gemma3 linear": Case("Gemma3Text", gemma3(rope_parameters=GEMMA3_LINEAR)),
+    "gemma3 without a window in force": Case("Gemma3Text", gemma3(sliding_window=256)),
+    "gemma3 windows alone": Case("Gemma3Text", gemma3(num_hidden_layers=3)),
+    "gemma3 f16": Case("Gemma3Text", gemma3(tie_word_embeddings=False), dtype="float16", tolerance=3e-2),
+    "glm4": Case("Glm4", glm4()),
+    "glm4 without bias": Case("Glm4", glm4(attention_bias=False)),
+    "glm4 f16": Case("Glm4", glm4(), dtype="float16", tolerance=3e-2),
     "stablelm": Case("StableLm", stablelm()),
     "stablelm qkv bias": Case("StableLm", stablelm(use_qkv_bias=True)),
     "stablelm parallel": Case("StableLm", stablelm(use_parallel_residual=True, num_key_value_heads=4)),

@@ -416,9 +416,57 @@ void check_parts(const KvLayerView& kv, std::span<const SequenceSpan> spans, int
 
 }  // namespace
 
+namespace {
+
+// Tiles hold so many query heads of a KV head. If the only KV head has more, they are attended to
+// in several calls, each for some of them.
+bool has_too_many_heads(const KvLayerView& kv, const AttentionParams& params) {
+  return kv.kv_heads == 1 && params.heads > kTileQueries;
+}
+template <class Attend>  // Attend(first head, parameters for some heads)
+void attend_some_heads(const AttentionParams& params, const Attend& attend) {
+  const auto most = static_cast<int>(kTileQueries);
+  const int calls = (params.heads + most - 1) / most, each = (params.heads + calls - 1) / calls;
+  for (int first = 0; first < params.heads; first += each) {
+    AttentionParams some = params;
+    some.heads = std::min(each, params.heads - first);
+    attend(first, some);
+  }
+}
+
+// Copies the states of some heads, `from` and `to` having their own numbers of heads.
+void copy_state(const SoftmaxState& from, int first_from, const SoftmaxState& to, int first_to,
+                int heads) {
+  for (int64_t row = 0; row < from.rows(); ++row) {
+    const float* const source = from.memory.f32(row);
+    float* const target = to.memory.f32(row);
+    std::copy_n(source + int64_t{first_from} * from.head_dim, int64_t{heads} * from.head_dim,
+                target + int64_t{first_to} * to.head_dim);
+    std::copy_n(source + from.maxima() + first_from, heads, target + to.maxima() + first_to);
+    std::copy_n(source + from.sums() + first_from, heads, target + to.sums() + first_to);
+  }
+}
+
+}  // namespace
+
 void attend_partition(ThreadPool& pool, Workspace& workspace, const Activations& q,
                       const KvLayerView& kv, std::span<const SequenceSpan> spans,
                       const AttentionParams& params, const SoftmaxState& sums, bool deterministic) {
+  if (has_too_many_heads(kv, params)) {
+    return attend_some_heads(params, [&](int first, const AttentionParams& some) {
+      const int64_t columns = softmax_state_columns(some.heads, kv.head_dim);
+      std::vector<float> memory(static_cast<size_t>(q.rows * columns));
+      const SoftmaxState own{
+          {DType::kF32, q.rows, columns, columns, reinterpret_cast<std::byte*>(memory.data())},
+          some.heads,
+          kv.head_dim};
+      copy_state(sums, first, own, 0, some.heads);
+      attend_partition(pool, workspace,
+                       q.columns(int64_t{first} * kv.head_dim, int64_t{some.heads} * kv.head_dim),
+                       kv, spans, some, own, deterministic);
+      copy_state(own, 0, sums, first, some.heads);
+    });
+  }
   static_assert(kPartitionTokens % kSplitKeys == 0);
   SPW_ASSERT(sums.memory.dtype == DType::kF32 && sums.rows() == q.rows &&
              sums.heads == params.heads && sums.head_dim == kv.head_dim);
@@ -441,6 +489,14 @@ void attend_partition(ThreadPool& pool, Workspace& workspace, const Activations&
 void attention(ThreadPool& pool, Workspace& workspace, const Activations& q, const KvLayerView& kv,
                std::span<const SequenceSpan> spans, const AttentionParams& params,
                const Activations& out, bool deterministic) {
+  if (has_too_many_heads(kv, params)) {
+    return attend_some_heads(params, [&](int first, const AttentionParams& some) {
+      const auto columns_of = [&](const Activations& all) {
+        return all.columns(int64_t{first} * kv.head_dim, int64_t{some.heads} * kv.head_dim);
+      };
+      attention(pool, workspace, columns_of(q), kv, spans, some, columns_of(out), deterministic);
+    });
+  }
   attend_all(kernel_for(kv.type, deterministic),
              deterministic ? nullptr : rows_kernel_for(kv.type, kv.head_dim), pool, workspace, q,
              kv, spans, params, out);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cpu/cpu_device.h"
+#include "device/partitioned_attention.h"
 #include "tensor/random_fill.h"
 
 namespace spillway {
@@ -69,7 +70,6 @@ TEST(AttentionTest, RefusesWhatItCannotDo) {
     device.ops().attention(view(q, rows), kv, {&span, 1}, {heads, 1.0F, 0}, view(out, rows));
   };
   EXPECT_NO_THROW(attend(4, 16, {0, 4, 0, table}));
-  EXPECT_THROW(attend(1, 64, {0, 1, 0, table}), Error);    // 64 heads share one KV head
   EXPECT_THROW(attend(4, 16, {0, 4, 0, outside}), Error);  // a block the cache does not have
   EXPECT_THROW(attend(4, 16, {0, 4, 14, table}), Error);   // past the table
   EXPECT_THROW(attend(4, 16, {1, 4, 0, table}), Error);    // past the rows
@@ -122,6 +122,45 @@ TEST(AttentionTest, TheKernelChosenAgreesWithThePortableOne) {
               << kv_type_name(type) << " " << heads << "/" << kv_heads << " heads of " << dim
               << ", " << start << " + " << rows;
         }
+      }
+    }
+  }
+}
+
+// Falcon-7B has 71 query heads for its only KV head, more than a tile holds.
+TEST(AttentionTest, TakesAnyNumberOfHeadsForOneKvHead) {
+  CpuDevice device({.threads = 2});
+  constexpr int kHeads = 71, kDim = 64;
+  constexpr int32_t kRows = 5, kStart = 251;
+  std::vector<int32_t> table(16);
+  std::iota(table.begin(), table.end(), 0);
+  std::vector<std::byte> k(16 * kKvBlockTokens * kDim * 2), v(k.size());
+  fill_random(DType::kF16, k.data(), 16 * kKvBlockTokens * kDim, 1, 1);
+  fill_random(DType::kF16, v.data(), 16 * kKvBlockTokens * kDim, 2, 1);
+  const KvLayerView kv{KvType::kF16, 16, 1, kDim, k.data(), v.data()};
+  std::vector<float> q(size_t{kRows} * kHeads * kDim), out(q.size()), partitioned(q.size());
+  fill_random(DType::kF32, reinterpret_cast<std::byte*>(q.data()), std::ssize(q), 3, 1);
+  const SequenceSpan span{0, kRows, kStart, table};
+  const AttentionParams params{kHeads, 0.125F, 0};
+  device.ops().attention(view(q, kRows), kv, {&span, 1}, params, view(out, kRows));
+
+  const int64_t columns = softmax_state_columns(kHeads, kDim);
+  std::vector<float> memory(static_cast<size_t>(kRows * columns));
+  const SoftmaxState state{view(memory, kRows), kHeads, kDim};
+  PartitionedAttention& ops = device.partitioned_attention();
+  ops.clear_state(state);
+  ops.attend_partition(view(q, kRows), kv, {&span, 1}, params, state);
+  ops.finish_state(state, view(partitioned, kRows));
+
+  for (int head = 0; head < kHeads; ++head) {
+    std::vector<float> alone(size_t{kRows} * kDim);
+    device.ops().attention(view(q, kRows).columns(int64_t{head} * kDim, kDim), kv, {&span, 1},
+                           {1, 0.125F, 0}, view(alone, kRows));
+    for (size_t row = 0; row < kRows; ++row) {
+      for (size_t i = 0; i < kDim; ++i) {
+        const size_t at = (row * kHeads + static_cast<size_t>(head)) * kDim + i;
+        ASSERT_NEAR(out[at], alone[row * kDim + i], 1e-5) << head;
+        ASSERT_NEAR(partitioned[at], alone[row * kDim + i], 1e-5) << head;
       }
     }
   }
