@@ -49,7 +49,7 @@ done
 stranger_targets=(text_test hostile_test fuzz_test http_test)
 
 # Tests that read thousands of damaged files: every run has them under ASan, so the release tests leave them out.
-only_asan='HfHostileTest|GgufHostileTest'
+only_asan='HfHostileTest|GgufHostileTest|TorchHostileTest'
 
 check_shell() {
   if ! command -v shellcheck >/dev/null; then

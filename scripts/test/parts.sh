@@ -9,7 +9,7 @@ part_names=(asan-kernels asan-state asan-generation asan-server tsan-threads tsa
 tsan_filter='-*LogitsDoNotDependOnWhereThingsAre*:*NorOnTheTypesOfWeightsAndKv*:*WithoutDeterministicMode*:*ToOneToken*:*NorOnWhereThingsAreWithoutAGpu*:*SpanningTest*:*TenThousandCorruptions*'
 
 # Limits of memory and of work, reached with tens of megabytes: a minute with ASan, and without it in every run.
-asan_long='AmplificationTest.*:HostileTemplateTest.EndlessWorkIsCutOff'
+asan_long='AmplificationTest.*:TorchAmplificationTest.*:HostileTemplateTest.EndlessWorkIsCutOff'
 
 # The server under a sanitizer: many clients, clients that leave in the middle, broken HTTP, a failing disk, and its end.
 # About a minute; the other tests of the server repeat what these do, or depend on the clock.

@@ -12,14 +12,27 @@
 #include "storage/hf_index.h"
 #include "storage/json_metadata.h"
 #include "storage/safetensors_reader.h"
+#include "storage/torch_reader.h"
 
 namespace spillway {
 namespace {
 
 constexpr uint64_t kMaxConfigBytes = uint64_t{4} << 20;
 constexpr uint64_t kMaxIndexBytes = uint64_t{64} << 20;
-constexpr std::string_view kSingleFile = "model.safetensors";
-constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+
+// How a folder may hold its weights: in one file, or in shards that an index names.
+struct WeightFormat {
+  std::string_view single_file, index_file, shard_ending;
+  void (*parse)(const ByteSource& source, int32_t file, ModelFiles& model);
+  ModelFiles::SharedExtents shared;
+};
+// The first of these that a folder has is read.
+constexpr WeightFormat kWeightFormats[] = {
+    {"model.safetensors", "model.safetensors.index.json", ".safetensors", parse_safetensors,
+     ModelFiles::SharedExtents::kRefused},
+    {"pytorch_model.bin", "pytorch_model.bin.index.json", ".bin", parse_torch,
+     ModelFiles::SharedExtents::kAllowed},
+};
 
 class DiskFolder final : public FolderSource {
  public:
@@ -73,20 +86,21 @@ void read_config(const FolderSource& folder, bool required, ModelFiles& model) {
   }
 }
 
-void add_weights(const ByteSource& source, std::string_view name, ModelFiles& model) {
+void add_weights(const ByteSource& source, std::string_view name, const WeightFormat& format,
+                 ModelFiles& model) {
   const auto file = static_cast<int32_t>(model.paths.size());
   model.paths.emplace_back(name);
   model.file_bytes.push_back(source.size());
-  parse_safetensors(source, file, model);
+  format.parse(source, file, model);
 }
 
 // Checks that every tensor of the index is in the shard that the index names.
-void check_weight_map(const HfIndex& index, const ModelFiles& model) {
+void check_weight_map(const HfIndex& index, std::string_view index_file, const ModelFiles& model) {
   for (const HfIndex::Entry& entry : index.tensors) {
     const std::string& shard = index.shards[static_cast<size_t>(entry.shard)];
     if (const TensorInfo* tensor = model.find(entry.tensor)) {
       SPW_CHECK(tensor->extent.file == entry.shard, kInvalidArgument,
-                "{}: tensor '{}' should be in {} but is in {}", kIndexFile, printable(entry.tensor),
+                "{}: tensor '{}' should be in {} but is in {}", index_file, printable(entry.tensor),
                 printable(shard),
                 printable_path(model.paths[static_cast<size_t>(tensor->extent.file)]));
       continue;
@@ -95,7 +109,7 @@ void check_weight_map(const HfIndex& index, const ModelFiles& model) {
         std::ranges::binary_search(model.unsupported, entry.tensor, {}, &UnsupportedTensor::name);
     SPW_CHECK(unsupported, kInvalidArgument,
               "{}: tensor '{}' is not in {}; the shard is not the right one, download it again",
-              kIndexFile, printable(entry.tensor), printable(shard));
+              index_file, printable(entry.tensor), printable(shard));
   }
 }
 
@@ -109,34 +123,38 @@ void check_unsupported(ModelFiles& model) {
   }
 }
 
-void read_weights(const FolderSource& folder, ModelFiles& model) {
-  if (const auto single = folder.try_open(kSingleFile)) {
-    add_weights(*single, kSingleFile, model);
-    model.finish();
+// Returns false if the folder has no weights of this format.
+bool try_read_weights(const FolderSource& folder, const WeightFormat& format, ModelFiles& model) {
+  if (const auto single = folder.try_open(format.single_file)) {
+    add_weights(*single, format.single_file, format, model);
+    model.finish(format.shared);
     check_unsupported(model);
-    return;
+    return true;
   }
-  const auto index_file = folder.try_open(kIndexFile);
-  if (index_file == nullptr) {
-    const bool pickled =
-        has(folder, "pytorch_model.bin") || has(folder, "pytorch_model.bin.index.json");
-    SPW_CHECK(!pickled, kUnsupported,
-              "{}: only pytorch_model.bin weights, which can run code when loaded; convert the "
-              "model to safetensors or GGUF",
-              folder.label());
-    fail(ErrorCode::kInvalidArgument, "{}: neither {} nor {}", folder.label(), kSingleFile,
-         kIndexFile);
-  }
-  const HfIndex index = parse_hf_index(read_text(*index_file, kMaxIndexBytes), index_file->label());
+  const auto index_file = folder.try_open(format.index_file);
+  if (index_file == nullptr) return false;
+  const HfIndex index = parse_hf_index(read_text(*index_file, kMaxIndexBytes), index_file->label(),
+                                       format.shard_ending);
   for (const std::string& shard : index.shards) {
     const auto source = folder.try_open(shard);
     SPW_CHECK(source != nullptr, kInvalidArgument, "{}: shard {} of {} is missing; download it",
-              folder.label(), printable(shard), kIndexFile);
-    add_weights(*source, shard, model);
+              folder.label(), printable(shard), format.index_file);
+    add_weights(*source, shard, format, model);
   }
-  model.finish();
+  model.finish(format.shared);
   check_unsupported(model);
-  check_weight_map(index, model);
+  check_weight_map(index, format.index_file, model);
+  return true;
+}
+
+void read_weights(const FolderSource& folder, ModelFiles& model) {
+  for (const WeightFormat& format : kWeightFormats) {
+    if (try_read_weights(folder, format, model)) return;
+  }
+  const auto& [safetensors, torch] = kWeightFormats;
+  fail(ErrorCode::kInvalidArgument, "{}: no weights: neither {} nor {}, and no {} or {}",
+       folder.label(), safetensors.single_file, torch.single_file, safetensors.index_file,
+       torch.index_file);
 }
 
 }  // namespace

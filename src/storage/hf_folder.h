@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads Hugging Face folders: config.json, safetensors in one file or in shards, tokenizer files.
+// Reads Hugging Face folders: config.json, weights in one file or in shards, tokenizer files.
 #pragma once
 
 #include <filesystem>
@@ -22,8 +22,9 @@ class FolderSource {
   virtual std::unique_ptr<ByteSource> try_open(std::string_view name) const = 0;
 };
 
-// Reads config.json and model.safetensors, or model.safetensors.index.json and its shards. Throws
-// Error with one line.
+// Reads config.json and the first of these that is there: model.safetensors,
+// model.safetensors.index.json and its shards, pytorch_model.bin, pytorch_model.bin.index.json and
+// its shards. Throws Error with one line.
 ModelFiles read_hf_folder(const std::filesystem::path& folder);
 // Does the same from any source; the paths of the result are bare names.
 ModelFiles parse_hf_folder(const FolderSource& folder);

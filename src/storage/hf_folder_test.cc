@@ -223,9 +223,6 @@ TEST(HfFolderTest, SaysWhatToDoAboutOtherFolders) {
   EXPECT_THAT(error_of([&] { open_model(folder.path()); }), HasSubstr("no config.json"));
   folder.write("config.json", kConfig);
   EXPECT_THAT(error_of([&] { open_model(folder.path()); }), HasSubstr("neither model.safetensors"));
-  folder.write("pytorch_model.bin", "");
-  EXPECT_THAT(error_of([&] { open_model(folder.path()); }),
-              HasSubstr("convert the model to safetensors"));
   folder.write("config.json", "{");
   EXPECT_THAT(error_of([&] { open_model(folder.path()); }),
               HasSubstr("config.json: not valid JSON"));

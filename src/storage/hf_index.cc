@@ -19,7 +19,8 @@ constexpr size_t kMaxShards = 16384;
 // Handles {"metadata": {...}, "weight_map": {"tensor": "shard.safetensors", ...}}.
 class IndexHandler final : public JsonHandler {
  public:
-  explicit IndexHandler(const std::string& label) : label_(label) {}
+  IndexHandler(const std::string& label, std::string_view ending)
+      : label_(label), ending_(ending) {}
 
   void start_object() override {
     if (in_map_) not_a_name();
@@ -83,11 +84,11 @@ class IndexHandler final : public JsonHandler {
     SPW_CHECK(index_.tensors.size() < ModelFiles::kMaxTensors, kInvalidArgument,
               "{}: more than {} tensors", label_, ModelFiles::kMaxTensors);
     // No file outside the model's folder may be opened, whatever the index says.
-    const bool bare = shard.size() <= 255 && shard.ends_with(".safetensors") &&
+    const bool bare = shard.size() <= 255 && shard.ends_with(ending_) &&
                       shard.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
     SPW_CHECK(bare, kInvalidArgument,
-              "{}: weight_map['{}'] is '{}', expected the bare name of a .safetensors file", label_,
-              printable(key_), printable(shard));
+              "{}: weight_map['{}'] is '{}', expected the bare name of a {} file", label_,
+              printable(key_), printable(shard), ending_);
     const auto number = static_cast<int32_t>(shards_.size());
     const auto [it, inserted] = shards_.emplace(std::move(shard), number);
     SPW_CHECK(shards_.size() <= kMaxShards, kInvalidArgument, "{}: more than {} shards", label_,
@@ -96,6 +97,7 @@ class IndexHandler final : public JsonHandler {
   }
 
   const std::string& label_;
+  std::string_view ending_;  // of a shard's name
   int depth_ = 0;
   bool in_map_ = false;
   bool seen_ = false;
@@ -106,8 +108,8 @@ class IndexHandler final : public JsonHandler {
 
 }  // namespace
 
-HfIndex parse_hf_index(std::string_view text, const std::string& label) {
-  IndexHandler handler(label);
+HfIndex parse_hf_index(std::string_view text, const std::string& label, std::string_view ending) {
+  IndexHandler handler(label, ending);
   read_json_events(text, label, handler);
   return handler.take();
 }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstring>
+#include <string>
 #include <system_error>
 
 #include "base/error.h"
@@ -24,6 +25,13 @@ bool is_folder(const std::filesystem::path& path) {
   return std::filesystem::is_directory(status);
 }
 
+// Whether the name is that of one file of a Hugging Face folder's weights.
+bool is_weights_of_folder(const std::filesystem::path& path) {
+  const std::string name = path.filename().string();
+  return name.ends_with(".safetensors") ||
+         (name.starts_with("pytorch_model") && name.ends_with(".bin"));
+}
+
 ModelFiles open_file(const std::filesystem::path& path) {
   {
     const File file(path);
@@ -32,7 +40,7 @@ ModelFiles open_file(const std::filesystem::path& path) {
       file.read_exact(0, std::as_writable_bytes(std::span(&magic, 1)));
     const std::string shown = printable_path(path);
     if (magic != kGgufMagic) {
-      SPW_CHECK(path.extension() != ".safetensors", kInvalidArgument,
+      SPW_CHECK(!is_weights_of_folder(path), kInvalidArgument,
                 "{} is one file of a Hugging Face model; give the folder that also holds its "
                 "config.json",
                 shown);

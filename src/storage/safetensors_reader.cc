@@ -22,13 +22,6 @@ constexpr size_t kMaxDims = 8;
 constexpr size_t kMaxNameBytes = 1024;
 constexpr std::string_view kMetadataName = "__metadata__";
 
-std::optional<DType> try_plain_dtype(std::string_view name) {
-  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
-    if (dtype_name(type) == name) return type;
-  }
-  return std::nullopt;
-}
-
 // Handles {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__":
 // {...}}.
 class HeaderHandler final : public JsonHandler {

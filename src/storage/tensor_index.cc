@@ -77,7 +77,7 @@ std::optional<std::string> ModelFiles::try_read_text(std::string_view file_name,
   return read_text_file(path, max_bytes);
 }
 
-void ModelFiles::finish() {
+void ModelFiles::finish(SharedExtents shared) {
   by_name_.resize(tensors.size());
   std::iota(by_name_.begin(), by_name_.end(), 0u);
   std::sort(by_name_.begin(), by_name_.end(), [this](uint32_t a, uint32_t b) {
@@ -99,6 +99,9 @@ void ModelFiles::finish() {
   for (size_t i = 1; i < by_offset.size(); ++i) {
     const TensorInfo& a = tensors[by_offset[i - 1]];
     const TensorInfo& b = tensors[by_offset[i]];
+    const bool is_same = a.extent.offset == b.extent.offset && a.dtype == b.dtype &&
+                         a.shape == b.shape;  // and so are their bytes
+    if (a.extent.file == b.extent.file && is_same && shared == SharedExtents::kAllowed) continue;
     SPW_CHECK(a.extent.file != b.extent.file || a.extent.offset + a.extent.bytes <= b.extent.offset,
               kInvalidArgument, "{}: tensors '{}' (extent {}+{}) and '{}' (extent {}+{}) overlap",
               name, printable(a.name), a.extent.offset, a.extent.bytes, printable(b.name),

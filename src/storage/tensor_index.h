@@ -72,7 +72,7 @@ struct ModelFiles {
   // the prefix "generation_config.".
   Metadata metadata;
   std::vector<TensorInfo> tensors;             // in file order
-  std::vector<UnsupportedTensor> unsupported;  // safetensors only
+  std::vector<UnsupportedTensor> unsupported;  // Hugging Face folders only
   std::filesystem::path folder;                // Hugging Face and tokenizer folders only
 
   // Returns nullptr if there is no such tensor or it is among `unsupported`.
@@ -89,9 +89,11 @@ struct ModelFiles {
   std::optional<std::string> try_read_text(std::string_view file_name,
                                            uint64_t max_bytes = kMaxTextBytes) const;
 
+  // Whether two tensors of the same type and shape may have the same extent, as tied weights do.
+  enum class SharedExtents { kRefused, kAllowed };
   // Called by readers at the end: checks that names are unique and that extents of one file do not
   // overlap, and prepares find(). Throws kInvalidArgument.
-  void finish();
+  void finish(SharedExtents shared = SharedExtents::kRefused);
 
  private:
   std::vector<uint32_t> by_name_;  // indices of `tensors`, sorted by name

@@ -39,4 +39,11 @@ void check_extent(const std::string& prefix, uint64_t offset, uint64_t bytes, ui
             prefix, offset, bytes, file_bytes);
 }
 
+std::optional<DType> try_plain_dtype(std::string_view name) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    if (dtype_name(type) == name) return type;
+  }
+  return std::nullopt;
+}
+
 }  // namespace spillway

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "tensor/dtype.h"
 
@@ -18,5 +20,8 @@ uint64_t checked_tensor_bytes(const std::string& prefix, DType dtype,
 
 // Throws kInvalidArgument unless [offset, offset + bytes) lies inside the file.
 void check_extent(const std::string& prefix, uint64_t offset, uint64_t bytes, uint64_t file_bytes);
+
+// Returns the type that a Hugging Face folder calls F32, F16 or BF16, and nullopt for another name.
+std::optional<DType> try_plain_dtype(std::string_view name);
 
 }  // namespace spillway

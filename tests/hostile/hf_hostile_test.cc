@@ -6,7 +6,6 @@
 
 #include <cstring>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "storage/hf_folder.h"
@@ -14,6 +13,7 @@
 #include "storage/safetensors_writer.h"
 #include "storage/test_folder.h"
 #include "tests/hostile/case_runner.h"
+#include "tests/hostile/memory_folder.h"
 
 namespace spillway {
 namespace {
@@ -55,32 +55,9 @@ constexpr std::string_view kVocab =
     R"({"<s>": 0, "<pad>": 1, "</s>": 2, "a": 3, "b": 4, "ab": 5, "\u0120": 6, "\u0120a": 7})";
 constexpr std::string_view kMerges = "#version: 0.2\na b\n\xc4\xa0 a\n";
 
-Bytes to_bytes(std::string_view text) {
-  const auto bytes = std::as_bytes(std::span(text));
-  return {bytes.begin(), bytes.end()};
-}
 std::string to_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
-
-class MemoryFolder final : public FolderSource {
- public:
-  const std::string& label() const override { return label_; }
-  std::unique_ptr<ByteSource> try_open(std::string_view name) const override {
-    const auto it = files.find(name);
-    if (it == files.end()) return nullptr;
-    return std::make_unique<MemorySource>(std::string(name), it->second);
-  }
-  uint64_t bytes() const {
-    uint64_t sum = 0;
-    for (const auto& [name, content] : files) sum += content.size();
-    return sum;
-  }
-  std::map<std::string, Bytes, std::less<>> files;
-
- private:
-  std::string label_ = "folder";
-};
 
 // The tokenizer that a folder has, and the file of it that is damaged.
 struct HfCase {
