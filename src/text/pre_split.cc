@@ -50,6 +50,8 @@ constexpr std::pair<std::string_view, PreSplit> kGgufNames[] = {
     {"falcon3", PreSplit::kLlama3},
     {"dbrx", PreSplit::kLlama3},
     {"smaug-bpe", PreSplit::kLlama3},
+    {"glm4", PreSplit::kGlm4},
+    {"chatglm-bpe", PreSplit::kGlm4},
     {"qwen2", PreSplit::kQwen2},
     {"deepseek-r1-qwen", PreSplit::kQwen2},
     {"stablelm2", PreSplit::kQwen2},
@@ -102,6 +104,7 @@ std::vector<SplitStage> pre_split_stages(PreSplit pre_split) {
     case PreSplit::kGpt2:
       return {{kGpt2Words}};
     case PreSplit::kLlama3:
+    case PreSplit::kGlm4:
       return {{kLlama3Words}};
     case PreSplit::kQwen2:
       return {{kQwen2Words}};

@@ -14,6 +14,7 @@ enum class PreSplit {
   kNone,         // the text is one word
   kGpt2,         // GPT-2, OPT, Phi-2, OLMo, MPT
   kLlama3,       // like GPT-2, but digits in groups of three and line breaks as words
+  kGlm4,         // the same words, by the vocabulary's merges alone: GLM-4
   kQwen2,        // like Llama 3, but single digits
   kSmolLm,       // single digits, then GPT-2's pattern: SmolLM, StarCoder, Refact, Command-R
   kFalcon,       // punctuation, then GPT-2's pattern, then digits in groups of three, on bytes

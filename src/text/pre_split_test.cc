@@ -66,6 +66,9 @@ TEST(PreSplitTest, KnowsTheNamesOfGguf) {
   EXPECT_EQ(try_pre_split_from_gguf_name("no-such-name"), std::nullopt);
   EXPECT_TRUE(pre_split_traits(PreSplit::kQwen2).normalize_nfc);
   EXPECT_TRUE(pre_split_traits(PreSplit::kLlama3).ignore_merges);
+  EXPECT_EQ(try_pre_split_from_gguf_name("glm4"), PreSplit::kGlm4);
+  EXPECT_EQ(pre_split_stages(PreSplit::kGlm4), pre_split_stages(PreSplit::kLlama3));
+  EXPECT_FALSE(pre_split_traits(PreSplit::kGlm4).ignore_merges);
 }
 
 TEST(PreSplitTest, CallsUnknownPatternsCustom) {
