@@ -683,6 +683,9 @@ TEST(GraniteTest, FoldsTheFactorOfBranches) {
   bad.metadata.add("residual_multiplier", 0.0);
   EXPECT_EQ(error_of([&] { family_of(bad).read_shape(bad); }),
             "tiny: the factor of branches is 0, which makes no sense");
+  ModelFiles tiny = folder_of("granite");
+  tiny.metadata.add("residual_multiplier", 1e-30);
+  EXPECT_THAT(error_of([&] { family_of(tiny).read_shape(tiny); }), HasSubstr("makes no sense"));
 }
 
 TEST(Gemma3Test, HasAWindowAndARopeOfItsOwnInMostLayers) {
@@ -711,6 +714,7 @@ TEST(Gemma3Test, RefusesWhatItDoesNotHave) {
             "tiny: attn_logit_softcapping is not supported yet");
   EXPECT_EQ(refusal("layer_types", StringArray(std::vector<std::string>{"full_attention"})),
             "tiny: layer_types has 1 elements for 2 layers");
+  EXPECT_EQ(refusal("rope_local_base_freq", 0.0), "tiny: rope base frequency 0 makes no sense");
   EXPECT_EQ(refusal("query_pre_attn_scalar", -1.0),
             "tiny: query_pre_attn_scalar is -1, which makes no sense");
 }

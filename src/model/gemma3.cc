@@ -2,6 +2,7 @@
 // Gemma 3 without its images: norms before and after attention and MLP and of the heads of q and k,
 // and a window in all but every sixth layer. Layers with a window have a rope of their own.
 #include <cmath>
+#include <string>
 #include <string_view>
 
 #include "base/error.h"
@@ -72,11 +73,12 @@ void set_family(TransformerShape& shape) {
   shape.tied_head = true;
 }
 
-void finish(TransformerShape& shape, int interval, double local_theta) {
+void finish(TransformerShape& shape, int interval, double local_theta, const std::string& where) {
   shape.embedding_scale = std::sqrt(static_cast<float>(shape.hidden));
   // A model with fewer layers has none that attends to all tokens.
   shape.full_attention_every = interval <= shape.layers ? interval : 0;
   set_plain_rope(shape.local_rope, local_theta, shape.head_dim);
+  validate(shape, where);
 }
 
 // Among the published sizes, only the one with 62 layers scales scores by its width per head.
@@ -91,7 +93,7 @@ TransformerShape read_gguf(const ModelFiles& files, TransformerShape shape) {
   shape.attention_scale = static_cast<float>(
       m.try_double("gemma3.attention.scale").value_or(double{usual_scale(shape)}));
   finish(shape, read_size_or(m, "gemma3.attention.sliding_window_pattern", kUsualInterval),
-         m.try_double("gemma3.rope.freq_base_swa").value_or(kUsualLocalTheta));
+         m.try_double("gemma3.rope.freq_base_swa").value_or(kUsualLocalTheta), files.name);
   return shape;
 }
 
@@ -134,9 +136,8 @@ TransformerShape read_folder(const ModelFiles& files, TransformerShape shape) {
   SPW_CHECK(read_string_or(m, local + "rope_type", "default") == "default", kUnsupported,
             "{}: {}rope_type is not supported unless it is default", files.name, local);
   const auto local_theta = m.try_double(local + "rope_theta");
-  finish(
-      shape, read_interval(files, shape.layers),
-      local_theta ? *local_theta : m.try_double("rope_local_base_freq").value_or(kUsualLocalTheta));
+  const double old_key = m.try_double("rope_local_base_freq").value_or(kUsualLocalTheta);
+  finish(shape, read_interval(files, shape.layers), local_theta.value_or(old_key), files.name);
   return shape;
 }
 
@@ -172,7 +173,7 @@ void complete(TransformerShape& shape) {
   set_plain_rope(shape.rope, kUsualTheta, shape.head_dim);
   if (shape.hidden >= 2560)
     for (float& frequency : shape.rope.inverse_frequencies) frequency /= 8;
-  finish(shape, kUsualInterval, kUsualLocalTheta);
+  finish(shape, kUsualInterval, kUsualLocalTheta, shape.name);
 }
 
 }  // namespace

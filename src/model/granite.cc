@@ -5,7 +5,9 @@
 // divided by m, too, and the norms, which do not see the size of their input, have an epsilon that
 // is divided by its square. So devices need no such factor.
 #include <cmath>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "model/family.h"
@@ -34,6 +36,7 @@ void apply(const Factors& factors, const std::string& where, TransformerShape& s
   shape.norm_eps = static_cast<float>(double{shape.norm_eps} / factors.branch / factors.branch);
   shape.attention_scale = static_cast<float>(factors.attention);
   shape.logit_scale = static_cast<float>(1 / factors.logits);
+  validate(shape, where);
 }
 
 TransformerShape read_shape(const ModelFiles& files) {
@@ -77,8 +80,8 @@ constexpr KnownSizes kKnown[] = {
 void complete(TransformerShape& shape) {
   shape.family = "granite";
   const bool is_large = shape.hidden == 4096;
-  apply({12, 0.22, is_large ? 0.0078125 : 0.015625, is_large ? 16.0 : 8.0}, shape.name, shape);
   set_plain_rope(shape.rope, 1e7, shape.head_dim);
+  apply({12, 0.22, is_large ? 0.0078125 : 0.015625, is_large ? 16.0 : 8.0}, shape.name, shape);
 }
 
 }  // namespace

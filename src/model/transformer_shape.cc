@@ -23,6 +23,13 @@ void check_range(const std::string& where, const char* field, int64_t value, int
       where, field, value, low, high);
 }
 
+void check_rope(const std::string& where, const RopeSpec& rope, int head_dim) {
+  check_range(where, "rotary size", rope.dims, 2, head_dim);
+  SPW_CHECK(rope.dims % 2 == 0, kInvalidArgument, "{}: rotary size {} is odd", where, rope.dims);
+  SPW_CHECK(std::isfinite(rope.theta) && rope.theta > 0, kInvalidArgument,
+            "{}: rope base frequency {} makes no sense", where, rope.theta);
+}
+
 // Builds a list of ops, one after the other.
 class ListBuilder {
  public:
@@ -320,11 +327,8 @@ void validate(const TransformerShape& shape, const std::string& where) {
   SPW_CHECK(std::isfinite(shape.norm_eps) && shape.norm_eps >= 0 && shape.norm_eps < 1,
             kInvalidArgument, "{}: norm epsilon {} makes no sense", where, shape.norm_eps);
   if (shape.position == PositionKind::kRope) {
-    check_range(where, "rotary size", shape.rope.dims, 2, shape.head_dim);
-    SPW_CHECK(shape.rope.dims % 2 == 0, kInvalidArgument, "{}: rotary size {} is odd", where,
-              shape.rope.dims);
-    SPW_CHECK(std::isfinite(shape.rope.theta) && shape.rope.theta > 0, kInvalidArgument,
-              "{}: rope base frequency {} makes no sense", where, shape.rope.theta);
+    check_rope(where, shape.rope, shape.head_dim);
+    if (shape.local_rope.dims > 0) check_rope(where, shape.local_rope, shape.head_dim);
   }
 }
 

@@ -86,7 +86,11 @@ void finish_rope(RopeSpec& rope, std::vector<double> frequencies, double linear_
   SPW_CHECK(std::isfinite(rope.scale) && rope.scale > 0, kInvalidArgument,
             "{}: the rope attention factor {} makes no sense", where, rope.scale);
   for (const double frequency : frequencies) {
-    rope.inverse_frequencies.push_back(static_cast<float>(frequency / linear_factor));
+    const auto scaled = static_cast<float>(frequency / linear_factor);
+    SPW_CHECK(std::isfinite(scaled), kInvalidArgument,
+              "{}: with its scaling the rope has a frequency of {}, which makes no sense", where,
+              scaled);
+    rope.inverse_frequencies.push_back(scaled);
   }
 }
 

@@ -86,7 +86,6 @@ HostLinear::HostLinear(Device& device, Device& host, CpuExecutor& executor, cons
 void HostLinear::copy_biases(std::span<const StreamingSchedule* const> schedules) {
   for (const StreamingSchedule* schedule : schedules) {
     for (const StreamedLinear& linear : schedule->linears) {
-      if (linear.layer >= schedule->layers) continue;  // the head has none
       for (const MatrixRows& rows : linear.on_cpu) {
         const WeightView& bias = weights_.list(linear.layer).of(linear.spec_op, rows.matrix).bias;
         std::vector<std::byte>& copy = biases_[{linear.layer, linear.spec_op, rows.matrix}];
