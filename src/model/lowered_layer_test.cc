@@ -123,7 +123,7 @@ TEST(LoweredLayerTest, SaysWhatItCannotFuse) {
   EXPECT_THAT(refusal([](LayerSpec& layer) {
                 layer.ops.push_back({.kind = OpKind::kAdd,
                                      .name = "again",
-                                     .input = layer.place("normed"),
+                                     .input = layer.place("attended"),
                                      .output = kResidual});
               }),
               HasSubstr("op 'again' follows nothing"));

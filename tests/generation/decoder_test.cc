@@ -60,6 +60,8 @@ TEST_P(DecoderTest, QuantizedKvStaysNearHalfFloats) {
   TinyRuntime runtime(GetParam());
   const auto ids = tiny_prompt(200, 3);
   const Rows half = logits_in_chunks(runtime, ids, 64, KvType::kF16);
+  // A norm of its result makes attention's part of the residual stream larger.
+  const double larger = std::string(GetParam()) == "olmo2" ? 2 : 1;
   for (const auto& [type, bar] : {std::pair{KvType::kInt8, 1e-4}, {KvType::kInt4, 2e-2}}) {
     const Rows rows = logits_in_chunks(runtime, ids, 64, type);
     double error = 0, power = 0;
@@ -70,7 +72,7 @@ TEST_P(DecoderTest, QuantizedKvStaysNearHalfFloats) {
         power += std::pow(double{half[i][j]}, 2);
       }
     }
-    EXPECT_LE(error / power, bar) << kv_type_name(type);
+    EXPECT_LE(error / power, bar * larger) << kv_type_name(type);
     EXPECT_GT(error, 0) << kv_type_name(type);
   }
 }
