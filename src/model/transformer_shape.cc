@@ -48,15 +48,19 @@ class ListBuilder {
          .matrices = {{.name = name, .rows = rows, .cols = cols}},
          .embedding = how});
   }
-  void norm(std::string_view name, Place from, Place to) {
+  // The norm's weights are multiplied by `scale` when they are loaded.
+  void norm(std::string_view name, Place from, Place to, float scale = 1) {
     OpSpec op{.kind = OpKind::kNorm,
               .name = name,
               .input = from,
               .output = to,
               .norm = {.kind = shape_.norm, .eps = shape_.norm_eps}};
     if (shape_.norm_affine)
-      op.matrices = {{.name = name, .rows = 1, .cols = shape_.hidden, .bias = shape_.norm_bias}};
-    if (name == "final_norm" && shape_.norm_affine) op.matrices.front().scale = shape_.logit_scale;
+      op.matrices = {{.name = name,
+                      .rows = 1,
+                      .cols = shape_.hidden,
+                      .bias = shape_.norm_bias,
+                      .scale = scale}};
     add(std::move(op));
   }
   // Normalizes a range of columns in place, each head of them or all as one row.
@@ -261,7 +265,7 @@ LayerSpec make_head(const TransformerShape& shape) {
   if (shape.final_norm) {
     const Place rows = b.place("head_rows", /*f32=*/true);
     b.gather(rows);
-    b.norm("final_norm", rows, input);
+    b.norm("final_norm", rows, input, shape.logit_scale);
   } else {
     b.gather(input);
   }
@@ -315,6 +319,8 @@ void validate(const TransformerShape& shape, const std::string& where) {
   };
   check_factor("the factor of attention scores", shape.attention_scale, true);
   check_factor("the factor of logits", shape.logit_scale, false);
+  SPW_CHECK(shape.logit_scale == 1 || (shape.final_norm && shape.norm_affine), kUnsupported,
+            "{}: a factor of logits needs a final norm with weights", where);
   check_factor("the factor of embeddings", shape.embedding_scale, false);
   check_range(where, "count of layers without keys and values", shape.shared_kv_layers, 0,
               shape.layers - 1);

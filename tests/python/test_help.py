@@ -83,3 +83,11 @@ def test_a_misspelled_option_that_only_help_all_shows_is_suggested(spillway, tin
     done = spillway.run("run", tiny_model, "x", "--wieghts", "1,0,0")
     done.assert_one_line_error(2)
     assert "did you mean --weights?" in done.err
+
+
+def test_help_families_lists_what_runs(spillway):
+    text = help_of(spillway, "help", "families")
+    assert all(len(line) <= 80 for line in text.splitlines())
+    for word in ("gemma3_text", "chatglm", "falcon-7b", "gpt-j-6b"):
+        assert word in text.split(), word
+    assert "bloom-176b" not in text  # a shape for planning alone
